@@ -79,7 +79,7 @@ def start(path: Path) -> None:
 
 
 def blocks(path: Path) -> None:
-    from trace_export.sources.kineto.reader import read
+    from trace_export.sources.read import read
     from trace_export.sources.source import ReadOptions, Source
 
     read(Source("kineto", path, "host"), ReadOptions())

@@ -48,7 +48,7 @@ SELECT total(start), total("end"), total(globalTid), total(length(text)) FROM NV
 READ = """
 import sys
 from pathlib import Path
-from trace_export.sources.nsys.reader import read
+from tests.support.one_source import read
 from trace_export.sources.source import ReadOptions, Source
 profile = read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions(infer=sys.argv[2]))
 profile.spans.select("rank", "kind", "start_ns", "end_ns").sort("rank", "start_ns").write_csv(sys.argv[3])

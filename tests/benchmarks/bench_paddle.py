@@ -23,7 +23,7 @@ TEXT = b"[2025-10-09 08:53:20,113] [    INFO] - loss: 9.87654321, learning_rate:
 READ = """
 import resource, sys
 from pathlib import Path
-from trace_export.sources.paddle.reader import read
+from tests.support.one_source import read
 from trace_export.sources.source import ReadOptions, Source
 import polars; polars.DataFrame({"a": ["1"]}).select(polars.col("a").cast(int))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,11 +14,10 @@ import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
-from trace_export.model import Profile
 from trace_export.scale import catalogue, replicas
-from trace_export.sources.read import read as read_source
-from trace_export.sources.read import read_together
-from trace_export.sources.source import Group, ReadOptions, Source
+from trace_export.sources.read import read_group
+from trace_export.sources.shared.batch import Result
+from trace_export.sources.source import Group, ReadOptions
 from trace_export.workflow import reading
 
 LOGS = Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000))
@@ -150,15 +149,11 @@ def opened(folder: Path, cache: Path, steps: int) -> set[int | None]:
     """The ranks whose sources are read for a step."""
     read = []
 
-    def one(source: Source, options: ReadOptions) -> Profile:
-        read.append(source.rank)
-        return read_source(source, options)
-
-    def several(group: Group, options: ReadOptions) -> list[Profile | None]:
+    def noted(group: Group, options: ReadOptions) -> list[Result]:
         read.extend(source.rank for source in group.sources)
-        return read_together(group, options)
+        return read_group(group, options)
 
-    with mock.patch.multiple(reading, read=one, read_together=several):
+    with mock.patch.object(reading, "read_group", noted):
         trace_export.load(folder, steps=steps, cache=cache, pp=2, tp=2, jobs=1)
     return set(read)
 

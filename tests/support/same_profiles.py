@@ -49,7 +49,7 @@ def assert_kinds_as_one_by_one(
     are the modules that read one alone and many together, in small pieces."""
     with TemporaryDirectory() as folder, small_pieces(*readers):
         sources = [write(Path(folder) / str(place), place, kind) for place, kind in enumerate(kinds)]
-        return assert_as_one_by_one(readers[0].read, readers[1].read, sources, options)
+        return assert_as_one_by_one(readers[0].read_one, readers[1].read, sources, options)
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from samples.generators.kineto_trace import Trace
+from tests.support.one_source import read
 from trace_export.model import Profile
-from trace_export.sources.kineto.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
 BASE = Trace.base_ns or 0

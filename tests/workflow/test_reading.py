@@ -13,7 +13,9 @@ import pytest
 from tests.support.same_profiles import assert_same
 from trace_export import load
 from trace_export.model import Profile
-from trace_export.sources.read import read_together
+from trace_export.sources.find import find
+from trace_export.sources.read import read_group
+from trace_export.sources.shared.batch import Result
 from trace_export.sources.source import Group, ReadOptions, Source
 from trace_export.workflow import reading
 
@@ -35,20 +37,15 @@ def test_a_reader_that_returns_no_profile_has_failed(
     damage: Callable[[Profile], object], words: str, at_once: bool, samples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never silently fewer ranks."""
-    read, together = reading.read, reading.read_together
+    read = reading.read_group
 
-    def damaged(source: Source, options: ReadOptions) -> object:
-        found = read(source, options)
-        return damage(found) if source.path.name == "workerlog.2" else found
+    def damaged(group: Group, options: ReadOptions) -> list[object]:
+        found = zip(group.sources, read(group, options), strict=True)
+        return [damage(made) if s.path.name == "workerlog.2" else made for s, made in found]
 
-    def damaged_together(group: Group, options: ReadOptions) -> list[object]:
-        found = zip(group.sources, together(group, options), strict=True)
-        return [damage(made) if made and s.path.name == "workerlog.2" else made for s, made in found]
-
-    monkeypatch.setattr(reading, "read", damaged)
-    monkeypatch.setattr(reading, "read_together", damaged_together)
+    monkeypatch.setattr(reading, "read_group", damaged)
     if not at_once:
-        monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+        monkeypatch.setattr(reading, "TOGETHER", 1)
     run = load(samples / "paddle" / "single", jobs=1)
     assert run.ranks["rank"].sort().to_list() == [0, 1, 3]
     (failure,) = run.failures
@@ -66,17 +63,17 @@ def test_small_logs_are_read_together(
     monkeypatch.setattr(reading, "TOGETHER", 5)
     groups = []
 
-    def counted(group: Group, options: ReadOptions) -> list[Profile | None]:
+    def counted(group: Group, options: ReadOptions) -> list[Result]:
         groups.append(len(group.sources))
-        return read_together(group, options)
+        return read_group(group, options)
 
     if jobs == 1:  # a function in a test is not sent to another process
-        monkeypatch.setattr(reading, "read_together", counted)
+        monkeypatch.setattr(reading, "read_group", counted)
     done: list[tuple[str, int, int]] = []
     run = load(tmp_path, jobs=jobs, progress=lambda *step: done.append(step))
     assert groups == ([5, 5, 2] if jobs == 1 else [])
     assert [n for what, n, _ in done if what == "reading"] == list(range(13))
-    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    monkeypatch.setattr(reading, "TOGETHER", 1)
     alone = load(tmp_path, jobs=1)
     assert [str(error) for error in run.failures] == [str(error) for error in alone.failures]
     assert len(run.failures) == 1
@@ -85,7 +82,8 @@ def test_small_logs_are_read_together(
 
 def test_large_logs_are_read_one_by_one(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading.cost, "size", lambda path: 300_000)
-    monkeypatch.setattr(reading, "read_together", lambda group, options: pytest.fail("read together"))
+    sources, options = find(samples / "paddle" / "single").sources, reading.LoadOptions(samples, jobs=1)
+    assert [len(group.sources) for group in reading._groups(sources, options)] == [1] * 4
     assert load(samples / "paddle" / "single", jobs=1).ranks["rank"].sort().to_list() == [0, 1, 2, 3]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 if TYPE_CHECKING:
+    from trace_export.errors import SourceError
     from trace_export.model import KernelFile, Profile
     from trace_export.sources.folders import Folder, Found
     from trace_export.sources.source import OriginalTrace, ReadOptions, Source, TaskRequest
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 class Reader(Protocol):
     """The module that reads a format; `read_tasks` is called only where the format has device tasks."""
 
-    def read(self, source: Source, options: ReadOptions) -> Profile: ...
+    def read(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | SourceError]:
+        """What each of the sources gives, or its error. An error that is raised is of all sources together: they are
+        then read in smaller parts, and one by one in the end."""
+        ...
+
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
 
 
@@ -68,7 +73,7 @@ class Format:
     `kind` is the `kind` of its sources and of their ranks. `command` is what the user calls it: a command of
     trace-export, which several formats of one profiler share. `title` completes "Draw …", `files` completes "looked
     for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats may share one.
-    `reader` names the module with `read(source, options) -> Profile` and, where the format has device tasks,
+    `reader` names the module with `read(sources, options)`, see Reader, and, where the format has device tasks,
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
     file. `guide` is the page of docs/collect that `howto` prints. `packed` is a pattern of the names of its files
     that nobody reads while they are packed. `side_files` are patterns of the files that its
@@ -77,8 +82,8 @@ class Format:
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
     Perfetto opens itself, as "module:function". `together` names the function that reads the beginnings of many
-    sources at once, as "module:function"; it also reads whole sources so that have `together_bytes` at most. None: the
-    reader reads them one by one. `together_in_threads`: two threads read beginnings faster than one on one
+    sources at once, as "module:function"; it also reads whole sources so that have `batch_bytes` at most. None: the
+    reader reads them one by one. `batch_in_threads`: two threads read beginnings faster than one on one
     processor.
     """
 
@@ -97,8 +102,12 @@ class Format:
     follower: str | None = None
     original: str | None = None
     together: str | None = None
-    together_bytes: int = 0
-    together_in_threads: bool = False
+    batch_bytes: int = 0
+    batch_in_threads: bool = False
+
+    @property
+    def batches(self) -> bool:
+        return self.together is not None
 
     @property
     def has_device_tasks(self) -> bool:
@@ -140,7 +149,7 @@ FORMATS: tuple[Format, ...] = (
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
         together="trace_export.sources.paddle.together:read",
-        together_bytes=256 << 10,
+        batch_bytes=256 << 10,
     ),
     Format(
         kind="paddle_dygraph",
@@ -192,8 +201,8 @@ FORMATS: tuple[Format, ...] = (
         side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.together:read",
-        together_bytes=128 << 20,
-        together_in_threads=True,
+        batch_bytes=128 << 20,
+        batch_in_threads=True,
     ),
     Format(
         kind="mindspore",
@@ -209,8 +218,8 @@ FORMATS: tuple[Format, ...] = (
         side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
         together="trace_export.sources.ascend.together:read",
-        together_bytes=128 << 20,
-        together_in_threads=True,
+        batch_bytes=128 << 20,
+        batch_in_threads=True,
     ),
     Format(
         kind="kineto",

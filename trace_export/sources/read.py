@@ -1,19 +1,17 @@
-"""Read one source: `read` its blocks, messages and counters, `read_tasks` its device tasks."""
+"""Read sources: `read` their blocks, messages and counters, `read_tasks` their device tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError, in_column, path_text
+from trace_export.errors import SourceError, path_text
 from trace_export.model import TIME, KernelFile, Note, Profile
 from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
-from trace_export.sources.not_here import FETCH, POINTER, is_pointer
+from trace_export.sources.shared.batch import Result, as_source_error, caught
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
@@ -21,20 +19,47 @@ from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one source. Raises SourceError when nothing in it can be read, when it disappears meanwhile, or
     when its content is invalid, such as a number that does not fit the type of its column."""
-    reader = of_kind(source.kind).load_reader()
-    with _as_source_error(source.path):
-        return _usable(reader.read(source, options), source)
+    (result,) = read_group(Group((source,)), options)
+    if isinstance(result, SourceError):
+        raise result
+    return result
 
 
-def read_together(group: Group, options: ReadOptions) -> list[Profile | None]:
-    """What `read` gives for each source of the group; None for those that it must be called for."""
-    together = of_kind(group.sources[0].kind).load_together()
-    assert together is not None, "the format reads its sources one by one"
-    found = together(group.sources, options)
-    return [profile and _usable(profile, source) for source, profile in zip(group.sources, found, strict=True)]
+def read_group(group: Group, options: ReadOptions) -> list[Result]:
+    """The tables of each source of a group, or its error, as `read` gives them for each alone."""
+    sources = group.sources
+    together = of_kind(sources[0].kind).load_together() if len(sources) > 1 else None
+    found = together(sources, options) if together else [None] * len(sources)
+    made: dict[Source, Result] = {s: profile for s, profile in zip(sources, found, strict=True) if profile is not None}
+    rest = [source for source in sources if source not in made]
+    made |= zip(rest, _read(rest, options), strict=True)
+    return [_usable(made[source], source) for source in sources]
 
 
-def _usable(profile: Profile, source: Source) -> Profile:
+def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
+    """What the reader gives for each of the sources; where it fails with several at once, for each half of them."""
+    if not sources:
+        return []
+    try:
+        with as_source_error(sources[0].path):
+            return of_kind(sources[0].kind).load_reader().read(sources, options)
+    except (SourceError, pl.exceptions.PolarsError) as error:
+        if len(sources) == 1 and isinstance(error, SourceError):
+            return [error]
+        if len(sources) == 1:
+            raise
+        middle = len(sources) // 2
+        return [*_read(sources[:middle], options), *_read(sources[middle:], options)]
+
+
+def _usable(result: Result, source: Source) -> Result:
+    """The result without what no later part of the program can use."""
+    if isinstance(result, SourceError):
+        return result
+    return caught(source.path, lambda: _with_notes(result, source))
+
+
+def _with_notes(profile: Profile, source: Source) -> Profile:
     profile = without_invalid_times(profile, source.path)
     if source.pid is not None:
         profile = replace(profile, ranks=profile.ranks.with_columns(pid=pl.lit(source.pid, TIME)))
@@ -56,25 +81,9 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of one source, a file for each of its ranks that has any. Raises SourceError as `read` does, and
     when the source has become smaller: a text that ends early reads like a shorter one."""
     reader = of_kind(request.source.kind).load_reader()
-    with _as_source_error(request.path):
+    with as_source_error(request.path):
         files = reader.read_tasks(request)
     if size(request.path) < request.size:
         what = "has become smaller since its blocks were read; its device tasks are left out"
         raise SourceError(request.path, what, "run again when no program is writing there")
     return files
-
-
-@contextmanager
-def _as_source_error(path: Path) -> Iterator[None]:
-    """Errors of the libraries as SourceError, and for a file that Git LFS has not fetched the error that says so."""
-    try:
-        yield
-    except SourceError as error:
-        if is_pointer(error.path):
-            raise SourceError(error.path, f"is {POINTER}", FETCH) from error
-        raise
-    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.PanicException) as error:
-        raise SourceError(path, f"holds invalid data{in_column(error)}", "export or copy it again") from error
-    except OSError as error:  # a file beside the one that was opened first
-        what = f"cannot be read ({error.strerror or error})"
-        raise SourceError(path, what, "check that it is complete and that no program is writing there") from error

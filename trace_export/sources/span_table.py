@@ -42,7 +42,7 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
     if columns is not None:
         return mapped.read_columns(Source("table", path, ALONE), columns)
     if path.suffix == ".parquet" and operation_table.has_columns(path):
-        return operation_table.read(Source("operation_table", path, ALONE), options)
+        return operation_table.read_one(Source("operation_table", path, ALONE), options)
     return None
 
 

@@ -21,7 +21,7 @@ from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
-from trace_export.sources.read import read, read_tasks, read_together
+from trace_export.sources.read import read, read_group, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
@@ -190,55 +190,65 @@ def read_all(
 
 
 def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progress) -> list[Profile | TraceExportError]:
-    """The tables of each source, or its error: of many of which little is read in groups, where their format can."""
+    """The tables of each source, or its error."""
     own = replace(options.read, optimizer=options.detail == "kernels")
-    reading = partial(read, options=own)
     tick = counted(progress, "reading", len(sources))
     if options.cluster is not None:
         from trace_export.workers import dask
 
-        results = dask.run(options.cluster, reading, sources, tick)
+        results = dask.run(options.cluster, partial(read, options=own), sources, tick)
         return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
-    made = _read_groups(_groups(sources, options), own, options, tick)
-    others = [source for source in sources if source not in made]
-    made |= zip(others, local.run(reading, others, _workers(options, others), tick), strict=True)
+    groups = _groups(sources, options)
+    made, lost = _read_groups(groups, own, _workers(options, groups), tick)
+    if lost:  # several whose worker failed: one of them may be why
+        alone = [Group((source,)) for source in lost]
+        made |= _read_groups(alone, own, _workers(options, alone), tick)[0]
     return [_checked(source, made[source]) for source in sources]
 
 
 def _groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
-    """Sources of one format that are read together, `TOGETHER` at most: their first beginnings, and small ones, of
-    which the workers have equally many."""
+    """The sources as they are read: those of one format of which little is read in groups, `TOGETHER` at most, of which
+    the workers have equally many; any other by itself."""
     of_kind: dict[str, list[Source]] = {}
+    alone = []
     for source in sources:
         row = formats.of_kind(source.kind)
-        small = not options.read.beginning and cost.size(source.path) <= row.together_bytes
-        if row.together and (small or options.read.beginning == 1):
+        small = not options.read.beginning and cost.size(source.path) <= row.batch_bytes
+        if small or (options.read.beginning == 1 and row.batches):
             of_kind.setdefault(source.kind, []).append(source)
+        else:
+            alone.append(Group((source,)))
     groups = []
-    for own in (own for own in of_kind.values() if len(own) > 1):
-        workers = Workers(1) if options.read.beginning else _workers_together([[s] for s in own], options)
+    for own in of_kind.values():
+        each = [Group((source,)) for source in own]
+        workers = Workers(1) if options.read.beginning else _workers(options, each, together=len(own) > 1)
         most = min(TOGETHER, -(-len(own) // workers.count))
         groups += [Group(tuple(own[first : first + most])) for first in range(0, len(own), most)]
-    return groups
+    return groups + alone
 
 
 def _read_groups(
-    groups: Sequence[Group], own: ReadOptions, options: LoadOptions, tick: Callable[[int], None]
-) -> dict[Source, Profile | TraceExportError]:
-    """The profiles of the sources of each group; without those that their reader must look at."""
-    if not groups:
-        return {}
-    workers = _workers_together([group.sources for group in groups], options)
-    if options.read.beginning and workers.count == 1:
+    groups: Sequence[Group], own: ReadOptions, workers: Workers, tick: Callable[[int], None]
+) -> tuple[dict[Source, Profile | TraceExportError], list[Source]]:
+    """The result of each source of the groups; apart from them the sources of those groups of several that came to
+    none."""
+    if own.beginning and workers.count == 1:
         one_processor.stay()
-    found = local.run(partial(read_together, options=own), groups, workers)
     made: dict[Source, Profile | TraceExportError] = {}
-    for group, profiles in zip(groups, found, strict=True):
-        if not isinstance(profiles, TraceExportError):  # else its reader says what
-            made |= {s: profile for s, profile in zip(group.sources, profiles, strict=True) if profile is not None}
-    for index in range(len(made)):
-        tick(index)
-    return made
+    lost: list[Source] = []
+
+    def done(index: int) -> None:
+        for place in range(len(groups[index].sources)):
+            tick(place)
+
+    for group, found in zip(groups, local.run(partial(read_group, options=own), groups, workers, done), strict=True):
+        if not isinstance(found, TraceExportError):
+            made |= zip(group.sources, found, strict=True)
+        elif len(group.sources) == 1:
+            made[group.sources[0]] = found
+        else:
+            lost += group.sources
+    return made, lost
 
 
 def merged(
@@ -298,31 +308,31 @@ def read_device_tasks(
         devices = {process: dict(part.select("rank", "device").iter_rows()) for (process,), part in several}
         size, kept = size_of.get(source.path, 0), options.read.keep_tasks
         wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept, devices))
-    workers = _workers(options, [w.source for w in wanted if not are_kept(w)], tasks=True)
+    workers = _workers(options, [Group((w.source,)) for w in wanted if not are_kept(w)], tasks=True)
     results = local.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     return files, [r for r in results if isinstance(r, TraceExportError)]
 
 
-def _workers(options: LoadOptions, sources: Sequence[Source], *, tasks: bool = False) -> Workers:
-    """Who reads: as many processes as the user says, or what is done first."""
+def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = False, together: bool = False) -> Workers:
+    """Who reads the groups, or their device `tasks`: as many processes as the user says, or what is done first.
+    `together`: groups of one will be parts of larger ones."""
     if options.jobs:
         return Workers(options.jobs)
-    if options.read.beginning:
-        return choose_workers([BEGINNING_S * options.read.beginning] * len(sources), 0, releases_gil=False)
-    times = [cost.seconds(s, device_tasks=tasks) for s in sources]
-    largest = max((cost.size(s.path) for s in sources), default=0)
-    return choose_workers(times, largest, releases_gil=not tasks and all(cost.releases_gil(s) for s in sources))
+    sources = [source for group in groups for source in group.sources]
+    if options.read.beginning and not tasks:
+        times = [_beginning_s(len(group.sources), options.read.beginning) for group in groups]
+        in_threads = all(len(g.sources) > 1 and formats.of_kind(g.sources[0].kind).batch_in_threads for g in groups)
+        return choose_workers(times, 0, releases_gil=in_threads)
+    several = [together or len(group.sources) > 1 for group in groups]
+    times = [
+        sum(cost.seconds(source, device_tasks=tasks) - many * (cost.OPENING_S - SMALL_S) for source in group.sources)
+        for group, many in zip(groups, several, strict=True)
+    ]
+    largest = max((cost.size(source.path) for source in sources), default=0)
+    return choose_workers(times, largest, releases_gil=not tasks and all(map(cost.releases_gil, sources)))
 
 
-def _workers_together(groups: Sequence[Sequence[Source]], options: LoadOptions) -> Workers:
-    """Who reads groups of sources together: as many as the user says, or what is done first."""
-    if options.jobs:
-        return Workers(options.jobs)
-    sources = [source for group in groups for source in group]
-    if options.read.beginning:
-        threads = all(formats.of_kind(source.kind).together_in_threads for source in sources)
-        return choose_workers([TOGETHER_S * len(group) for group in groups], 0, releases_gil=threads)
-    times = [sum(SMALL_S + cost.seconds(s) - cost.OPENING_S for s in group) for group in groups]
-    largest = max((cost.size(s.path) for s in sources), default=0)
-    return choose_workers(times, largest, releases_gil=all(cost.releases_gil(s) for s in sources))
+def _beginning_s(sources: int, pieces: int) -> float:
+    """What the beginnings of so many sources of a group take."""
+    return TOGETHER_S * sources if sources > 1 else BEGINNING_S * pieces

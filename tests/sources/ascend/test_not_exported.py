@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import AscendRun
+from tests.support.one_source import read
 from trace_export.errors import SourceError
-from trace_export.sources.ascend.reader import read
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 from trace_export.sources.source import ReadOptions

@@ -125,7 +125,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with changing(sources[4].path) as db:
         db.execute("DROP TABLE MSTX_EVENTS")
     at_once = trace_export.inspect(tmp_path, jobs=1)
-    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    monkeypatch.setattr(reading, "TOGETHER", 1)
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert at_once.json() == alone.json()
     assert (at_once.facts["beginnings"], len(at_once.failures)) == (5, 1)

@@ -99,7 +99,7 @@ def read_together(parts: list[tuple[int, str]], options: ReadOptions) -> None:
             elif kind != "absent":
                 path.write_text((PLAIN | ODD)[kind](texts()[rank]))
             sources.append(Source("kineto", path, f"host{place % 2}", place % 2, place % 3, "assumed"))
-        read = assert_as_one_by_one(reader.read, beginnings.read, sources, options)
+        read = assert_as_one_by_one(reader.read_one, beginnings.read, sources, options)
     for (_, kind), was_read in zip(parts, read, strict=True):
         good = kind in PLAIN or kind == "packed"
         assert was_read or not good
@@ -127,7 +127,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     monkeypatch.setattr(event_stream, "PIECE_BYTES", 90_000)
     together = trace_export.inspect(tmp_path, jobs=1)
-    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    monkeypatch.setattr(reading, "TOGETHER", 1)
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert together.json() == alone.json()
     assert (together.facts["beginnings"], len(together.failures)) == (4, 2)

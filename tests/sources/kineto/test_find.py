@@ -11,10 +11,11 @@ import polars as pl
 import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
+from tests.support.one_source import read
 from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream
-from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.merge import merge
 from trace_export.sources.source import ReadOptions, TaskRequest
 

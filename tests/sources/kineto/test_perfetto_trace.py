@@ -19,12 +19,13 @@ from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
 from tests.sources.kineto.test_reader import Calls, Ranges, build
 from tests.support import torch_encoder
+from tests.support.one_source import read
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
 from tests.support.trace_processor import TraceProcessor
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream, perfetto_trace
-from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 TORCH_2_14_1 = Path(__file__).parents[2] / "golden" / "torch_2_14_1.pftrace"

@@ -19,6 +19,7 @@ from samples.generators import kineto as generate_kineto
 from samples.generators import torch_pftrace
 from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
 from tests.conftest import Cli
+from tests.support.one_source import read
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
 from trace_export import files
 from trace_export.errors import SourceError
@@ -27,7 +28,7 @@ from trace_export.selection import Numbers
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 from trace_export.sources.kineto import event_stream, json_events
-from trace_export.sources.kineto.reader import read, read_tasks
+from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EVERY = json_events.Wanted(".*")

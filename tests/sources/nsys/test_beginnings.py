@@ -56,7 +56,7 @@ def assert_together(sources: list[Source], options: ReadOptions = LOOK) -> None:
     for source, profile in zip(sources, beginnings.read(sources, options), strict=True):
         assert profile is not None
         assert profile.spans.height and profile.recorded_until
-        assert_same(reader.read(source, options), profile)
+        assert_same(reader.read_one(source, options), profile)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_what_only_the_reader_can_judge(spoil: Callable[[Path], object], tmp_pat
     first, second = beginnings.read(sources, LOOK)
     assert first is None
     assert second is not None
-    assert_same(reader.read(sources[1], LOOK), second)
+    assert_same(reader.read_one(sources[1], LOOK), second)
 
 
 @pytest.mark.parametrize("column", ['"end" = NULL', "start = -9223372036854775807"])
 def test_ranges_of_which_there_is_something_to_say(column: str, tmp_path: Path) -> None:
     sources = run_of(tmp_path, generate.Dialect(), hosts=4)
     change(sources[1].path, f"UPDATE NVTX_EVENTS SET {column} WHERE rowid = 5")
-    assert assert_as_one_by_one(reader.read, beginnings.read, sources, LOOK) == [True, False, True, True]
+    assert assert_as_one_by_one(reader.read_one, beginnings.read, sources, LOOK) == [True, False, True, True]
 
 
 def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sizing, "free_memory", lambda: 1 << 40)
     on_threads = trace_export.inspect(tmp_path)
     assert (on_threads.json(), read) == (together.json(), [4, 2, 2])
-    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    monkeypatch.setattr(reading, "TOGETHER", 1)
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert (together.json(), len(together.failures)) == (alone.json(), 2)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from samples.generators.nsys_export import STARTED, Export
 from tests.support.databases import changing
+from tests.support.one_source import read
 from trace_export.errors import SourceError
-from trace_export.sources.nsys.reader import read
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import ReadOptions, Source
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from samples.generators.nsys_export import DOMAIN_CREATED, Export
+from tests.support.one_source import read
 from trace_export import api
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.transfers import name_peers
-from trace_export.sources.nsys.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
 A, B, C = 700, 710, 720

@@ -16,13 +16,14 @@ from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export, thread_id
 from tests.conftest import Cli
 from tests.support.databases import changing
+from tests.support.one_source import read
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
 from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
-from trace_export.sources.nsys.reader import read, read_tasks
+from trace_export.sources.nsys.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 A, B, C, D = 700, 710, 720, 730

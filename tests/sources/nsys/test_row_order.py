@@ -14,7 +14,7 @@ from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export
 from tests.conftest import UNTIMED
 from tests.support.databases import changing
-from trace_export.sources.nsys.reader import read
+from tests.support.one_source import read
 from trace_export.sources.source import ReadOptions, Source
 
 A, B = 700, 710

@@ -15,11 +15,12 @@ from samples.generators import unmarked
 from samples.generators.nsys_export import Export, as_folder
 from tests.faults.mutate import flip
 from tests.sources.nsys.test_row_order import shuffled
+from tests.support.one_source import read
 from trace_export.errors import SourceError
 from trace_export.model import TABLES, Profile
 from trace_export.sources.find import find
 from trace_export.sources.nsys import reader, table_folder
-from trace_export.sources.nsys.reader import read, read_tasks
+from trace_export.sources.nsys.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 

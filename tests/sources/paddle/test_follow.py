@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from samples.generators.paddle import Job, log, write_logs
+from tests.support.one_source import read
 from tests.support.paddle_jobs import JOBS
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
 from trace_export.sources.paddle.follow import Follower
-from trace_export.sources.paddle.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
 JOB = Job(stages=2, microbatches=4, steps=range(3, 7), communication=True)

@@ -78,7 +78,7 @@ def read_together(parts: list[tuple[str, int, str]], pieces: int, frame_rows: in
                 path.write_text((PLAIN | ODD)[kind](text(name, rank)))
             known = None if rank == 3 else rank  # the same number may come twice
             sources.append(Source("paddle", path, "host", place % 3, known, "assumed", place, place))
-        read = assert_as_one_by_one(reader.read, together.read, sources, ReadOptions(beginning=pieces))
+        read = assert_as_one_by_one(reader.read_one, together.read, sources, ReadOptions(beginning=pieces))
     for (_, _, kind), was_read in zip(parts, read, strict=True):
         assert was_read or kind not in PLAIN
         assert not was_read or pieces or kind in PLAIN, "of the whole log there is something to say"
@@ -92,7 +92,7 @@ def test_inspect_says_the_same(tmp_path: Path) -> None:
     logs[4].path.write_bytes(ODD["malformed"](logs[4].path.read_text()).encode())
     with mock.patch.object(inspection, "WHOLE_BYTES", 0):
         found = trace_export.inspect(tmp_path, jobs=1)
-        with mock.patch.object(reading, "_groups", lambda sources, options: []):
+        with mock.patch.object(reading, "TOGETHER", 1):
             alone = trace_export.inspect(tmp_path, jobs=1)
     assert found.json() == alone.json()
     assert (found.facts["beginnings"], len(found.failures)) == (5, 1)

@@ -15,13 +15,13 @@ from polars.testing import assert_frame_equal
 from samples.generators import recorder as generate
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
+from tests.support.one_source import read
 from tests.support.texts import CHARACTERS
 from trace_export import load
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.sources.find import find
 from trace_export.sources.recorder.lines import Scanner, WrongVersion, header
-from trace_export.sources.recorder.reader import read
 from trace_export.sources.source import ReadOptions, Source
 
 NUMBERS = ["kind", "step", "microbatch", "chunk", "microbatch_b", "chunk_b"]

@@ -111,7 +111,7 @@ def read_together(parts: list[tuple[int, str]], databases: list[Path]) -> None:
 def test_schemas_and_options(schema: int, options: ReadOptions, folders: dict[int, Path]) -> None:
     sources = find(folders[schema]).sources
     with small_pieces(reader, beginnings):
-        read = assert_as_one_by_one(reader.read, beginnings.read, sources, options)
+        read = assert_as_one_by_one(reader.read_one, beginnings.read, sources, options)
     assert read == [options.ranks is None or rank in (1, 2) for rank in range(4)]
 
 
@@ -121,7 +121,7 @@ def test_inspect_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     change(find(tmp_path).sources[2].path, ODD["no kernels"])
     together = trace_export.inspect(tmp_path, jobs=1)
-    monkeypatch.setattr(reading, "_groups", lambda sources, options: [])
+    monkeypatch.setattr(reading, "TOGETHER", 1)
     alone = trace_export.inspect(tmp_path, jobs=1)
     assert together.json() == alone.json()
     assert (together.facts["beginnings"], len(together.failures)) == (3, 1)

@@ -18,13 +18,14 @@ from samples.generators import rocpd as generator
 from samples.generators.rocpd_export import Export
 from tests.conftest import Cli
 from tests.support.databases import changing
+from tests.support.one_source import read
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
-from trace_export.sources.rocpd.reader import read, read_tasks
+from trace_export.sources.rocpd.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 DAY = generator.DAY_NS

@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 
 from samples.generators.operation_table import Job
+from tests.support.one_source import read
 from trace_export import api
 from trace_export.errors import SourceError
 from trace_export.pipeline.step_operations import step_operations
 from trace_export.selection import Numbers
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans.operation_table import read
 
 SMALL = Job(stages=2, microbatches=2, replicas=2, steps=(3, 7))
 
@@ -105,7 +105,7 @@ def test_a_broken_table_gets_one_sentence(
 
 def test_ranks_that_are_not_there_leave_nothing(tmp_path: Path) -> None:
     path = SMALL.write(tmp_path)
-    found = read(Source("operations", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
+    found = read(Source("operation_table", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
     assert found.ranks.is_empty() and found.spans.is_empty() and found.notes == ()
 
 

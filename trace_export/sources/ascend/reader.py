@@ -7,7 +7,7 @@ there are no markers, kernels become blocks (`kernel_inference.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.notes import impossible_times, unmatched
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.shared.timestamps import ZERO_NS
@@ -31,7 +32,12 @@ LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
     if source.path.is_dir():
         return _from_text(source, options)

@@ -6,7 +6,7 @@ it was open, launch and work joined by their correlation id.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from trace_export.sources.ranges.profile import Content, marked, of_beginning, p
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.ranks import check_names
 from trace_export.sources.ranges.transfers import transfers
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
@@ -72,7 +73,12 @@ class _Content:
         return f"{REMEDY}, {WITHOUT_GRAPHS}" if self.work.replayed else REMEDY
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The rank that one trace holds. Without named passes it has the blocks that are found from its launches, unless
     `options.infer` says no.
 

@@ -7,6 +7,7 @@ for their partners, nor copies, which run beside the block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from trace_export.sources.ranges.lost_kernels import KERNELS
 from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import collectives, transfers
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -51,7 +53,12 @@ MOST_PROCESSES = 1024
 """Each process is gone through by itself; a session is of one machine."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """All ranks of one export, or of one report (`.nsys-rep`) when `nsys` is there to export it.
 
     Processes without named passes have the blocks that are found from their launches, unless `options.infer` says no.

@@ -8,7 +8,7 @@ Format: PaddlePaddle/Paddle, python/paddle/distributed/fleet/meta_parallel/pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +17,7 @@ from trace_export.errors import SourceError, path_text
 from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.source import ReadOptions, Source
 
 READ_BYTES = 4 << 20
@@ -32,7 +33,12 @@ RESTART_MS = 10_000
 """No job is started again within this."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one rank, in nanoseconds of its machine's clock; host times with a resolution of 1 ms.
 
     Raises SourceError when the file cannot be read or holds no event.

@@ -17,6 +17,7 @@ import polars as pl
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
 from trace_export.sources.paddle.log_scanner import last_ends, latest_us, line_of, scan
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.source import ReadOptions, Source
 
 JOB = re.compile(
@@ -42,7 +43,12 @@ LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one worker log, in nanoseconds of the clock of the machine that wrote it.
 
     Usually one rank; logs of several nodes in a shared folder hold the records of several, distinguished by thread id.

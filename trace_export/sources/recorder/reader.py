@@ -13,6 +13,7 @@ from trace_export.files import end_of, is_file
 from trace_export.model import HOSTS, INT, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.sources.recorder.find import EARLIER, header_of
 from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.source import ReadOptions, Source
 
 BEGINNING_BYTES = 256 << 10
@@ -21,7 +22,12 @@ END_BYTES = 64 << 10
 """The last bytes of a file, which say when the recording ended."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one rank, in nanoseconds of the clock of the machine that recorded it.
 
     Raises SourceError when the file cannot be read, or holds no header or no block.

@@ -6,7 +6,7 @@ Systems. Times count from the boot of the host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
@@ -39,7 +40,12 @@ EPOCH = "boot"
 _RECORD = "record with rocprofv3 --hip-trace --kernel-trace --marker-trace"
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """All processes of one database, or of one JSON file: one, unless several were merged.
 
     Raises SourceError when the file is none of rocpd, has no pipeline range, or no GPU work for any (unless

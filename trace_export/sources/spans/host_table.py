@@ -6,6 +6,7 @@ are aligned with those of the others.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from trace_export.errors import SourceError, in_column
 from trace_export.files import open_file
 from trace_export.model import INT, Profile, conform
 from trace_export.sources import span_table
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 
@@ -22,7 +24,12 @@ SUFFIX = ".spans.parquet"
 PLACES = ("rank", "stage", "dp", "tp", "cp")
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """Blocks and collectives of the table. Raises SourceError."""
     profile = span_table.read(source.path)
     ranks = profile.ranks.with_columns(kind=pl.lit(source.kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trace_export.files import Unpacked, open_file
 from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
@@ -49,7 +51,12 @@ ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes so many times as long as another's."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The pipeline traces of MegaScan, of one or several iterations; the ranks' clocks were aligned by it, and time
     counts from the iteration.
 

@@ -7,7 +7,7 @@ the step), seq_id (its place among the operations of the type in the step on the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file, read_file
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import group_of, step_zeros
@@ -36,7 +37,12 @@ LONGEST_S = 1e6
 """A step that would take longer holds wrong times."""
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """All ranks of the table, on one clock; its steps lie one after the other, in the order of their numbers.
 
     Raises SourceError when a column is missing, or a value in it is missing, negative or impossible.

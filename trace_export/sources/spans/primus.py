@@ -7,7 +7,7 @@ By iteration `total` and lists of milliseconds from the start of the iteration, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Declared, Profile
+from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import primus_files
@@ -45,7 +46,12 @@ class _Lists(msgspec.Struct, gc=False):
 _Kind = TypeVar("_Kind")
 
 
-def read(source: Source, options: ReadOptions) -> Profile:
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """What `read_one` gives for each of the sources."""
+    return each(read_one, sources, options)
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one rank; its clock counts from a start of its own. Iterations follow one another without a pause,
     each as long as it is on the rank where it is longest.
 

@@ -1,0 +1,50 @@
+"""Several sources of a format read at once: what each gives is its own, and so is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from trace_export.errors import SourceError, in_column
+from trace_export.model import Profile
+from trace_export.sources.not_here import FETCH, POINTER, is_pointer
+from trace_export.sources.source import ReadOptions, Source
+
+Result = Profile | SourceError
+"""What there is to read in a source, or why it cannot be read."""
+
+
+def each(
+    read: Callable[[Source, ReadOptions], Profile], sources: Sequence[Source], options: ReadOptions
+) -> list[Result]:
+    """What `read` gives for each of the sources, one after another."""
+    return [caught(source.path, partial(read, source, options)) for source in sources]
+
+
+def caught(path: Path, make: Callable[[], Profile]) -> Result:
+    """What `make` gives, or the error that it raises."""
+    try:
+        with as_source_error(path):
+            return make()
+    except SourceError as error:
+        return error
+
+
+@contextmanager
+def as_source_error(path: Path) -> Iterator[None]:
+    """Errors of the libraries as SourceError, and for a file that Git LFS has not fetched the error that says so."""
+    try:
+        yield
+    except SourceError as error:
+        if is_pointer(error.path):
+            raise SourceError(error.path, f"is {POINTER}", FETCH) from error
+        raise
+    except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"holds invalid data{in_column(error)}", "export or copy it again") from error
+    except OSError as error:  # a file beside the one that was opened first
+        what = f"cannot be read ({error.strerror or error})"
+        raise SourceError(path, what, "check that it is complete and that no program is writing there") from error
