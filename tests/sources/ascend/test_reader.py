@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from samples.generators.ascend import Truth
+from samples.generators.data_parallel import Job, write_ascend
 from tests.conftest import AscendRun
 from tests.support.ascend_jobs import JOBS
 from trace_export.clocks.apply import task_batches
@@ -105,6 +106,12 @@ def test_device_tasks_on_demand(ascend_run: AscendRun, tmp_path: Path, name: str
     communication = with_details(load(folder), "comm", tmp_path)
     for file in communication.kernels:
         assert pl.read_ipc(file.path)["category"].unique().to_list() == ["communication"]
+
+
+def test_the_kernels_of_a_marked_optimizer_are_no_second_one(tmp_path: Path) -> None:
+    run = write_ascend(tmp_path / "in", Job(stages=2, microbatches=2, steps=2))
+    profile = with_details(load(tmp_path / "in", optimizer=True), "kernels", tmp_path)
+    assert len(profile.spans.filter(pl.col("kind") == "OPT")) == sum(b.kind == "OPT" for b in run.blocks) > 0
 
 
 @pytest.mark.parametrize("detail", ["comm", "kernels"])

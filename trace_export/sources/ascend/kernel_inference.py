@@ -88,11 +88,14 @@ def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:
     """The optimizer blocks as in model.SPANS beside the marked `blocks`: all `voting` kernels (start_ns, end_ns), whose
-    names are an OPTIMIZER's, between two of them are one, of the step of the block before."""
-    known = blocks.select("start_ns", "step").sort("start_ns").with_row_index("gap")
-    runs = voting.sort("start_ns").join_asof(known, on="start_ns").group_by("gap", maintain_order=True).agg(
+    names are an OPTIMIZER's, between two of them are one, of the step of the block before. Those inside a marked
+    optimizer are its."""
+    before = blocks.select("start_ns", "step", marked=pl.when(pl.col("kind") == "OPT").then("end_ns"))
+    placed = voting.sort("start_ns").join_asof(before.sort("start_ns").with_row_index("gap"), on="start_ns")
+    unmarked = placed.filter(pl.col("marked").is_null() | (pl.col("start_ns") >= pl.col("marked")))
+    runs = unmarked.group_by("gap", maintain_order=True).agg(
         pl.col("step").first(), pl.col("start_ns").min(), pl.col("end_ns").max()
-    )  # fmt: skip
+    )
     return conform(runs.with_columns(kind=pl.lit("OPT"), rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS)
 
 
