@@ -136,6 +136,21 @@ def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int]
     assert found.n_unique() == chunks
 
 
+@pytest.mark.parametrize(("first", "last", "chunks"), [(4, 4, 1), (6, 6, 2), (4, 0, 2), (0, 0, 2)])
+def test_of_two_stages_the_number_of_messages_tells_the_chunks(first: int, last: int, chunks: int) -> None:
+    """Four forwards, then four backwards on two stages. Each message of GPipe follows a forward of the first stage or a
+    backward of the last; in two chunks of two micro-batches each stage sends after three quarters of its blocks."""
+    made = placed(profile([["FFFFBBBB"]] * 2))
+    rows = [
+        {"rank": rank, "peer": 1 - rank, "role": "send", "start_ns": 20 * n, "end_ns": 20 * n + 1}
+        for rank, sends in enumerate((first, last))
+        for n in range(sends)
+    ]
+    made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
+    found = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
+    assert found.n_unique() == chunks
+
+
 def test_phases_of_one_f_one_b() -> None:
     spans = label(profile([["FFBFBFBB"], ["FBFBFBFB"]])).spans.sort("rank", "start_ns")
     assert spans["phase"].to_list() == ["warm-up", *["steady"] * 6, "cool-down", *["steady"] * 8]

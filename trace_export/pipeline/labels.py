@@ -73,8 +73,14 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
 
 
 def _in_a_line(profile: Profile, stages: int) -> bool:
-    """Whether the first and the last stage exchange data with others, and none with each other: then the data do not
-    go round in several chunks."""
+    """Whether the messages show that data do not go round in several chunks: the first and the last stage exchange data
+    with others, and none with each other; of two stages, each sends about once a block of its busiest kind.
+
+    Example: with four micro-batches the first of two stages sends 4 times. In two chunks with two micro-batches, which
+    is the same number of blocks, it sends 6 times: after each forward, and after the backward of its chunk 1.
+    """
+    if stages == 2:
+        return _each_sends_one_kind(profile)
     stage = profile.ranks.select("rank", "stage")
     sides = profile.p2p.select("rank", "peer").unique().join(stage, on="rank").join(
         stage.rename({"rank": "peer", "stage": "other"}), on="peer"
@@ -83,6 +89,14 @@ def _in_a_line(profile: Profile, stages: int) -> bool:
     pairs = set(sides.select(low=low, high=high).iter_rows())
     ends = {stage for pair in pairs for stage in pair} >= {0, stages - 1}
     return stages > 2 and ends and (0, stages - 1) not in pairs
+
+
+def _each_sends_one_kind(profile: Profile) -> bool:
+    """Whether every rank sends as many messages as it has forwards or backwards, within a quarter."""
+    sends = profile.p2p.filter(pl.col("role") != "recv").group_by("rank").agg(sends=pl.len())
+    counts = profile.spans.group_by("rank").agg(most=pl.max_horizontal(FORWARDS.sum(), BACKWARDS.sum()))
+    of_rank = counts.filter(pl.col("most") > 0).join(sends, on="rank", how="left")
+    return bool(len(sends)) and of_rank.select((4 * pl.col("sends") <= 5 * pl.col("most")).fill_null(False).all()).item()
 
 
 def _unlabelled(profile: Profile) -> pl.DataFrame:
