@@ -1,0 +1,86 @@
+"""The options whose values are drawn together, for each command, and the blocks that a selection leaves."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from tests.pairs.covering import Row
+
+Values = tuple[str | None, ...]
+"""What an option may be given; None: it is left out, '': it is a flag."""
+
+OFFSET_MS = -3
+SELECTION: dict[str, Values] = {
+    "--steps": (None, "0", "1-2"),
+    "--stages": (None, "0", "1"),
+    "--ranks": (None, "0-1", "all"),
+    "--time": (None, "30ms-90ms"),
+}
+READING: dict[str, Values] = {
+    "--align": ("none", "auto", "wall"),
+    "--jobs": (None, "1", "2"),
+    "--run": (None, "all"),
+    "--infer": (None, "off"),
+    "--cache": (None, "cache"),
+}
+EXPORT: dict[str, Values] = {
+    **SELECTION,
+    **READING,
+    "--detail": (None, "comm", "kernels"),
+    "--tracks": (None, "rank"),
+    "--color-by": (None, "microbatch", "rank", "none"),
+    "--bubbles": (None, ""),
+    "--model": (None, ""),
+    "--critical-path": (None, ""),
+    "--max-slices": (None, "70"),
+    "--first-microbatch": (None, "1"),
+    "--gzip": (None, ""),
+    "--offset": (None, f"{{host}}={OFFSET_MS}ms"),
+}
+REPORT: dict[str, Values] = {**SELECTION, **READING}
+ELSEWHERE = {
+    "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp", "--cp",
+    "--devices", "--replica", "--format", "--out", "--force", "--states", "--table", "--step-task-info", "--in-place",
+    "--width", "--theme", "--title", "--legend", "--no-legend", "--figure-steps", "--range", "--font", "--letters",
+    "--no-letters", "--at", "--max-clock-error", "--scheduler", "--quiet", "--verbose", "--debug", "--strict", "--json",
+}  # fmt: skip
+"""Options that are given in every run or by the tests of what they choose."""
+
+
+def words(row: Row, options: dict[str, Values], host: str) -> list[str]:
+    """The words of the command line that the row gives."""
+    given = [(name, row[name]) for name in options if row[name] is not None]
+    return [word.format(host=host) for name, value in given for word in (name, *([value] if value else []))]
+
+
+def numbers(value: str | None) -> set[int] | None:
+    """The numbers of a list such as "1-2"; None: all."""
+    if value in (None, "all"):
+        return None
+    low, _, high = value.partition("-")
+    return set(range(int(low), int(high or low) + 1))
+
+
+def asked(row: Row) -> bool:
+    """Whether the options of a row go together."""
+    if row.get("--offset") and row["--align"] != "none":
+        return False
+    return not (row["--cache"] and not (row["--steps"] or row["--ranks"]))
+
+
+def left(truth: pl.DataFrame, row: Row) -> pl.DataFrame:
+    """The blocks of `truth` that the row's selection leaves; windows of time count from the first block read."""
+    ranks = numbers(row["--ranks"])
+    blocks = truth if ranks is None else truth.filter(pl.col("rank").is_in(ranks))
+    if row.get("--offset"):
+        moved = pl.when("first_host").then(OFFSET_MS * 1_000_000).otherwise(0)
+        blocks = blocks.with_columns(pl.col("start_ns", "end_ns") + moved)
+    if row["--time"] and len(blocks):
+        start, end = (int(part.removesuffix("ms")) * 1_000_000 for part in row["--time"].split("-"))
+        zero = blocks["start_ns"].min()
+        since = pl.col("start_ns") - zero, pl.col("end_ns") - zero
+        blocks = blocks.filter((since[0] < end) & (since[1] > start))
+    for column, option in (("step", "--steps"), ("stage", "--stages")):
+        wanted = numbers(row[option])
+        blocks = blocks if wanted is None else blocks.filter(pl.col(column).is_in(wanted))
+    return blocks

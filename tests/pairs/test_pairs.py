@@ -1,0 +1,111 @@
+"""Every two traits of an input, options or both together, held against what the simulated job did."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+import pytest
+
+from tests.pairs.choices import ELSEWHERE, EXPORT, REPORT, Values, asked, left, words
+from tests.pairs.covering import Row, covering
+from tests.pairs.inputs import TRAITS, Input, can_be
+from tests.pairs.oracles import of_traces, one_sentence, same_blocks
+from tests.support.command import command, parser
+from tests.support.schemas import DOCUMENTS
+
+FAST = 8
+"""Rows in every run; the others with --slow."""
+CLOCKS_NS = 10_000
+"""What alignment may move a host whose clock is right: the bound that it states is below this."""
+
+
+def rows(options: dict[str, Values]) -> list[Any]:
+    """The rows of all pairs as parameters of a test."""
+    drawn = covering({**TRAITS, **options}, 1, lambda row: can_be(row) and asked(row))
+    return [
+        pytest.param(row, id=str(n), marks=[] if n % (len(drawn) // FAST) == 0 else [pytest.mark.slow])
+        for n, row in enumerate(drawn)
+    ]
+
+
+def document(text: str) -> dict[str, Any]:
+    """The JSON document, which is as the type of its command says."""
+    found: dict[str, Any] = json.loads(text)
+    msgspec.convert(found, DOCUMENTS[found["document"]])
+    return found
+
+
+@pytest.mark.parametrize("row", rows(EXPORT))
+def test_a_chart_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
+    """In the table, in the Chrome trace and in the Perfetto trace: each block of the selection once, at its time."""
+    given = Input.of(row)
+    given.write(tmp_path / "in")
+    options = [*given.options, *words(row, EXPORT, given.host)]
+    done = command("export", "in", "--format", "csv,chrome,perfetto", "--out", "out", *options, cwd=tmp_path)
+    one_sentence(done)
+    wanted = left(given.truth, row)
+    assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
+    if done.returncode:
+        return
+    table = pl.read_csv(tmp_path / "out" / "pipeline_profile.csv", infer_schema_length=None)
+    aligned = given.job.hosts > 1 and row["--align"] != "none"
+    same_blocks(table, wanted, given.error_ns + (CLOCKS_NS if aligned else 0))
+    for ending in ("json", "pftrace"):
+        drawn = of_traces(sorted((tmp_path / "out").glob(f"pipeline_profile*.{ending}*")))
+        shown = table if row["--tracks"] else table.filter(pl.col("rank").is_in(drawn["rank"].unique().implode()))
+        same_blocks(drawn, shown, 0)
+        assert set(shown["stage"]) == set(table["stage"])
+
+
+@pytest.mark.parametrize("row", rows(REPORT))
+def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path: Path) -> None:
+    """Step, pipeline time and bubble of `report` are those of `export` and, of the whole run, those of the job; a
+    run compared with itself differs in nothing."""
+    given = Input.of(row)
+    given.write(tmp_path / "in")
+    options = [*given.options, *words(row, REPORT, given.host)]
+    done = command("report", "in", "--json", *options, cwd=tmp_path)
+    one_sentence(done)
+    wanted = left(given.truth, row)
+    assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
+    if done.returncode:
+        return
+    report = document(done.stdout)
+    exported = document(command("export", "in", "--json", "--format", "csv", *options, cwd=tmp_path).stdout)
+    facts: dict[str, Any] = next((each["facts"] for each in report["verdict"] if each["code"] == "step"), {})
+    for name, error in (("bubble", 1e-9), ("step_ns", 1), ("pipeline_ns", 1)):
+        assert facts.get(name) == pytest.approx(exported[name], abs=error), name
+    if len(wanted) == len(given.truth):
+        assert exported["bubble"] == pytest.approx(given.run.bubble(given.job), abs=2e-3)
+        assert exported["step_ns"] == pytest.approx(given.run.step_ns, abs=2 * CLOCKS_NS)
+        shutil.copytree(tmp_path / "in", tmp_path / "copy")
+        same = document(command("compare", "in", "copy", "--json", *given.options, cwd=tmp_path).stdout)
+        assert all(row["difference"] in (0, None) for row in (*same["whole"], *same["levels"], *same["blocks"]))
+        assert not same["causes"]
+
+
+@pytest.mark.parametrize("row", covering(TRAITS, 2, can_be)[::4])
+def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
+    """Another name of the folder with a file beside the profiles, processes, and a second run give the same tables."""
+    given = Input.of(row)
+    given.write(tmp_path / "in")
+    shutil.copytree(tmp_path / "in", tmp_path / "a b (ä)")
+    (tmp_path / "a b (ä)" / "notes.txt").write_text("not a profile\n", encoding="utf-8")
+    tables = []
+    for folder, out, jobs in (("in", "1", "1"), ("in", "1", "1"), ("in", "2", "2"), ("a b (ä)", "3", "2")):
+        done = command("export", folder, "--jobs", jobs, "--format", "csv", "--out", out, *given.options, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        tables.append((tmp_path / out / "pipeline_profile.csv").read_bytes())
+    assert len(set(tables)) == 1
+
+
+def test_every_option_is_drawn_or_given_elsewhere() -> None:
+    """A new option has to be put into one of the tables."""
+    export = {name for option in parser().commands["export"].params for name in option.opts if name.startswith("--")}
+    assert export <= EXPORT.keys() | ELSEWHERE
+    assert ELSEWHERE.isdisjoint(EXPORT)
