@@ -96,7 +96,9 @@ def _each_sends_one_kind(profile: Profile) -> bool:
     sends = profile.p2p.filter(pl.col("role") != "recv").group_by("rank").agg(sends=pl.len())
     counts = profile.spans.group_by("rank").agg(most=pl.max_horizontal(FORWARDS.sum(), BACKWARDS.sum()))
     of_rank = counts.filter(pl.col("most") > 0).join(sends, on="rank", how="left")
-    return bool(len(sends)) and of_rank.select((4 * pl.col("sends") <= 5 * pl.col("most")).fill_null(False).all()).item()
+    return (
+        bool(len(sends)) and of_rank.select((4 * pl.col("sends") <= 5 * pl.col("most")).fill_null(False).all()).item()
+    )
 
 
 def _unlabelled(profile: Profile) -> pl.DataFrame:
