@@ -40,11 +40,13 @@ class NoteRow(TypedDict):
 
 
 class SentenceRow(TypedDict):
-    """A sentence of the verdict. `code` is the same in every version, `facts` are the numbers in `text`."""
+    """A sentence of the verdict. `code` is the same in every version, `facts` are the numbers in `text`; `next`: what
+    to do about it, or empty."""
 
     code: str
     facts: dict[str, Any]
     text: str
+    next: str
 
 
 def rows(table: pl.DataFrame, row: type[Row]) -> list[Row]:

@@ -129,7 +129,7 @@ def test_tables_and_json() -> None:
     assert document["steps"][0]["bubble"] == pytest.approx(3 / 11)
     tables = {table.title: table.frame for table in result.tables()}
     assert tables["Steps"]["pipeline ms"].to_list() == [330.0]
-    assert tables["Steps"]["bubble %"].to_list() == [27.27]
+    assert tables["Steps"]["bubble %"].to_list() == [pytest.approx(300 / 11)]
     assert tables["Stages"]["busy ms"].to_list() == [240.0] * 4
     assert sum(tables["Idle time by cause"]["idle ms"]) == pytest.approx(90)
     assert tables["Causes"].is_empty()

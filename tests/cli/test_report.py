@@ -101,8 +101,11 @@ def tables(tmp_path: Path) -> tuple[Path, Path]:
 def test_report_on_the_terminal_and_as_a_page(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
     done = run_cli("report", tables[0])
     assert done.returncode == 0, done.stderr
-    for words in ("27.27", "warm-up", "1F1B", "What if", "first start to"):
+    for words in ("27.27", "1F1B", "--full"):
         assert words in done.stdout
+    full = run_cli("report", tables[0], "--full")
+    for words in ("27.27", "warm-up", "1F1B", "What if", "first start to"):
+        assert words in full.stdout
     page = run_cli("report", tables[0], "--format", "html", "--out", tmp_path)
     assert page.returncode == 0, page.stderr
     text = (tmp_path / "pipeline_report.html").read_text()

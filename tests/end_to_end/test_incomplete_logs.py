@@ -118,7 +118,7 @@ def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> No
     assert [step["whole"] for step in document["steps"]] == [True, False, False]
     said = next(sentence["facts"] for sentence in document["verdict"] if sentence["facts"].get("bubble") is not None)
     assert said["bubble"] == document["steps"][0]["bubble"]
-    text = run_cli("report", logs).stdout
+    text = run_cli("report", logs, "--full").stdout
     assert "means over the whole steps" in text
 
 

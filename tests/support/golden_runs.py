@@ -209,6 +209,7 @@ RUNS: dict[str, GoldenRun] = {
         {"logs": "paddle/single"},
         [
             "report logs --verbose",
+            "report logs --full",
             "report logs --format markdown",
             "report logs --json",
             "report logs --format html --out page",

@@ -12,6 +12,8 @@ Row = Mapping[str, Any]
 """A row of `explanation.CAUSES`."""
 
 HOSTS_SAID = 4
+RANKS_SAID = 28
+"""Characters that the numbers of ranks may take."""
 
 
 def sentence(row: Row) -> str:
@@ -25,29 +27,64 @@ def title(row: Row) -> str:
     return _TITLES[row["code"]](row)
 
 
+def name(row: Row) -> str:
+    """What is slow or late, without where: `slow stage`."""
+    code: str = row["code"]
+    return _NAMES.get(code, code.replace("-", " "))
+
+
+def where(row: Row) -> str:
+    """The place alone: `stage 2, rank 5, node1, device 1`; all ranks where it has none."""
+    if row["src_rank"] is not None:
+        way = "↔" if row["direction"] is None else "→"
+        return ", ".join([f"rank {row['src_rank']} {way} rank {row['dst_rank']}", *_hosts(row)])
+    if row["code"].endswith("-host"):
+        return ", ".join([*_hosts(row), *_parts(row, stage=True, hosts=False)])
+    replica = [f"replica {row['replica']}"] if row["code"] == "slow-replica" else []
+    return ", ".join([*replica, *_parts(row, stage=True)]) or "all ranks"
+
+
+def next_step(row: Row) -> str:
+    """What to do about it, in a clause."""
+    return _NEXT[row["code"]](row)
+
+
 def numbers(ranks: Sequence[int]) -> str:
-    """Ranks as text: `40-47`."""
-    return str(Numbers.of(ranks))
+    """Ranks as text: `40-47`; of many that do not follow one another the first: `2,6,10,… (64 ranks)`."""
+    text = str(Numbers.of(ranks))
+    if len(text) <= RANKS_SAID:
+        return text
+    return f"{text[:RANKS_SAID].rpartition(',')[0]},… ({len(ranks)} ranks)"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {numbers(ranks)}"
 
 
-def _place(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> str:
-    """` (stage 2, rank 5, node1)`, without what the title says."""
+def _hosts(row: Row) -> list[str]:
+    """The hosts, where they are few, and the device of a single rank."""
+    device = [] if row.get("device") is None else [f"device {row['device']}"]
+    return ([", ".join(row["hosts"])] if 0 < len(row["hosts"]) <= HOSTS_SAID else []) + device
+
+
+def _parts(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> list[str]:
+    """`stage 2`, `rank 5`, `node1`, `device 1`, without what is said elsewhere."""
     parts = []
     if stage and row["stage"] is not None:
         parts.append(f"stage {row['stage']}")
     if ranks and row["ranks"]:
         parts.append(ranks_text(row["ranks"]))
-    if hosts and 0 < len(row["hosts"]) <= HOSTS_SAID:
-        parts.append(", ".join(row["hosts"]))
+    return parts + (_hosts(row) if hosts else [])
+
+
+def _place(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> str:
+    """` (stage 2, rank 5, node1, device 1)`, without what the title says."""
+    parts = _parts(row, stage=stage, ranks=ranks, hosts=hosts)
     return f" ({', '.join(parts)})" if parts else ""
 
 
 def _who(row: Row) -> str:
-    """The ranks as a subject: `Rank 5 (stage 2, node1)`."""
+    """The ranks as a subject: `Rank 5 (stage 2, node1, device 1)`."""
     return ranks_text(row["ranks"]).capitalize() + _place(row, stage=True, ranks=False)
 
 
@@ -79,7 +116,9 @@ _TITLES: dict[str, Callable[[Row], str]] = {
     "slow-rank": lambda row: f"{_who(row)} {_are(row)} slow",
     "slow-optimizer": lambda row: f"The optimizer on {ranks_text(row['ranks'])}{_place(row, ranks=False)} is slow",
     "slow-link": _link,
-    "slow-collective": lambda row: f"The collective of {row['group']}{_place(row)} is slow",
+    "slow-collective": lambda row: (
+        f"The collective of {ranks_text(row['ranks'])}{_place(row, stage=True, ranks=False)} is slow"
+    ),
     "late-rank": _late,
     "late-host": lambda row: f"{_host(row)} starts late",
     "late-collective": lambda row: f"{_who(row)} {'comes' if len(row['ranks']) == 1 else 'come'} late to a collective",
@@ -90,26 +129,32 @@ _TITLES: dict[str, Callable[[Row], str]] = {
 }  # fmt: skip
 """The subject of a sentence, by code."""
 
+_NAMES = {
+    "long-pause": "pause between steps", "unequal-microbatches": "unequal micro-batches",
+    "late-collective": "late to collective",
+}  # fmt: skip
+"""Where the code does not read as a name."""
+
 _BESIDE = {
-    "slow-stage": "the other stages", "slow-replica": "the other replicas", "slow-host": "their peers on other hosts",
-    "slow-rank": "the other ranks of the stage", "slow-optimizer": "those of its peers", "slow-link": "like links",
-    "slow-collective": "that of the other groups",
+    "slow-stage": "those of the other stages", "slow-replica": "those of the other replicas",
+    "slow-host": "those of their peers on other hosts", "slow-rank": "those of the other ranks of the stage",
+    "slow-optimizer": "those of its peers", "slow-link": "like links", "slow-collective": "that of the other groups",
 }  # fmt: skip
 
 
 def _how(row: Row) -> str:
     """How much slower or later."""
     if row["code"] == "unequal-microbatches":
-        return f"forward and backward of a micro-batch are long together, and vary by {row['ratio'] - 1:.0%}"
+        return f"forward and backward of one are long together, a long one takes {row['ratio']:.2f} × the usual time"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         return f"no block starts for {late} although nothing is missing that was recorded (data loading, checkpoints)"
     if row["code"] == "long-optimizer":
         return f"it takes {late} of a step"
     if row["code"] == "data-loading":
-        return f"{late} of a step after their peers (data loading)"
+        return f"{late} a step after {'its' if len(row['ranks']) == 1 else 'their'} peers (data loading)"
     if row["late_ns"] is not None:
-        return f"{late} of a step, with the input there (CPU, scheduler), or it waits for what was not recorded"
+        return f"{late} a step later than the input is there (CPU, scheduler, or a wait that was not recorded)"
     what = {"slow-link": "a transfer takes", "slow-collective": "it takes", "slow-optimizer": "it takes"}
     subject = what.get(row["code"], "the blocks take")
     return f"{subject} {row['ratio']:.2f} × as long as {_BESIDE[row['code']]}"
@@ -121,7 +166,77 @@ def _gain(row: Row) -> str:
         return "what a step would take without it cannot be said"
     then = {"slow": "as fast as those", "late": "without that", "data": "without that", "unequal": "with equal ones"}
     how = then.get(row["code"].split("-")[0], "without it")
-    text = f"{how}, a step would be {duration(row['gain_ns'])} ({row['gain']:.1%}) shorter"
-    if row["even_ns"] is not None:
-        text += f", with its surplus spread over all stages {duration(max(row['even_ns'], 0.0))}"
-    return text
+    return f"{how}, a step would be {duration(row['gain_ns'])} ({row['gain']:.1%}) shorter, ± {row['band']:.0%} of that"
+
+
+def _move_layers(row: Row) -> str:
+    if row["even_ns"] is None:
+        return f"give stage {row['stage']} fewer layers"
+    return (
+        f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
+        f" would be {duration(max(row['even_ns'], 0.0))} shorter"
+    )
+
+
+def _on_hosts(row: Row) -> str:
+    return f" on {', '.join(row['hosts'])}" if 0 < len(row["hosts"]) <= HOSTS_SAID else ""
+
+
+def _devices(row: Row) -> str:
+    """The devices of the ranks, as the subject of a check."""
+    if row.get("device") is not None:
+        return f"device {row['device']}{_on_hosts(row)}"
+    return f"the device{'s' * (len(row['ranks']) != 1)} of {ranks_text(row['ranks'])}{_on_hosts(row)}"
+
+
+def _between(row: Row) -> str:
+    hosts = row["hosts"]
+    if len(hosts) == 2:
+        return f"{hosts[0]} and {hosts[1]}"
+    ends = f"rank {row['src_rank']} and rank {row['dst_rank']}"
+    return (ends if row["src_rank"] is not None else ranks_text(row["ranks"])) + _on_hosts(row)
+
+
+def _draw(row: Row, detail: str) -> str:
+    """The command that draws some ranks with what else they do."""
+    return f"trace-export export DIR --ranks {Numbers.of(row['ranks'])} --detail {detail}"
+
+
+_NEXT: dict[str, Callable[[Row], str]] = {
+    "slow-stage": _move_layers,
+    "slow-replica": lambda row: (
+        f"look for what its hosts share (power, cooling, switch): compare the clock rates of {_devices(row)}"
+    ),
+    "slow-host": lambda row: (
+        f"check clock rates, temperature and other load of {row['hosts'][0]}, or run without this host"
+    ),
+    "slow-rank": lambda row: f"check clock rate, temperature, errors and other processes of {_devices(row)}",
+    "slow-optimizer": lambda row: (
+        f"compare the parameters that {ranks_text(row['ranks'])} must update with those of its peers, then check"
+        f" {_devices(row)}"
+    ),
+    "slow-link": lambda row: (
+        f"measure the bandwidth between {_between(row)}, and check cable, adapter and route; --full lists all transfers"
+    ),
+    "slow-collective": lambda row: f"test the network between its ranks; to see the collectives: {_draw(row, 'comm')}",
+    "late-rank": lambda row: (
+        f"profile the CPU of {ranks_text(row['ranks'])} (Python, garbage collection, other processes); to see what"
+        f" runs before: {_draw(row, 'kernels')}"
+    ),
+    "late-host": lambda row: (
+        f"check the CPU load of {row['hosts'][0]} and to which cores its processes are bound, and profile its CPU"
+    ),
+    "late-collective": lambda row: (
+        f"find what {ranks_text(row['ranks'])} {'does' if len(row['ranks']) == 1 else 'do'} before the collective:"
+        f" {_draw(row, 'comm')}"
+    ),
+    "data-loading": lambda row: (
+        f"give the data loader of {ranks_text(row['ranks'])} more workers or prefetching, and check its storage"
+    ),
+    "unequal-microbatches": lambda row: "give all micro-batches as many tokens (pack or sort the sequences)",
+    "long-pause": lambda row: (
+        "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
+    ),
+    "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
+}  # fmt: skip
+"""What to do next, by code."""

@@ -30,7 +30,7 @@ OTHER_PLACES = ("stages", "ranks")
 """Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
 
 PAUSE = "long-pause"
-PLACE = ("code", "stage", "replica", "ranks", "hosts", "src_rank", "dst_rank", "direction", "group")
+PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "dst_rank", "direction", "group")
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
     **{name: CAUSES[name] for name in PLACE},
@@ -91,7 +91,7 @@ class Comparison:
     def _sides(self, column: str, name: str = "ms") -> list[pl.Expr]:
         """A column of both runs, in ms."""
         return [
-            (pl.col(f"{side}_{column}") / 1e6).round(3).alias(f"{run} {name}")
+            (pl.col(f"{side}_{column}") / 1e6).alias(f"{run} {name}")
             for side, run in zip("ab", self.names, strict=True)
         ]
 
@@ -130,7 +130,7 @@ class Comparison:
         flagged = {row: Place(self.blocks["stage"][row]) for row in rows.arg_true()}
         frame = self.blocks.select(
             "stage", "kind", "chunk", pl.col("a_blocks").alias(f"{a} blocks"), pl.col("b_blocks").alias(f"{b} blocks"),
-            *self._sides("ns"), (pl.col("change") * 100).round(2).alias("change %"),
+            *self._sides("ns"), (pl.col("change") * 100).alias("change %"),
             pl.col("a_slowest").alias(f"{a} slowest rank"), pl.col("b_slowest").alias(f"{b} slowest rank"),
             *self._sides("slowest_ns", "slowest ms"),
         )  # fmt: skip
@@ -159,7 +159,7 @@ class Comparison:
         return pl.DataFrame(
             {
                 "": self.whole["what"], a: shown("a", ""), b: shown("b", ""), "difference": shown("difference", "+"),
-                "change %": (self.whole["change"] * 100).round(2),
+                "change %": self.whole["change"] * 100,
             }
         )  # fmt: skip
 
@@ -208,10 +208,13 @@ def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
     apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
     for side, run in (("a", a), ("b", b)):
         for cause in run.causes.filter(pl.col("code") != "long-optimizer").iter_rows(named=True):
-            where = [name for name in PLACE if name != "hosts" or cause["code"].endswith("-host")]
+            where = [
+                name for name in PLACE if name != "device" and (name != "hosts" or cause["code"].endswith("-host"))
+            ]
             key = (side if apart and cause["code"] != PAUSE else "", *(str(cause[name]) for name in where))
             row = rows.setdefault(key, {name: cause[name] for name in PLACE})
             row["hosts"] = sorted({*row["hosts"], *cause["hosts"]})
+            row["device"] = cause["device"] if row["device"] == cause["device"] else None
             row |= {f"{side}_{name}": cause[name] for name in VALUES}
     for row in rows.values():
         if row["code"] == PAUSE:
@@ -256,7 +259,7 @@ def _blocks(a: RunFigures, b: RunFigures) -> pl.DataFrame:
 
 
 def _ms(column: str) -> pl.Expr:
-    return (pl.col(column) / 1e6).round(3).alias(f"{column} ms")
+    return (pl.col(column) / 1e6).alias(f"{column} ms")
 
 
 def _rounded(value: float) -> float:
@@ -324,7 +327,10 @@ def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
             ((side, name),) = sides
             cause = {each: row[each] for each in PLACE} | {each: row[f"{side}_{each}"] for each in VALUES}
             text = f"Only in {name}: {cause_words.sentence(cause)}"
+            then = cause_words.next_step(cause) if side == "b" else ""
         else:
             gains = " and ".join(f"{duration(row[f'{side}_gain_ns'])} in {name}" for side, name in sides)
+            then = ""
             text = f"In both: {cause_words.title(row)}; without that a step would be shorter by {gains}."
-        yield Sentence("cause-changed", {name: value for name, value in row.items() if value is not None}, text)
+        facts = {name: value for name, value in row.items() if value is not None}
+        yield Sentence("cause-changed", facts, text, then)

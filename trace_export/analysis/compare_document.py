@@ -54,6 +54,7 @@ class CauseDifference(TypedDict):
     replica: int | None
     ranks: list[int]
     hosts: list[str]
+    device: int | None
     src_rank: int | None
     dst_rank: int | None
     direction: str | None

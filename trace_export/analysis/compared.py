@@ -86,11 +86,13 @@ class Compared:
     def place(self, slow: Slow, there: Ints) -> dict[str, object]:
         """Where it is, by all names that the same ranks have."""
         rows = there[slow.items]
+        devices = self.ranks["device"][rows.tolist()]
         hosts = sorted({self.host[row] for row in rows.tolist()} - {""})
         return {
             "stage": int(self.stage[rows[0]]) if len(set(self.stage[rows].tolist())) == 1 else None,
             "replica": int(self.replica[rows[0]]) if len(set(self.replica[rows].tolist())) == 1 else None,
             "ranks": sorted(self.ranks["rank"][rows.tolist()].to_list()), "hosts": hosts,
+            "device": devices[0] if len(devices) == 1 else None,
         }  # fmt: skip
 
     def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums) -> tuple[Items, Ints]:

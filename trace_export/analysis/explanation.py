@@ -16,16 +16,17 @@ from trace_export.steps.path import CriticalPath
 from trace_export.steps.replay import Replay, Scenario, Windows
 
 CAUSES: Schema = {
-    "code": TEXT, "stage": INT, "replica": INT, "ranks": pl.List(INT), "hosts": pl.List(TEXT), "src_rank": INT,
-    "dst_rank": INT, "direction": TEXT, "group": TEXT, "ratio": REAL, "late_ns": REAL, "gain_ns": REAL, "gain": REAL,
-    "even_ns": REAL, "band": REAL, "sentence": pl.Boolean(),
+    "code": TEXT, "stage": INT, "replica": INT, "ranks": pl.List(INT), "hosts": pl.List(TEXT),
+    "device": INT, "src_rank": INT, "dst_rank": INT, "direction": TEXT, "group": TEXT, "ratio": REAL, "late_ns": REAL,
+    "gain_ns": REAL, "gain": REAL, "even_ns": REAL, "band": REAL, "sentence": pl.Boolean(), "run": INT, "step": INT,
 }  # fmt: skip
 """A cause, the one that gains most first. `code` as in `verdict`. Where: `stage` and `replica` where it is one, `ranks`
-and `hosts`; of a link `src_rank`, `dst_rank` and `direction` (F or B; null where both ways are slow, or the ranks are
-several); of a collective its `group`. `ratio`: its mean length by that of its peers, null where it starts late, by
-`late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a replay; `gain`: as a share of
-the step; null where the replay is not to be trusted. `even_ns`: the same where the surplus of a slow stage is spread
-evenly over all stages. `band`: the true gain lies within this share of it. `sentence`: whether it is worth one."""
+and `hosts`, of one rank its `device`; of a link `src_rank`, `dst_rank` and `direction` (F or B; null where both ways
+are slow, or the ranks are several); of a collective its `group`. `ratio`: its mean length by that of its peers, null
+where it starts late, by `late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a
+replay; `gain`: as a share of the step; null where the replay is not to be trusted. `even_ns`: the same where the
+surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it.
+`sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean only."""
 
 LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
 """How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the
@@ -108,7 +109,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {})
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {}, [])
         return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
     named = _scenarios(typical, apart)
     measured = float(replay.means([(typical.length, typical.delay)])[0])
@@ -125,7 +126,8 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     path = CriticalPath(graph, replay.windows)
     partial = bool((graph.blind & graph.counted).any())  # ranks that were not read may work in the pause
     long = {"long-pause": (0.0 if partial else _pause(levels), True), "long-optimizer": (_optimizer(path), False)}
-    causes = _causes(found, gains, measured, trust, long)
+    seen = [_seen(graph, replay.windows, each) for each in found]
+    causes = _causes(found, gains, measured, trust, long, seen)
     return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
 
 
@@ -193,6 +195,18 @@ def _gains(found: Sequence[Candidate], lengths: Floats) -> list[tuple[float, flo
     return gains
 
 
+def _seen(graph: Graph, windows: Windows, cause: Candidate) -> tuple[int | None, int | None]:
+    """The run and step that a cause costs most: in which its operations are longer or later by most."""
+    here = cause.members[np.isin(graph.step[cause.members], windows.step)]
+    if not len(here):
+        return None, None
+    (length, delay), (usual, usual_delay) = cause.base, cause.without
+    costs = (length + delay - usual - usual_delay)[here]
+    step = int(np.argmax(np.bincount(graph.step[here], costs)))
+    found: tuple[int | None, int | None] = graph.recorded.steps.select(STEP_KEY).row(step)
+    return found
+
+
 def _trust(typical: Typical, replay: Replay, late: Sequence[Candidate], measured: float) -> Trust:
     kept, graph = typical.usual_delay.copy(), typical.graph
     for each in late:
@@ -209,9 +223,10 @@ def _causes(
     measured: float,
     trust: Trust | None,
     long: Mapping[str, tuple[float, bool]],
+    seen: Sequence[tuple[int | None, int | None]],
 ) -> pl.DataFrame:
     """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, and whether a step
-    could do without."""
+    could do without. `seen`: the run and step that each costs most."""
     rows: list[dict[str, object]] = []
     for code, (lasts, spare) in long.items():
         if lasts > LONG[code] * measured:
@@ -222,7 +237,7 @@ def _causes(
                     "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
                 }
             )  # fmt: skip
-    for each, (gain, even) in zip(found, gains, strict=True):
+    for each, (gain, even), (run, step) in zip(found, gains, seen, strict=True):
         known = trust is not None and trust.gains
         if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
@@ -232,7 +247,7 @@ def _causes(
                 "ratio": None if each.late else 1 + each.excess, "late_ns": each.excess if each.late else None,
                 "order": -gain, "gain_ns": gain if known else None, "gain": gain / measured if known else None,
                 "even_ns": even if known else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
-                "sentence": gain >= SAID * measured or not known,
+                "sentence": gain >= SAID * measured or not known, "run": run, "step": step,
             }
         )  # fmt: skip
     frame = pl.DataFrame(rows, schema={**CAUSES, "order": REAL})

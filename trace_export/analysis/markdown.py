@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def document(title: str, heading: str, verdict: Sequence[Sentence], tables: Sequence[ReportTable]) -> str:
     """The whole document."""
     lines = [f"# {_text(title)}", "", *([_text(heading), ""] if heading else [])]
-    lines += [f"{number}. {_text(sentence.text)}" for number, sentence in enumerate(verdict, 1)]
+    lines += [f"{number}. {_text(sentence.text)}{_next(sentence)}" for number, sentence in enumerate(verdict, 1)]
     for table in tables:
         lines += ["", f"## {table.title}", *_rows(table)]
     return "\n".join(lines) + "\n"
@@ -37,8 +37,15 @@ def _rows(table: ReportTable) -> Iterator[str]:
     if table.note:
         yield ""
         yield _text(table.note)
+    if table.left_out:
+        yield ""
+        yield f"{table.left_out} more: --full"
     if more := table.frame.height - len(rows):
         yield f"{more} more rows in --json."
+
+
+def _next(sentence: Sentence) -> str:
+    return f" **Next:** {_text(sentence.next)}." if sentence.next else ""
 
 
 def _text(words: str) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation, explain
 from trace_export.analysis.markdown import document
-from trace_export.analysis.report_tables import PARTS, ReportTable, tables
+from trace_export.analysis.report_tables import (
+    PARTS,
+    ReportTable,
+    brief_tables,
+    path_means,
+    stage_means,
+    tables,
+)
 from trace_export.analysis.theory import Overhead, Theory
 from trace_export.analysis.theory import explain as theory_of
 from trace_export.analysis.transfer_split import links, split_messages
@@ -21,7 +29,9 @@ from trace_export.steps.graph import WORK, Graph
 from trace_export.steps.idle import CAUSES
 from trace_export.units import utc
 
-HOSTS_SHOWN = 8
+HOSTS_SHOWN = 4
+CAUSES_SAID = 3
+"""Causes that have a sentence on the first screen."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,36 @@ class Report:
         """The critical path of the steps that are shown, as `steps.path.PARTS`."""
         return self.found.path.parts.join(self.steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
+    @cached_property
+    def stage_means(self) -> pl.DataFrame:
+        """Means of `stages` over the whole steps, the busiest stage first: stage, ranks, busy_ns, bubble, bubble_own, a
+        column per cause, mostly (what it is idle for most of the time, null where it is not) and mostly_ns."""
+        return stage_means(self)
+
+    @cached_property
+    def path_means(self) -> pl.DataFrame:
+        """The critical path of a mean step: part, kind, stage, from_stage, step_ns, share, the longest first."""
+        return path_means(self)
+
+    @cached_property
+    def explained(self) -> int:
+        """The row of `steps` in which the first cause is seen best; without one, that nearest to the mean step."""
+        steps = self.steps.with_row_index("row").filter(pl.col("whole") | ~pl.col("whole").any())
+        for cause in self.causes.filter("sentence").drop_nulls("step").select(STEP_KEY).head(1).iter_rows(named=True):
+            key = pl.DataFrame([cause], schema={name: steps.schema[name] for name in STEP_KEY})
+            found = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
+            if found.height:
+                return int(found["row"][0])
+        length = pl.coalesce("step_ns", "pipeline_ns")
+        return int(steps.sort((length - length.mean()).abs(), "row")["row"][0])
+
+    @property
+    def answer(self) -> tuple[Sentence, ...]:
+        """The sentences of `verdict` that fit on a screen: of many causes the first ones."""
+        causes = {row["code"] for row in self.causes.select("code").iter_rows(named=True)}
+        said = [sentence for sentence in self.verdict if sentence.code in causes][CAUSES_SAID:]
+        return tuple(sentence for sentence in self.verdict if sentence not in said)
+
     def json(self) -> str:
         """Everything, as one JSON document."""
         from trace_export.analysis.report_document import report_document
@@ -74,14 +114,19 @@ class Report:
         """The report as people read it, worst rows first."""
         return [_marked(table, self._share("inferred"), self._share("host")) for table in tables(self)]
 
+    def brief(self) -> list[ReportTable]:
+        """The tables of the first screen: some steps, the stages and causes that matter. Empty ones are left out."""
+        return brief_tables(self)
+
     def _share(self, of: str) -> float:
         """The share of the blocks, and so of what rests on them, that was `inferred` and not recorded, or whose times
         are those of the `host`."""
         return next((s.facts[f"blocks_{of}"] for s in self.verdict if s.code == "certainty"), 0.0)
 
-    def markdown(self, name: str) -> str:
-        """The report as a Markdown document; `name` is that of the run."""
-        return document(f"Pipeline report: {name}", self.heading, self.verdict, self.tables())
+    def markdown(self, name: str, *, full: bool = False) -> str:
+        """The report as a Markdown document; `name` is that of the run. `full`: with all sentences and tables."""
+        said, shown = (self.verdict, self.tables()) if full else (self.answer, self.brief())
+        return document(f"Pipeline report: {name}", self.heading, said, shown)
 
     @property
     def heading(self) -> str:

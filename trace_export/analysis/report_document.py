@@ -56,6 +56,28 @@ class StageRow(TypedDict):
     cool_down_ns: MeanNs
 
 
+class StageMeanRow(TypedDict):
+    """A stage over the whole steps, the busiest first: means over its ranks, and what it is idle for `mostly`."""
+
+    stage: int | None
+    ranks: int
+    busy_ns: MeanNs
+    bubble: Share | None
+    bubble_own: Share | None
+    warm_up_ns: MeanNs
+    forward_ns: MeanNs
+    backward_ns: MeanNs
+    transfer_ns: MeanNs
+    collective_ns: MeanNs
+    others_ns: MeanNs
+    late_ns: MeanNs
+    unknown_ns: MeanNs
+    optimizer_ns: MeanNs
+    cool_down_ns: MeanNs
+    mostly: str | None
+    mostly_ns: MeanNs
+
+
 class IdleRow(TypedDict):
     """Idle time by cause: the mean per rank and step, and its share of the pipeline time."""
 
@@ -66,16 +88,18 @@ class IdleRow(TypedDict):
 
 class CauseRow(TypedDict):
     """What makes a step longer than it need be. `code` as in `verdict`. The place: `stage`, `replica` where it is one,
-    `ranks`, `hosts`; of a link its ends and direction (null: both ways), of a collective its `group`. `ratio`: by that
-    of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without it, in a replay; null
-    where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over all stages. `band`:
-    the true gain lies within this share. `sentence`: whether `verdict` says it."""
+    `ranks`, `hosts`, of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its
+    `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
+    it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
+    all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
+    step that it costs most, null where it is a mean only."""
 
     code: str
     stage: int | None
     replica: int | None
     ranks: list[int]
     hosts: list[str]
+    device: int | None
     src_rank: int | None
     dst_rank: int | None
     direction: str | None
@@ -87,6 +111,8 @@ class CauseRow(TypedDict):
     even_ns: MeanNs | None
     band: Share
     sentence: bool
+    run: int | None
+    step: int | None
 
 
 class LevelRow(TypedDict):
@@ -148,6 +174,18 @@ class PathPart(TypedDict):
     of: str | None
 
 
+class PathMeanRow(TypedDict):
+    """What the longest chain of a mean step spends: `part` (work, wire, collective, delay, pause, overlap), of which
+    `kind` of block; its share of the chain."""
+
+    part: str
+    kind: str
+    stage: int | None
+    from_stage: int | None
+    step_ns: MeanNs
+    share: float
+
+
 class CriticalPath(TypedDict):
     """The longest chain of a step; the parts add up to its length."""
 
@@ -205,7 +243,9 @@ class ReportDocument(TypedDict):
     idle: list[IdleRow]
     steps: list[StepRow]
     stages: list[StageRow]
+    stage_means: list[StageMeanRow]
     critical_path: list[CriticalPath]
+    path_means: list[PathMeanRow]
     links: list[LinkRow]
     schedule: Schedule
     closed_form: ClosedForm | None
@@ -231,7 +271,9 @@ def report_document(report: Report) -> ReportDocument:
         "idle": rows(report.idle, IdleRow),
         "steps": rows(report.steps, StepRow),
         "stages": rows(report.stages, StageRow),
+        "stage_means": rows(report.stage_means, StageMeanRow),
         "critical_path": _path(report),
+        "path_means": rows(report.path_means, PathMeanRow),
         "links": rows(report.links, LinkRow),
         "schedule": _schedule(theory),
         "closed_form": None if form is None else {"formula": form.formula, "idle_ns": form.idle_ns},

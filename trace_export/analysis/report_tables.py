@@ -1,4 +1,4 @@
-"""The report as tables to read. `SECTIONS` lists them in their order; a further section is a further function."""
+"""The report as tables to read: all of them, which `SECTIONS` lists in their order, or the three of one screen."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.causes import WORTH
+from trace_export.analysis.explanation import SAID
 from trace_export.analysis.theory import why_unknown
 from trace_export.analysis.verdict import LEVELS
 from trace_export.analysis.whole_steps import counted
@@ -37,7 +38,7 @@ ODD = 2
 SHOWN = 12
 """Rows of a long table on a terminal, besides those that are flagged."""
 
-SHARES = ("bubble", "own", "share", "saved", "gain", "band")
+SHARES = ("bubble", "own", "share", "saved", "gain", "band", "±")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class ReportTable:
 
     `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
     `details`: columns that are left out where there is little room. `heat`: the values of the least and the fullest
-    colour of a heat map, whose first column names the rows.
+    colour of a heat map, whose first column names the rows. `left_out`: how many rows the full report has besides.
     """
 
     title: str
@@ -63,6 +64,7 @@ class ReportTable:
     flagged: Mapping[int, Place] = field(default_factory=dict)
     details: tuple[str, ...] = ()
     heat: tuple[float, float] | None = None
+    left_out: int = 0
 
     def leading(self, count: int = SHOWN) -> list[int]:
         """The numbers of the first `count` rows and of those that are flagged."""
@@ -75,6 +77,74 @@ def tables(report: Report) -> list[ReportTable]:
         return []
     made = [section(report) for section in SECTIONS]
     return [table for table in made if table.frame.height or table.note]
+
+
+def brief_tables(report: Report) -> list[ReportTable]:
+    """What fits on one screen beside the answer: a few steps, the stages that matter, the causes that cost most."""
+    if report.steps.is_empty():
+        return []
+    made = [_few_steps(report), _few_stages(report), _few_causes(report)]
+    return [table for table in made if table.frame.height]
+
+
+STEPS_BRIEF, STAGES_BRIEF, CAUSES_BRIEF = 5, 8, 8
+"""Rows of the tables of one screen."""
+PLACE_SAID = 32
+"""Characters of a place in a table of one screen; the sentences have all of it."""
+
+
+def few(steps: pl.DataFrame, explained: int, called: str) -> dict[int, list[str]]:
+    """The rows of some of the steps (`Report.steps`), and why they are shown: the first, the last, the slowest and the
+    fastest that are whole, and the row `explained`, for which `called` says why."""
+    length = pl.coalesce("step_ns", "pipeline_ns") if steps["step_ns"].null_count() == len(steps) else pl.col("step_ns")
+    which = pl.col("whole") | ~pl.col("whole").any()
+    sized = steps.with_row_index("row").filter(which).select("row", length=length).drop_nulls().sort("length")["row"]
+    why: dict[int, list[str]] = {0: ["first"]}
+    for words, row in (
+        ("slowest", sized[-1] if len(sized) > 1 else None), ("fastest", sized[0] if len(sized) > 1 else None),
+        ("last", len(steps) - 1 if len(steps) > 1 else None), (called, explained),
+    ):  # fmt: skip
+        if row is not None:
+            why.setdefault(row, []).append(words)
+    return dict(sorted(why.items()))
+
+
+def _few_steps(report: Report) -> ReportTable:
+    steps = report.steps
+    why = few(steps, report.explained, "shows the cause best" if report.causes["sentence"].any() else "typical")
+    several = [name for name in SEGMENT if steps[name].n_unique() > 1]
+    several += [] if steps["whole"].all() else ["whole"]
+    frame = steps[list(why)].select(*several, "step", "step_ns", "pipeline_ns", "bubble")
+    frame = readable(frame).with_columns(pl.Series("which", [", ".join(words) for words in why.values()]))
+    row = list(why).index(report.explained)
+    flagged = {row: Place(step=steps.select(STEP_KEY).row(report.explained))}
+    return ReportTable("Steps", frame, flagged=flagged, left_out=len(steps) - len(why))
+
+
+def _few_stages(report: Report) -> ReportTable:
+    means = report.stage_means
+    named = set(_stages_of(report.causes))
+    order = sorted(range(len(means)), key=lambda row: (means["stage"][row] not in named, row))
+    rows = sorted(order[:STAGES_BRIEF])
+    frame = means[rows].select("stage", "ranks", "busy_ns", "bubble", "mostly", "mostly_ns")
+    flagged = _flagged(frame, pl.col("stage").is_in(list(named)))
+    return ReportTable("Stages", _said(frame), flagged=flagged, left_out=len(means) - len(rows))
+
+
+def _few_causes(report: Report) -> ReportTable:
+    causes = report.causes.with_row_index("row").filter(pl.coalesce(pl.col("gain") >= SAID, "sentence"))
+    shown = causes.head(CAUSES_BRIEF)
+    rows = list(shown.iter_rows(named=True))
+    frame = shown.select(
+        pl.Series("cause", [cause_words.name(row) for row in rows], pl.String),
+        pl.Series("place", [_cut(cause_words.where(row)) for row in rows], pl.String),
+        pl.col("gain").alias("share"), "gain_ns", pl.col("band").alias("±"),
+    )  # fmt: skip
+    return ReportTable("Causes", readable(frame), left_out=len(report.causes) - len(shown))
+
+
+def _cut(place: str) -> str:
+    return place if len(place) <= PLACE_SAID else place[: PLACE_SAID - 1].rstrip(" ,") + "…"
 
 
 def _steps(report: Report) -> ReportTable:
@@ -93,6 +163,16 @@ def _steps(report: Report) -> ReportTable:
 
 
 def _stages(report: Report) -> ReportTable:
+    frame = report.stage_means
+    flagged = _flagged(frame, pl.col("stage").is_in(_stages_of(report.causes)))
+    note = f"means over the {_steps_counted(report)} and the ranks of a stage; busiest first"
+    named = _said(frame.rename({"bubble_own": "own"}))
+    details = tuple(c for c in named.columns if c.removesuffix(" ms") in CAUSES.values())
+    return ReportTable("Stages", named, note, flagged, details)
+
+
+def stage_means(report: Report) -> pl.DataFrame:
+    """See `Report.stage_means`."""
     window = (pl.col("busy_ns") + pl.col("global_ns")).mean()
     own_window = (pl.col("busy_ns") + pl.col("own_ns")).mean()
     whole = counted(report.stages.join(report.steps.select(*STEP_KEY, "whole"), on=STEP_KEY, nulls_equal=True))
@@ -100,18 +180,27 @@ def _stages(report: Report) -> ReportTable:
         whole.group_by("stage")
         .agg(
             pl.col("ranks").max(), pl.col("busy_ns").mean(), bubble=pl.col("global_ns").mean() / window,
-            own=pl.col("own_ns").mean() / own_window, **{p: pl.col(p).mean() for p in PARTS},
+            bubble_own=pl.col("own_ns").mean() / own_window, **{p: pl.col(p).mean() for p in PARTS},
         )
         .sort("busy_ns", "stage", descending=[True, False], nulls_last=True)
     )  # fmt: skip
     most = pl.max_horizontal(PARTS)
     waits = pl.coalesce(pl.when((pl.col(p) == most) & (most > 0)).then(pl.lit(CAUSES[p[:-3]])) for p in PARTS)
-    frame = frame.with_columns(waits.alias("mostly idle for"), most.alias("of_it_ns"))
-    flagged = _flagged(frame, pl.col("stage").is_in(_stages_of(report.causes)))
-    note = f"means over the {_steps_counted(report)} and the ranks of a stage; busiest first"
-    named = readable(frame)
-    details = tuple(c for c in named.columns if c.removesuffix(" ms") in CAUSES.values())
-    return ReportTable("Stages", named, note, flagged, details)
+    return frame.with_columns(mostly=waits, mostly_ns=most)
+
+
+def _said(stages: pl.DataFrame) -> pl.DataFrame:
+    """`stage_means` as a table to read."""
+    return readable(stages.rename({"mostly": "mostly idle for", "mostly_ns": "of_it_ns"}))
+
+
+def path_means(report: Report) -> pl.DataFrame:
+    """See `Report.path_means`."""
+    parts = report.path
+    steps, total = max(parts.select(STEP_KEY).n_unique(), 1), max(int(parts["ns"].sum()), 1)
+    key = ["part", "kind", "stage", "from_stage"]
+    sums = parts.group_by(key).agg(pl.col("ns").sum()).sort("ns", *key, descending=[True, *[False] * 4])
+    return sums.select(*key, step_ns=pl.col("ns") / steps, share=pl.col("ns") / total)
 
 
 def _causes(report: Report) -> ReportTable:
@@ -155,13 +244,9 @@ def _levels(report: Report) -> ReportTable:
 
 
 def _path(report: Report) -> ReportTable:
-    parts = report.path
-    if parts.is_empty():
-        return ReportTable("Critical path", parts)
-    steps, total = parts.select(STEP_KEY).n_unique(), max(int(parts["ns"].sum()), 1)
-    key = ["part", "kind", "stage", "from_stage"]
-    sums = parts.group_by(key).agg(pl.col("ns").sum()).sort("ns", *key, descending=[True, *[False] * 4])
-    frame = sums.select(*key, step_ns=pl.col("ns") / steps, share=pl.col("ns") / total)
+    frame = report.path_means
+    if frame.is_empty():
+        return ReportTable("Critical path", frame)
     note = (
         "the chain of operations that makes a step as long as it is, from its first block to that of the next; means of"
         " a step. delay: an operation starts although nothing is missing; pause: the same before the first block"
@@ -263,12 +348,10 @@ def readable(frame: pl.DataFrame) -> pl.DataFrame:
     """Nanoseconds as ms, shares as %, with the unit in the name of the column; without causes that never occur."""
     frame = frame.drop(p for p in PARTS if p in frame.columns and (frame[p] == 0).all())
     return frame.select(
-        (pl.col(c) * 100).round(2).alias(f"{c} %")
+        (pl.col(c) * 100).alias(f"{c} %")
         if c in SHARES
-        else (pl.col(c) / 1e6).round(3).alias(f"{_heading(c.removesuffix('_ns'))} ms")
+        else (pl.col(c) / 1e6).alias(f"{_heading(c.removesuffix('_ns'))} ms")
         if c.endswith("_ns")
-        else pl.col(c).round(3).alias(c.replace("_", " "))
-        if frame.schema[c].is_float()
         else pl.col(c).alias(c.replace("_", " "))
         for c in frame.columns
     )

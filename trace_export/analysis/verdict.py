@@ -38,11 +38,18 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Sentence:
-    """A statement: its `code` is the same in every version, `facts` are the numbers, `text` says them."""
+    """A statement: its `code` is the same in every version, `facts` are the numbers, `text` says them; `next`: what to
+    do about it, where there is something."""
 
     code: str
     facts: dict[str, Any]
     text: str
+    next: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The text, and what to do next."""
+        return f"{self.text} Next: {self.next}." if self.next else self.text
 
 
 def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
@@ -50,12 +57,12 @@ def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sent
     if measured.steps.is_empty():
         return ()
     causes = [
-        Sentence(row["code"], _facts(row), cause_words.sentence(row))
+        Sentence(row["code"], _facts(row), cause_words.sentence(row), cause_words.next_step(row))
         for row in found.causes.iter_rows(named=True)
         if row["sentence"]
     ]
-    made = [*_missing(measured.whole), *causes, _step(measured), *_schedule(found, measured.whole, theory)]
-    return (*made, *([] if causes else [_nothing(theory)]), _certainty(found, measured.whole))
+    first = causes or [_nothing(found, theory)]
+    return (*_missing(measured.whole), *first, _step(measured, found, theory), _certainty(found, measured.whole))
 
 
 def _facts(row: cause_words.Row) -> dict[str, Any]:
@@ -88,61 +95,68 @@ def _missing_text(lacks: Absent) -> str:
     return f"{what}; all that follows is about the others."
 
 
-def _step(measured: Bubbles) -> Sentence:
-    """How long a step takes, and how much of it is bubble."""
+def _step(measured: Bubbles, found: Explanation, theory: Theory) -> Sentence:
+    """How long a step takes, what it is made of, and how much of it is bubble."""
     steps = counted(measured.steps)
     step, pipeline, bubble = measured.step_ns, measured.pipeline_ns, measured.bubble
-    facts = {"step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height}
-    whole = duration(pipeline or 0)
-    time = f"A step takes {duration(step)} from start to start (pipeline time {whole})" if step is not None else ""
-    time = time or f"The pipeline time of a step is {whole}"
     each = (steps["step_ns"] if step is not None else steps["pipeline_ns"]).drop_nulls()
     least, most = (float(x) for x in (each.min() or 0, each.max() or 0))  # type: ignore[arg-type]
+    facts: dict[str, Any] = {
+        "step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height, "shortest_ns": least,
+        "longest_ns": most,
+    }  # fmt: skip
+    what, length = ("A step", step) if step is not None else ("The pipeline of a step", pipeline or 0)
+    time = f"{what} takes {duration(length)}"
     if least > 0 and most > UNEVEN * least:
-        time += f", from {duration(least)} to {duration(most)}"
-    idle = "" if bubble is None else f"; the ranks are idle for {bubble:.1%} of the pipeline time (bubble)"
+        time += f" (from {duration(least)} to {duration(most)})"
+    said, more = _made_of(found, theory, measured.whole)
+    idle = "" if bubble is None else f"; ranks are idle for {bubble:.1%} of the pipeline time (the bubble)"
     whose = ", in times of the host and not of the device" if host_share(measured.whole) else ""
-    return Sentence("step", facts, f"{time}{idle}{whose}.")
+    return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.")
 
 
-def _schedule(found: Explanation, profile: Profile, theory: Theory) -> Iterator[Sentence]:
-    """What a step is made of: the levels, and whose order it follows."""
-    plan, named = theory.recognition.plan, theory.recognition.named
+def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
+    """What a step is made of, and whose order it follows: as a part of a sentence, and the facts."""
+    named = theory.recognition.named
     parts = [(row["level"], row["adds_ns"], row["share"]) for row in found.levels.iter_rows(named=True)]
-    facts = {"distance": theory.recognition.distance, **{f"{level}_ns": adds for level, adds, _ in parts}}
+    adds = {f"{level}_ns": adds for level, adds, _ in parts}
     if profile.declared.deeper:
-        text = (
-            "How many stages the pipeline has is not known (give --pp), so what the schedule itself costs is not known."
-        )
-        yield Sentence("schedule-unknown", {"distance": None}, text)
-        return
-    if plan is None or named is None:
-        why = why_unknown(theory.recognition, profile.ranks["stage"].n_unique())
-        who, code = f"{why[0].upper()}{why[1:]}; with all blocks alike it", "schedule-unknown"
+        why = "how many stages the pipeline has is not known (give --pp), nor what its schedule costs"
+        return f"; {why}", {"schedule": None, "distance": None}
+    facts: dict[str, Any] = {"schedule": named and named.name, "distance": theory.recognition.distance, **adds}
+    if named is None:
+        who = f"the schedule ({why_unknown(theory.recognition, profile.ranks['stage'].n_unique())})"
     else:
-        size = f"{plan.stages} stages, {plan.microbatches} micro-batches"
-        who, code = f"{TITLES[plan.name]} ({size}) with all blocks alike", "schedule"
-        facts = {"schedule": plan.name, **facts}
+        who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
     if not parts:
-        yield Sentence(code, facts, f"{who.split(';')[0].removesuffix(' with all blocks alike')}.")
-        return
+        return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model"), facts
     times = {level: adds for level, adds, _ in parts}
-    alone = times["work"] + times["schedule"]
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
-    said = ", ".join(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more) or "about nothing"
-    text = f"{who} takes {duration(alone)} of a step, {duration(times['schedule'])} of it waiting; on top come {said}."
-    yield Sentence(code, facts, text)
+    said = [
+        f"{duration(times['work'])} of work",
+        f"{duration(times['schedule'])} that {who} waits even with all blocks alike",
+        *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more),
+    ]
+    return f": {', '.join(said[:-1])} and {said[-1]}", facts
 
 
-def _nothing(theory: Theory) -> Sentence:
+def _nothing(found: Explanation, theory: Theory) -> Sentence:
     """That nothing stands out, and what another schedule would give."""
-    text = "Nothing stands out: no stage, rank, host or link is slow beside its peers, and none starts late"
+    text = "Nothing stands out: no stage, rank, host or link is slow beside its peers, and none starts late."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
-    facts: dict[str, Any] = {}
-    if others.height:
-        facts = others.sort("saved", descending=True).select("change", "saved", "in_flight").row(0, named=True)
-        text += f"; in the model, {facts['change']} would save {facts['saved']:.1%} of the pipeline time"
-    return Sentence("nothing-stands-out", facts, f"{text}.")
+    if others.is_empty():
+        return Sentence("nothing-stands-out", {}, text, _look(found))
+    facts = others.sort("saved", descending=True).select("change", "saved", "in_flight").row(0, named=True)
+    what = f"if this is too slow, change the schedule: in the model, {facts['change']} would save"
+    return Sentence("nothing-stands-out", facts, text, f"{what} {facts['saved']:.1%} of the pipeline time")
+
+
+def _look(found: Explanation) -> str:
+    """Where to look for the time of a step, where no schedule is known to be faster: the level that adds most."""
+    levels = found.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
+    if levels.is_empty():
+        return "make the blocks themselves faster: trace-export export DIR --detail kernels shows what they run"
+    return f"if this is too slow, begin with {LEVELS[levels['level'][0]]}; --full says more"
 
 
 def _certainty(found: Explanation, profile: Profile) -> Sentence:

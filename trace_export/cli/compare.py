@@ -159,7 +159,7 @@ def compare(
     elif output == "markdown":
         terminal.text(done.comparison.markdown())
     elif not printing.quiet:
-        terminal.sentences([sentence.text for sentence in done.comparison.verdict])
+        terminal.answer(done.comparison.verdict)
         terminal.tables(done.comparison.tables())
         notes = [getattr(side, "notes", ()) for side in (done.a, done.b)]
         terminal.notes_of_two(done.comparison.names, (notes[0], notes[1]), printing.verbose)

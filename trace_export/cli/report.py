@@ -41,12 +41,23 @@ def report(
             rich_help_panel=opt.OUTPUT,
         ),
     ] = None,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Print all sentences and tables, with what the columns mean; without it what fits on one screen.",
+            rich_help_panel=opt.TERMINAL,
+        ),
+    ] = False,
     force: opt.Force = False,
     clocks: opt.Clocks,
     workers: opt.Workers,
     printing: opt.Printing,
 ) -> None:
-    """Say what slows a run down, in a few sentences, then in tables: bubble, stragglers, schedule, theory, what-if.
+    """Say why the steps of a run are slow, what to do about it, and what that would gain.
+
+    One screen: the answer, then steps, stages and causes. --full adds idle time, critical path, transfers, schedule and
+    what other schedules would give; --format html draws the step in which the first cause is seen.
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
@@ -82,11 +93,15 @@ def report(
     if printing.json:
         terminal.json(done.report.json())
     elif format == "markdown":
-        terminal.text(done.report.markdown(done.run.name))
+        terminal.text(done.report.markdown(done.run.name, full=full))
     elif not printing.quiet:
-        terminal.verdict(done.run.name, done.report)
+        found = done.report
+        terminal.lead(f"{done.run.name}: {found.heading}")
+        terminal.answer(found.verdict if full else found.answer)
         if format == "text":
-            terminal.tables(done.report.tables())
+            terminal.tables(found.tables() if full else found.brief())
+            if not full:
+                terminal.hint("All tables: --full. With a chart of the step, for a browser: --format html.")
         terminal.notes(done.run.notes, printing.verbose)
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.run], printing))

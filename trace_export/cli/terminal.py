@@ -20,8 +20,8 @@ from trace_export.errors import SourceError, TraceExportError, path_text, printa
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export.analysis.report import Report
     from trace_export.analysis.report_tables import ReportTable
+    from trace_export.analysis.verdict import Sentence
     from trace_export.cli.options import Printing
     from trace_export.model import Note
     from trace_export.workflow.progress import Progress as Reporter
@@ -154,10 +154,14 @@ def tables(items: Sequence[ReportTable]) -> None:
         out.print()
 
 
-def verdict(name: str, report: Report) -> None:
-    """What was measured, and the answer, each sentence from a line of its own and the first one in bold."""
-    lead(f"{name}: {report.heading}")
-    sentences([sentence.text for sentence in report.verdict])
+def answer(said: Sequence[Sentence]) -> None:
+    """Each sentence from a line of its own, the first one in bold, and below it what to do next."""
+    out = output()
+    for number, sentence in enumerate(said):
+        paragraph(out, sentence.text, style=None if number else "bold")
+        if sentence.next:
+            paragraph(out, f"→ {sentence.next}", indent="  ", hanging=4)
+    out.print()
 
 
 def sentences(texts: Sequence[str]) -> None:
@@ -189,10 +193,15 @@ def text(document: str) -> None:
     output().print(document, end="")
 
 
-def paragraph(out: Out, text: str, style: str | None = None, indent: str = "") -> None:
+def paragraph(out: Out, text: str, style: str | None = None, indent: str = "", hanging: int | None = None) -> None:
     """Prose, in lines that are read with ease wherever it goes; in a terminal that says it has no width, too."""
     width = max(min(out.width, PROSE), PROSE // 2)
-    for line in wrap(printable(text), width, initial_indent=indent, subsequent_indent=indent, break_long_words=False):
+    later = indent if hanging is None else " " * hanging
+    lines = wrap(
+        printable(text), width, initial_indent=indent, subsequent_indent=later, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    for line in lines:
         out.print(line, style=style)
 
 
@@ -209,6 +218,8 @@ def folded(out: Out, text: str, taken: int, indent: int = 2) -> str:
 def _below(item: ReportTable, shown: int) -> Iterator[str]:
     if item.note:
         yield item.note
+    if item.left_out:
+        yield f"{item.left_out} more: --full"
     if more := item.frame.height - shown:
         yield f"{more} more rows; --json lists them all"
 

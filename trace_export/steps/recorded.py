@@ -22,9 +22,9 @@ ODD = 10
 class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
-    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label); an
-    unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts), sorted by
-    time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted
+    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label),
+    device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts),
+    sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted
     by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch, chunk, start, end, lacks
     (it must have an input from another rank). `edges`, a row per dependency between blocks: src, dst (rows of
     `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a row per
@@ -61,14 +61,18 @@ def recorded(profile: Profile) -> Recorded:
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
-    """rank, stage, replica, host."""
+    """rank, stage, replica, host, device."""
     hosts = profile.hosts.select("host", label=pl.coalesce("label", "host"))
     return (
         profile.ranks.sort("rank")
         .join(hosts, on="host", how="left", maintain_order="left")
         .join(data_parallel(profile.ranks).rename({"replica": "pipeline"}), on="rank", maintain_order="left")
         .select(
-            "rank", pl.col("stage").fill_null(0), replica="pipeline", host=pl.coalesce("label", "host").fill_null("")
+            "rank",
+            pl.col("stage").fill_null(0),
+            replica="pipeline",
+            host=pl.coalesce("label", "host").fill_null(""),
+            device="device",
         )
     )
 

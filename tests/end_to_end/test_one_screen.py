@@ -1,0 +1,187 @@
+"""What `report` prints fits on one screen, and each figure that it shows is one of its JSON document."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import REDUCE, WRITERS, Job
+from samples.generators.pipeline import MS
+from tests.verdicts.cases import PLANTED, drawn, drawn_sound
+from trace_export.analysis.report import Report
+from trace_export.cli import terminal
+
+HEALTHY, SICK, COLUMNS = 40, 60, 80
+SAMPLES = ("paddle/single", "nsys/two_hosts", "ascend", "mindspore", "rocpd/two_hosts", "recorder/two_hosts")
+NANOSECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(ns|µs|ms|s|%|×)(?!\w)")
+LIMITS = ("0.5%",)
+"""Shares that a text has of no run: from which on a cause is named."""
+
+
+@pytest.fixture
+def job(request: pytest.FixtureRequest, tmp_path: Path, samples: Path) -> Path:
+    """A sample, a job with a planted cause, or one without."""
+    name = request.param
+    if name in SAMPLES:
+        return samples / name
+    folder = tmp_path / "job"
+    if name == "sound":
+        sound, form = drawn_sound(3)
+        WRITERS[form](folder, sound)
+    else:
+        case = drawn(1000 * list(PLANTED).index(name), name)
+        WRITERS[case.form](folder, case.job)
+    return folder
+
+
+def numbers(value: object) -> Iterator[float]:
+    """All numbers of a document."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from numbers(each)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield float(value)
+
+
+def tables_of(markdown: str) -> dict[str, list[list[str]]]:
+    """Title → heading and rows of each table of a document in Markdown."""
+    found: dict[str, list[list[str]]] = {}
+    title = ""
+    for line in markdown.splitlines():
+        if line.startswith("## "):
+            title = line.removeprefix("## ")
+        if line.startswith("| ") and not set(line) <= set("|-: "):
+            found.setdefault(title, []).append([cell.strip(" *") for cell in line.strip("|").split(" | ")])
+    return found
+
+
+def tables_of_page(html: str) -> Iterator[list[list[str]]]:
+    for table in re.findall(r"<table>(.*?)</table>", html, re.DOTALL):
+        yield [re.findall(r"<t[hd][^>]*>([^<]*)", row) for row in re.findall(r"<tr.*?</tr>", table, re.DOTALL)]
+
+
+def figures(text: str) -> Iterator[tuple[str, str]]:
+    """The numbers with a unit that stand in prose."""
+    yield from ((match[1], match[2]) for match in FIGURE.finditer(text) if match[0] not in LIMITS)
+
+
+def cells(table: list[list[str]]) -> Iterator[tuple[str, str]]:
+    """The numbers of a table, with the unit of their column."""
+    head, *rows = table
+    for row in rows:
+        for name, cell in zip(head, row, strict=True):
+            unit = name.rpartition(" ")[2]
+            if unit in (*NANOSECONDS, "%") and cell not in ("–", ""):
+                yield cell.lstrip("-"), unit
+
+
+def lacking(shown: Iterator[tuple[str, str]], document: dict[str, Any]) -> list[str]:
+    """The figures that are no number of the document, rounded as they are."""
+    values, absent = [abs(value) for value in numbers(document)], []
+    for text, unit in shown:
+        scale = 100.0 if unit == "%" else 1 / NANOSECONDS.get(unit, 1)
+        half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+        if not any(abs(value * scale - float(text)) <= half * (1 + 1e-6) for value in values):
+            absent.append(f"{text} {unit}")
+    return absent
+
+
+def shown(report: Report, capsys: pytest.CaptureFixture[str]) -> str:
+    """What the command prints."""
+    terminal.lead(f"job: {report.heading}")
+    terminal.answer(report.answer)
+    terminal.tables(report.brief())
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("job", [*SAMPLES, "sound", *PLANTED], indirect=True)
+def test_the_answer_fits_on_a_screen_and_is_in_the_document(
+    job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    report = trace_export.report(job, page, html=True, jobs=1).report
+    document, text = json.loads(report.json()), shown(report, capsys)
+    lines = text.splitlines()
+    healthy = report.verdict[0].code == "nothing-stands-out"
+    assert len(lines) <= (HEALTHY if healthy else SICK)
+    assert max(map(len, lines)) <= COLUMNS
+    first = report.verdict[0]
+    assert first.next, "what to do next is not said"
+    assert first.next.split()[0] in text
+    assert lacking(figures(text), document) == []
+    for full in (False, True):
+        written = report.markdown("job", full=full)
+        assert lacking(figures(written), document) == []
+        for table in tables_of(written).values():
+            assert lacking(cells(table), document) == []
+    html = unescape(page.read_text("utf-8"))
+    assert lacking(figures(" ".join(re.findall(r"<(?:li|p)[^>]*>([^<]*)", html))), document) == []
+    for table in tables_of_page(html):
+        assert lacking(cells(table), document) == []
+
+
+@pytest.mark.parametrize("job", ["paddle/single", "slow rank", "late rank"], indirect=True)
+def test_a_cell_is_the_value_of_its_name(job: Path) -> None:
+    """The three tables of the first screen, row by row."""
+    report = trace_export.report(job, jobs=1).report
+    document, tables = json.loads(report.json()), tables_of(report.markdown("job"))
+    (_, *steps), (_, *stages) = tables["Steps"], tables["Stages"]
+    at = {str(row["step"]): row for row in document["steps"]}
+    for step, *texts, _ in steps:
+        values = [at[step]["step_ns"], at[step]["pipeline_ns"], at[step]["bubble"]]
+        assert_rounded(texts, [value and value / 1e6 for value in values[:2]] + [100 * values[2]])
+    of = {str(row["stage"]): row for row in document["stage_means"]}
+    for stage, ranks, busy, bubble, mostly, lasts in stages:
+        row = of[stage]
+        assert (ranks, mostly) == (str(row["ranks"]), row["mostly"] or "–")
+        assert_rounded([busy, bubble, lasts], [row["busy_ns"] / 1e6, 100 * row["bubble"], row["mostly_ns"] / 1e6])
+    said = [row for row in document["causes"] if row["gain"] is None or row["gain"] >= 0.01]
+    for (_, _, share, gain, band), row in zip(tables.get("Causes", [[]])[1:], said, strict=True):
+        assert_rounded([share, gain, band], [100 * row["gain"], row["gain_ns"] / 1e6, 100 * row["band"]])
+
+
+def assert_rounded(texts: list[str], values: list[float | None]) -> None:
+    for text, value in zip(texts, values, strict=True):
+        if value is None:
+            assert text == "–"
+        else:
+            assert abs(float(text) - value) <= 0.5 * 10.0 ** -len(text.partition(".")[2]) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("job", ["paddle/single"], indirect=True)
+def test_means_of_stages_are_those_of_the_steps(job: Path) -> None:
+    """`stage_means` by hand from `stages`: the mean over the steps, the bubble as a share of busy and idle time."""
+    document = json.loads(trace_export.report(job, jobs=1).report.json())
+    for mean in document["stage_means"]:
+        rows = [row for row in document["stages"] if row["stage"] == mean["stage"]]
+        busy, idle = (sum(row[name] for row in rows) for name in ("busy_ns", "global_ns"))
+        assert mean["busy_ns"] == pytest.approx(busy / len(rows))
+        assert mean["bubble"] == pytest.approx(idle / (busy + idle))
+
+
+def test_many_causes_in_many_stages_fit_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Sixteen stages and twenty steps, with five causes at once."""
+    job = Job(stages=12, replicas=2, steps=9, microbatches=14, hosts=6)
+    causes = replace(
+        job, slow={(0, 3): 1.4, (1, 3): 1.4}, slow_ranks={5: 1.9}, links={(8, 10): 9 * MS},
+        late={(REDUCE, 1, 7): 40 * MS}, pause=60 * MS,
+    )  # fmt: skip
+    WRITERS["nsys"](tmp_path, causes)
+    report = trace_export.report(tmp_path, jobs=1).report
+    lines = shown(report, capsys).splitlines()
+    assert len(lines) <= SICK
+    assert max(map(len, lines)) <= COLUMNS
+    assert len(report.brief()[0].frame) <= 5
+    assert len(report.brief()[1].frame) == 8
+    assert any(line.endswith("more: --full") for line in lines)
