@@ -24,13 +24,12 @@ BOOTED_NS = (3 * DAY_NS, 10 * DAY_NS)
 
 def record(folder: Path, blocks: list[Block], booted_ns: tuple[int, ...], chance: random.Random,
            dialect: nsys.Dialect | None = None, schema: int = 3,
-           *, json: bool = False, wrong: WrongTimes | None = None
+           *, wrong: WrongTimes | None = None
            ) -> list[tuple[int, str, str, int, int]]:  # fmt: skip
-    """A database, or with `json` a file of JSON, for each rank in the folder of its host. Returns all transfers' sides
-    as `nsys.record` does."""
+    """A database for each rank in the folder of its host. Returns all transfers' sides as `nsys.record` does."""
     ranks = _ranks(1 + max(b.rank for b in blocks), booted_ns, dialect, schema, wrong)
     sides = nsys.fill(ranks, blocks, chance)
-    _save(ranks, folder, json=json)
+    _save(ranks, folder)
     return sides
 
 
@@ -61,20 +60,19 @@ def _ranks(
     return ranks
 
 
-def _save(ranks: list[nsys.Rank], folder: Path, *, json: bool = False) -> None:
+def _save(ranks: list[nsys.Rank], folder: Path) -> None:
     for rank in ranks:
         (place := folder / rank.export.host).mkdir(parents=True, exist_ok=True)
-        write = rank.export.write_json if json else rank.export.write
-        write(place / f"{rank.process}_results.{'json' if json else 'db'}")
+        rank.export.write(place / f"{rank.process}_results.db")
 
 
 def write(folder: Path, *, stages: int = 4, microbatches: int = 6, steps: int = 2,
-          booted_ns: tuple[int, ...] = BOOTED_NS, seed: int = 1, schema: int = 3,
-          json: bool = False) -> list[Block]:  # fmt: skip
+          booted_ns: tuple[int, ...] = BOOTED_NS, seed: int = 1,
+          schema: int = 3) -> list[Block]:  # fmt: skip
     """A ZB-H1 run in `folder`, and truth.csv, whose times count from the start of the run. Returns the truth."""
     chance, dialect = random.Random(seed), nsys.Dialect()
     blocks = nsys.blocks_of(stages, microbatches, steps, chance)
-    record(folder, blocks, booted_ns, chance, dialect, schema, json=json)
+    record(folder, blocks, booted_ns, chance, dialect, schema)
     with (folder / "truth.csv").open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file, lineterminator="\n")
         table.writerow(["rank", "step", "kind", "microbatch", "marker", "true_start_ns", "true_end_ns"])

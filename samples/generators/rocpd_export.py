@@ -60,11 +60,6 @@ TEXTS = {
 HIP_NAMES = {"cudaLaunchKernel_v7000": "hipLaunchKernel", "cuLaunchKernelEx": "hipModuleLaunchKernel"}
 """What the generator of Nsight's samples calls its launches → the calls of HIP that do the same."""
 
-JSON_KINDS = {
-    "MARKER_CORE_RANGE_API": "marker_api", "RCCL_API": "rccl_api", "HIP_RUNTIME_API_EXT": "hip_api",
-    "KERNEL_DISPATCH": "kernel_dispatch", "MEMORY_COPY": "memory_copy",
-}  # fmt: skip
-"""Category → where the JSON of rocprofv3 has its records."""
 
 Row = dict[str, object]
 
@@ -151,42 +146,6 @@ class Export:
         else:
             track = self.once("track", tuple(sorted(where.items())), nid=1, pid=self.pid, **where)
             self.add(table, track_id=track, **row)
-
-    def write_json(self, path: Path) -> Path:
-        """The same (of schema 3) as `rocprofv3 --output-format json` writes it."""
-        strings = [row["string"] for row in self.rows["string"]]
-        events = {row["id"]: row for row in self.rows["event"]}
-        kinds: dict[object, list[object]] = {}
-        messages, records = [], {kind: [] for kind in JSON_KINDS.values()}
-        for table in ("region", "kernel_dispatch", "memory_copy"):
-            for row in self.rows.get(table, []):
-                event = events[row["event_id"]]
-                category = str(strings[int(str(event["category_id"])) - 1])
-                name = strings[int(str(row.get("name_id", 1))) - 1]
-                if message := json.loads(str(event["extdata"])).get("message"):
-                    messages.append({"key": event["stack_id"], "value": message})
-                operations = kinds.setdefault(category, [])
-                operations += [] if name in operations else [name]
-                records[JSON_KINDS[category]].append({
-                    "size": 64, "kind": list(kinds).index(category), "operation": operations.index(name),
-                    "thread_id": row["tid"], "correlation_id": {"internal": event["stack_id"], "external": 0},
-                    "start_timestamp": row["start"], "end_timestamp": row["end"],
-                    "stream_id": {"handle": row.get("stream_id", 0)},
-                    "dispatch_info": {"kernel_id": row.get("kernel_id"), "agent_id": {"handle": row.get("agent_id")}},
-                })  # fmt: skip
-        names = [{"kind": kind, "operations": operations} for kind, operations in kinds.items()]
-        symbols = self.rows.get("info_kernel_symbol", [])
-        process = {
-            "metadata": {"pid": self.pid, "node": {"hostname": self.host, "machine_id": self.machine_id or self.host}},
-            "agents": [
-                {"id": {"handle": n + 1}, "type": 2 if n else 1, "logical_node_type_id": n - 1} for n in range(9)
-            ],
-            "strings": {"callback_records": [], "buffer_records": names, "marker_api": messages},
-            "kernel_symbols": [{"kernel_id": r["id"], "formatted_kernel_name": r["display_name"]} for r in symbols],
-            "buffer_records": {**records, "hsa_api": []},
-        }
-        path.write_text(json.dumps({"rocprofiler-sdk-tool": [process]}))
-        return path
 
     def write(self, path: Path) -> Path:
         """Writes the database with its views."""

@@ -545,11 +545,11 @@ def write(
     threads: bool = True,
     kineto: bool | Literal["2021"] = False,
     rocm: bool = False,
-    rocpd: Literal["", "db", "json"] = "",
+    rocpd: bool = False,
     schema: int = 3,
 ) -> list[Block]:
     """A capture of the program in `folder`: one export, or with `kineto` (2021: of then) or `rocm` a trace for each
-    rank, or with `rocpd` a database of this `schema`, or its JSON. `threads`: the names of threads are in it. Returns
+    rank, or with `rocpd` a database of this `schema`. `threads`: the names of threads are in it. Returns
     the truth, in the session's time."""
     chance = random.Random(seed)
     blocks = blocks_of(program, chance)
@@ -562,8 +562,7 @@ def write(
             environment = {"RANK": str(stage), "WORLD_SIZE": str(program.stages)}
             records = RocpdExport(pid=4_000 + 11 * stage, gpu=stage, environment=environment, schema=schema)
             Rank(program, stage, Rocpd(records), chance, arrived).run(own)
-            written = records.write if rocpd == "db" else records.write_json
-            written(folder / f"{records.pid}_results.{rocpd}")
+            records.write(folder / f"{records.pid}_results.db")
             continue
         trace = Trace(rank=stage, world=program.stages)
         traced = Rocm if rocm else Kineto2021 if kineto == "2021" else Kineto

@@ -45,10 +45,6 @@ def rewrite(path: Path, change: Change, chance: random.Random) -> None:
         if "pp_rank" in path.name:
             path.write_text(json.dumps(dict(change(list(document.items()), chance))))
             return
-        if "_results" in path.name:
-            _rewrite_records(document["rocprofiler-sdk-tool"][0]["buffer_records"], change, chance)
-            path.write_text(json.dumps(document))
-            return
         events = document["traceEvents"] if isinstance(document, dict) else document
         meta = [event for event in events if event.get("ph") == "M"]
         events[:] = meta + change([event for event in events if event.get("ph") != "M"], chance)
@@ -98,13 +94,6 @@ def _rewrite_tables(folder: Path, change: Change, chance: random.Random) -> None
         if "start" in frame.columns:
             rows = change(frame.sort("start").rows(), random.Random(seed))
             pl.DataFrame(rows, frame.schema, orient="row").write_parquet(path)
-
-
-def _rewrite_records(records: dict[str, Rows], change: Change, chance: random.Random) -> None:
-    """The lists of records of rocprofv3."""
-    seed = chance.random()
-    for kind, rows in records.items():
-        records[kind] = change(sorted(rows, key=lambda row: row["start_timestamp"]), random.Random(seed))
 
 
 def truncated(rows: Rows, chance: random.Random) -> Rows:
@@ -191,10 +180,5 @@ def some(number: int) -> Iterator[str]:
         yield from (damage for place, damage in enumerate(group) if (place + number) % 3 == 0)
 
 
-TWICE = ("unmarked rocprofv3",)
-"""Its file is read as that of "rocprofv3", and its blocks are inferred as those of "unmarked nsys"."""
 DAMAGE = {kind: [damage for damage in (*OF_RECORDS, *OF_FILES) if possible(kind, damage)] for kind in RUNS}
-SOME = {
-    kind: [damage for damage in (("truncated",) if kind in TWICE else some(number)) if possible(kind, damage)]
-    for number, kind in enumerate(RUNS)
-}
+SOME = {kind: [damage for damage in some(number) if possible(kind, damage)] for number, kind in enumerate(RUNS)}

@@ -83,10 +83,6 @@ def _rocpd(folder: Path, seed: int) -> None:
     generate_rocpd.write(folder, stages=3, microbatches=4, steps=3, booted_ns=(10**12,) * 3, seed=seed)
 
 
-def _rocprofv3(folder: Path, seed: int) -> None:
-    generate_rocpd.write(folder, stages=3, microbatches=4, steps=3, booted_ns=(10**12,) * 3, seed=seed, json=True)
-
-
 def _table_folders(folder: Path, seed: int) -> None:
     _nsys(folder, seed)
     for database in folder.rglob("*.sqlite"):
@@ -117,10 +113,6 @@ def _unmarked_nsys(folder: Path, seed: int) -> None:
 
 def _unmarked_kineto(folder: Path, seed: int) -> None:
     generate_unmarked.write(folder, UNMARKED, seed=seed, kineto=True)
-
-
-def _unmarked_rocprofv3(folder: Path, seed: int) -> None:
-    generate_unmarked.write(folder, UNMARKED, seed=seed, rocpd="json")
 
 
 def _blocks(folder: Path, seed: int) -> pl.DataFrame:
@@ -188,11 +180,9 @@ RUNS: dict[str, tuple[Callable[[Path, int], None], str]] = {
     "parquet": (_table, "spans.parquet"),
     "csv": (_csv, "spans.csv"),
     "rocpd": (_rocpd, "*_results.db"),
-    "rocprofv3": (_rocprofv3, "*_results.json"),
     "nsys, folders": (_table_folders, "*.export"),
     "unmarked nsys": (_unmarked_nsys, "rank*.sqlite"),
     "unmarked kineto": (_unmarked_kineto, "*.pt.trace.json.gz"),
-    "unmarked rocprofv3": (_unmarked_rocprofv3, "*_results.json"),
     "primus": (_primus, "pp_rank_*.json"),
     "megascan": (_megascan, "data.json"),
     "pftrace": (_pftrace, "rank*.pftrace"),

@@ -1,4 +1,4 @@
-"""Captures without marks, tables in Parquet, Perfetto traces, rocprofv3's JSON and the files of Primus and MegaScan,
+"""Captures without marks, tables in Parquet, Perfetto traces and the files of Primus and MegaScan,
 whose sizes are drawn at random as in `random_sizes`."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from samples.generators import rocpd_export, torch_pftrace, unmarked
+from samples.generators import torch_pftrace, unmarked
 from samples.generators.nsys_export import Export
 from tests.faults import random_sizes, sizes
 from tests.faults.random_sizes import count
@@ -131,31 +131,6 @@ def _packets(kind: str, n: int, repeated: int, fixed: int) -> Iterator[bytes]:
             yield b"\x40" + sizes.varint(fixed) + sizes.message(b"\x5a", b"\x48\x02\x58" + other)
 
 
-def rocprofv3(chance: random.Random, folder: Path) -> None:
-    """The records of one list many times over, with other numbers."""
-    export = rocpd_export.Export()
-    for n in range(4):
-        at = 10**12 + 10**6 * n
-        export.range(0, at, at + 90_000, f"F{n}.0.0")
-        export.kernel(0, at + 100_000, at + 200_000, export.call(0, at + 10))
-    path = export.write_json(folder / "4000_results.json")
-    document = json.loads(path.read_text())
-    process = document["rocprofiler-sdk-tool"][0]
-    records = process["buffer_records"][chance.choice(("marker_api", "hip_api", "kernel_dispatch"))]
-    first, fixed, apart = dict(records[0]), number(chance), count(chance, 10**9)
-    for n in range(count(chance, 30_000)):
-        changed = {
-            "thread_id": cycle(chance, n), "correlation_id": {"internal": cycle(chance, n), "external": 0},
-            "start_timestamp": first["start_timestamp"] + n * apart, "end_timestamp": fixed,
-            "operation": fixed, "stream_id": {"handle": cycle(chance, n)},
-        }  # fmt: skip
-        kept = chance.sample(sorted(changed), 4)
-        records.append({**first, **{name: changed[name] for name in kept}})
-    names = process["strings"]["marker_api"]
-    names += [{"key": cycle(chance, n), "value": f"F{n}.0.0"} for n in range(count(chance, 30_000))]
-    path.write_text(json.dumps(document))
-
-
 def primus(chance: random.Random, folder: Path) -> None:
     ranks = count(chance, 300)
     iterations = count(chance, 100_000 // ranks)
@@ -198,5 +173,5 @@ def megascan(chance: random.Random, folder: Path) -> None:
 
 DRAWS: dict[str, random_sizes.Draw] = {
     "unmarked nsys": unmarked_nsys, "unmarked kineto": unmarked_kineto, "nsys tables": nsys_tables,
-    "pftrace": pftrace, "rocprofv3": rocprofv3, "primus": primus, "megascan": megascan,
+    "pftrace": pftrace, "primus": primus, "megascan": megascan,
 }  # fmt: skip

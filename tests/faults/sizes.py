@@ -399,11 +399,6 @@ def tables_of_nsys(rows: int) -> Callable[[Path], object]:
     return make
 
 
-def processes_of_rocprofv3(count: int) -> Callable[[Path], object]:
-    text = '{"rocprofiler-sdk-tool":[' + ",".join(["{}"] * count) + "]}"
-    return lambda folder: (folder / "1_results.json").write_text(text)
-
-
 # --- packed traces
 
 
@@ -456,7 +451,6 @@ PRIMUS = {
 
 STORED_REFUSED = {
     "nsys tables: a million equal rows": Size(tables_of_nsys(1_000_000), "so small a file cannot hold 1,000,000 rows"),
-    "rocprofv3: twenty thousand processes": Size(processes_of_rocprofv3(20_000), "holds 20000 processes"),
 }
 
 # --- MegaScan

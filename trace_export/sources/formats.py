@@ -179,7 +179,7 @@ FORMATS: tuple[Format, ...] = (
         kind="rocpd",
         command="rocpd",
         title="rocprofv3 databases (rocpd)",
-        files="*_results.db and *_results.json of rocprofv3",
+        files="*_results.db of rocprofv3",
         detector="trace_export.sources.rocpd.find:databases",
         reader="trace_export.sources.rocpd.reader",
         speed=Speed(blocks=100, device_tasks=250),

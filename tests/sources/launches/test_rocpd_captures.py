@@ -50,7 +50,7 @@ def table(db: sqlite3.Connection, name: str) -> str:
 
 @pytest.mark.parametrize(("name", "schema"), [*((name, 4) for name in PROGRAMS), ("1f1b", 3)])
 def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, schema: int) -> None:
-    blocks = write(tmp_path, PROGRAMS[name], rocpd="db", schema=schema)
+    blocks = write(tmp_path, PROGRAMS[name], rocpd=True, schema=schema)
     for rank in range(PROGRAMS[name].stages):
         profile = of(tmp_path, rank)
         assert spans(profile) == truth(blocks, rank), rank
@@ -62,7 +62,7 @@ def test_blocks_of_an_unmarked_database_are_exact(tmp_path: Path, name: str, sch
 
 @pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000'], ids=["before", "a year later"])
 def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Path, end: str) -> None:
-    blocks = write(tmp_path, SMALL, rocpd="db")
+    blocks = write(tmp_path, SMALL, rocpd=True)
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
     with changing(tmp_path / "4011_results.db") as db:
         kernels = table(db, "kernel_dispatch")
@@ -79,7 +79,7 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(tmp_path: Pa
 
 def test_a_kernel_that_runs_past_the_next_one_is_cut_and_one_before_its_launch_left_out(tmp_path: Path) -> None:
     """The first kernels of two forwards: the one keeps its times, the other begins with its second kernel."""
-    blocks = write(tmp_path, SMALL, rocpd="db")
+    blocks = write(tmp_path, SMALL, rocpd=True)
     long, early = (
         next(b for b in blocks if (b.rank, b.kind, b.microbatch, b.step) == (1, "F", number, 1)) for number in (2, 4)
     )
@@ -99,7 +99,7 @@ def test_a_kernel_that_runs_past_the_next_one_is_cut_and_one_before_its_launch_l
 
 
 def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(), rocpd="db")
+    blocks = write(tmp_path, Program(), rocpd=True)
     run = trace_export.load(tmp_path)
     found = run.spans.sort("rank", "end_ns")
     wanted = sorted((b.rank, b.end_ns, b.kind, b.microbatch) for b in blocks)
@@ -112,7 +112,7 @@ def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
 
 def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path) -> None:
     """The kernels of both have one name. Without recorded calls the waits of the host separate the passes."""
-    blocks = write(tmp_path, SMALL, rocpd="db")
+    blocks = write(tmp_path, SMALL, rocpd=True)
     with changing(tmp_path / "4000_results.db") as db:
         strings, regions = table(db, "string"), table(db, "region")
         db.execute(f"DELETE FROM {regions} WHERE name_id IN (SELECT id FROM {strings} WHERE string GLOB 'nccl*')")
@@ -126,7 +126,7 @@ def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path
 
 
 def test_names_count_where_there_are_any(tmp_path: Path) -> None:
-    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))), rocpd="db")
+    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))), rocpd=True)
     for options, origin in (({}, "device"), ({"infer": "off"}, "device"), ({"infer": "only"}, "inferred")):
         profile = of(tmp_path, 1, **options)
         assert spans(profile) == truth(blocks, 1)
@@ -134,7 +134,7 @@ def test_names_count_where_there_are_any(tmp_path: Path) -> None:
 
 
 def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, replace(SMALL, one_thread=True), rocpd="db")
+    write(tmp_path, replace(SMALL, one_thread=True), rocpd=True)
     words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
     with pytest.raises(SourceError, match=words):
         of(tmp_path, 0)
@@ -143,21 +143,13 @@ def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
 
 
 def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path) -> None:
-    blocks = write(tmp_path, replace(SMALL, one_thread=True, operators=True), rocpd="db")
+    blocks = write(tmp_path, replace(SMALL, one_thread=True, operators=True), rocpd=True)
     assert spans(of(tmp_path, 2)) == truth(blocks, 2)
-
-
-def test_the_json_of_rocprofv3_says_the_same(tmp_path: Path) -> None:
-    blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd="json")
-    for number in range(2):
-        path = tmp_path / f"{4_000 + 11 * number}_results.json"
-        found = read(Source("rocpd", path, "node0"), ReadOptions()).spans
-        assert sorted(found.select("kind", "start_ns", "end_ns").rows()) == [row[1:] for row in truth(blocks, number)]
 
 
 def test_only_whole_times_count(tmp_path: Path) -> None:
     """Kernels of invalid times are left out, as in marked databases."""
-    blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd="db")
+    blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd=True)
     with changing(tmp_path / "4000_results.db") as db:
         db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = start - 5 WHERE rowid % 50 = 0')
         db.commit()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,17 +23,16 @@ def write_nsys(folder: Path, *unnamed: str) -> list[Block]:
     return blocks
 
 
-def write_rocpd(folder: Path, *unnamed: str, **form: Any) -> list[Block]:
+def write_rocpd(folder: Path, *unnamed: str) -> list[Block]:
     chance = random.Random(3)
     blocks = nsys.blocks_of(4, 6, 2, chance)
-    rocpd.record(folder, blocks, (0, 0), chance, Unnamed(*unnamed), **form)
+    rocpd.record(folder, blocks, (0, 0), chance, Unnamed(*unnamed))
     return blocks
 
 
 FORMATS: dict[str, Callable[..., list[Block]]] = {
     "nsys": write_nsys,
     "rocpd": write_rocpd,
-    "json": lambda folder, *unnamed: write_rocpd(folder, *unnamed, json=True),
     "kineto": lambda folder, *unnamed: kineto.write(folder, 1, unnamed=unnamed),
 }
 

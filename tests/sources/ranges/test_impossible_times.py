@@ -14,7 +14,7 @@ from samples.generators.pipeline import MS, Block, WrongTimes
 from trace_export import Run
 
 S = 10**9
-LAST = {"nsys": 3, "rocpd": 3, "json": 3, "kineto": 2}
+LAST = {"nsys": 3, "rocpd": 3, "kineto": 2}
 """The place of the last kernel of a block."""
 
 
@@ -25,19 +25,15 @@ def write_nsys(folder: Path, wrong: WrongTimes) -> list[Block]:
     return blocks
 
 
-def write_rocpd(folder: Path, wrong: WrongTimes, *, json: bool = False) -> list[Block]:
+def write_rocpd(folder: Path, wrong: WrongTimes) -> list[Block]:
     chance = random.Random(3)
     blocks = nsys.blocks_of(4, 6, 2, chance)
-    rocpd.record(folder, blocks, (0, 0), chance, wrong=wrong, json=json)
+    rocpd.record(folder, blocks, (0, 0), chance, wrong=wrong)
     return blocks
 
 
-def write_json(folder: Path, wrong: WrongTimes) -> list[Block]:
-    return write_rocpd(folder, wrong, json=True)
-
-
 WRITERS: dict[str, Callable[[Path, WrongTimes], list[Block]]] = {
-    "nsys": write_nsys, "rocpd": write_rocpd, "json": write_json,
+    "nsys": write_nsys, "rocpd": write_rocpd,
     "kineto": lambda folder, wrong: kineto.write(folder, 1, wrong),
 }  # fmt: skip
 FORMATS = pytest.mark.parametrize("form", WRITERS)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
 
 import trace_export as te
 from samples.generators import nsys as nsys_generator
@@ -212,51 +210,16 @@ def test_older_databases_are_named(tmp_path: Path) -> None:
     assert "rocmProfileData" in str(nothing_found(found, tmp_path))
 
 
-@settings(max_examples=2, phases=[Phase.generate])
-@given(seed=st.integers(0, 1 << 20))
-def test_json_holds_what_the_database_holds(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """All but the environment: ranks are counted by the order of the files."""
-    home, chance = tmp_path_factory.mktemp("json"), random.Random(seed)
-    export = Export(schema=3)
-    rank = nsys_generator.Rank(export, 0, 3 * DAY)
-    for one in [b for b in nsys_generator.blocks_of(2, 3, 1, chance) if b.rank == 0]:
-        rank.block(one, chance)
-    export.range(0, 4 * DAY, 4 * DAY + 50, "ncclAllReduce", registered=True)
-    export.copy(0, 4 * DAY, 4 * DAY + 9, 1)
-    export.range(0, 5 * DAY, 5 * DAY, "F9.0.0")  # took no time: a mark
-    export.rows["region"].pop()
-    (home / "logs").mkdir()
-    export.write_json(home / "logs" / "7_results.json")
-    (source,) = find(home / "logs").sources
-    wanted = Source("rocpd", export.write(home / "7_results.db"), "machine0")
-    found, expected = read(source, ReadOptions()), read(wanted, ReadOptions())
-    for table in ("hosts", "spans", "p2p", "collectives"):
-        assert getattr(found, table).equals(getattr(expected, table)), table
-    assert found.ranks.drop("source").equals(expected.ranks.drop("source"))
-    files = [read_tasks(TaskRequest(of, "kernels", {0: 0}, None, home)) for of in (source, wanted)]
-    one, other = (pl.read_ipc(file.path).cast({"name": pl.String}) for (file,) in files)
-    assert one.equals(other)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", ": 3", ": [{", ': [{"buffer_records": {"hip_api": 3}}]}'])
-def test_json_that_is_none_is_one_sentence(tmp_path: Path, content: str) -> None:
-    (tmp_path / "7_results.json").write_text('{"rocprofiler-sdk-tool"' + content)
-    (source,) = find(tmp_path).sources
-    with pytest.raises(SourceError, match=r"7_results\.json: "):
-        read(source, ReadOptions())
-
-
-@pytest.mark.parametrize("table", ["agents", "kernel_symbols"])
-def test_of_json_with_an_id_twice_or_none_the_first_counts(tmp_path: Path, table: str) -> None:
-    export = Export()
-    block(export, DAY, "F0.0.0")
-    path = export.write_json(tmp_path / "7_results.json")
-    expected = read(Source("rocpd", path, "machine0"), ReadOptions()).spans
-    document = json.loads(path.read_text())
-    rows = document["rocprofiler-sdk-tool"][0][table]
-    rows += [{**rows[0]}, {}]
-    path.write_text(json.dumps(document))
-    assert read(Source("rocpd", path, "machine0"), ReadOptions()).spans.equals(expected)
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a database"])
+def test_json_is_named_with_the_remedy(beside: bool, samples: Path, tmp_path: Path) -> None:
+    """JSON says no rank; nothing is wrong where databases of the same run lie beside it."""
+    (tmp_path / "7_results.json").write_text('{"rocprofiler-sdk-tool": [{"metadata": {"pid": 7}}]}')
+    if beside:
+        shutil.copytree(samples / "rocpd" / "two_hosts", tmp_path, dirs_exist_ok=True)
+    found = find(tmp_path)
+    assert bool(found.sources) is beside
+    said = [u.what for u in found.unrecognised] if beside else [str(nothing_found(found, tmp_path))]
+    assert any("--output-format rocpd" in what for what in said)
 
 
 def test_the_api_reads_it(samples: Path) -> None:

@@ -15,7 +15,6 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.profile import of_beginning
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import reader, roctx
-from trace_export.sources.rocpd.json_export import SUFFIX
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import Tables, sets_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -45,7 +44,7 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Profile | None
 
 
 def _opened(source: Source, options: ReadOptions, stack: ExitStack) -> _Open | None:
-    if options.infer == "only" or source.path.suffix == SUFFIX or not source.path.is_file():
+    if options.infer == "only" or not source.path.is_file():
         return None
     try:
         db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS))

@@ -1,11 +1,10 @@
-"""Finds rocpd databases: `PID_results.db` in a folder for each host, or any other `.db`; and `PID_results.json`."""
+"""Finds rocpd databases: `PID_results.db` in a folder for each host, or any other `.db`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
-from trace_export.sources.rocpd.json_export import SUFFIX, is_json
 from trace_export.sources.rocpd.tables import is_rocpd
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
@@ -14,7 +13,7 @@ SUFFIXES = (".db", ".rpd")
 
 
 def databases(root: Path, folders: list[Folder]) -> Found:
-    """Databases with the tables of rocpd, and JSON of rocprofv3; databases of rocmProfileData are none, and named."""
+    """Databases with the tables of rocpd; databases of rocmProfileData are none, and named."""
     sources, others = [], []
     for folder in folders:
         for path in (folder.path / name for name in folder.files if name.endswith(SUFFIXES)):
@@ -24,6 +23,4 @@ def databases(root: Path, folders: list[Folder]) -> Found:
             elif {"rocpd_api", "rocpd_op"} <= tables:
                 what = "a database of rocmProfileData (runTracer.sh), which is not read; record with rocprofv3"
                 others.append(Unrecognised("rocpd", str(path), what))
-        exports = (folder.path / name for name in folder.files if name.endswith(f"_results{SUFFIX}"))
-        sources += [Source("rocpd", path, host_of(root, folder.path)) for path in exports if is_json(path)]
     return Found(tuple(sources), unrecognised=tuple(others))

@@ -24,7 +24,6 @@ from trace_export.sources.ranges.ranks import assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import collectives, transfers
 from trace_export.sources.rocpd import hip, roctx
 from trace_export.sources.rocpd.device_tasks import write_tasks
-from trace_export.sources.rocpd.json_export import as_database
 from trace_export.sources.rocpd.process import Process, read_process
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
 from trace_export.sources.shared.batch import Result, each
@@ -51,7 +50,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file is none of rocpd, has no pipeline range, or no GPU work for any (unless
     `options.host_ranges` asks for the ranges themselves).
     """
-    with as_database(source.path) as path, Database(path, options.beginning * PIECE_ROWS) as db:
+    with Database(source.path, options.beginning * PIECE_ROWS) as db:
         processes = _processes(db)
         facts = {tables.process: read_process(tables) for tables in processes}
         hosts: dict[str | None, list[Tables]] = {}
@@ -71,7 +70,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a database's ranks. Raises SourceError when the file cannot be read."""
-    with as_database(request.path) as path, Database(path) as db:
+    with Database(request.path) as db:
         return write_tasks(_processes(db), request)
 
 

@@ -24,7 +24,7 @@ _PLAIN_ONLY = (
     ("primus", re.compile(rb'^\s*\{\s*"\d+"\s*:\s*\{.*"(?:fwd|bwd)_(?:start|end)"', re.DOTALL),
      "a file of Primus without config.json beside it, or not called pp_rank_N.json: take both from the same run"),
     ("rocpd", re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"'),
-     "JSON of rocprofv3 under another name: call it NAME_results.json"),
+     "JSON of rocprofv3, which is not read: record with rocprofv3 --output-format rocpd"),
 )  # fmt: skip
 """JSON that is read where it is not packed: the kind of its format, how it begins, and what is wrong where that is not
 the packing."""
