@@ -97,12 +97,13 @@ EDGES: Schema = {"src": PASS_ID, "dst": PASS_ID, "direction": WORD}
 (`direction` F) or gradients (B)."""
 
 P2P: Schema = {
-    "rank": INT, "role": WORD, "peer": INT, "group": TEXT, "sequence": TIME, "op": WORD, "microbatch": INT,
+    "rank": INT, "role": WORD, "peer": INT, "group": TEXT, "sequence": TIME, "op": WORD, "step": INT, "microbatch": INT,
     "chunk": INT, "direction": WORD, "start_ns": TIME, "end_ns": TIME, "bytes": TIME, "member": INT,
 }  # fmt: skip
 """One rank's side of a point-to-point transfer, as the source has it. `role`: send, recv, both. `peer` is a global
 rank; `member` is its number in `group`, where the source says that. `sequence` is the sequence number of the operation
-in (rank, group), as the source counts. `direction`: F or B."""
+in (rank, group), as the source counts. `direction`: F or B. `step` is that of the block which it belongs to, null where
+the source does not count steps."""
 
 MEMBERS: Schema = {"rank": INT, "group": TEXT, "member": INT}
 """The number of a rank in a group, as far as sources say it."""

@@ -73,6 +73,12 @@ def test_what_the_source_says_stays() -> None:
     assert found.messages["src_pass"].null_count() == 4
 
 
+def test_a_micro_batch_alone_is_completed_where_the_ends_agree_with_it() -> None:
+    found = link(said(two_ranks(), microbatch=pl.Series([0, 0, 0, 1], dtype=pl.Int32)))
+    assert labels_of(found) == [("F", 0, 0), (None, 0, None), ("B", 0, 0), ("B", 1, 0)]
+    assert found.messages["src_pass"].null_count() == 1
+
+
 def test_a_recorded_direction_is_kept() -> None:
     whole = two_ranks()
     found = link(said(whole, direction=pl.Series(["F", "B", "B", "F"])))

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from tests.support.clock_runs import Clocks, Run, make
-from trace_export.model import P2P, Profile, conform
+from trace_export.model import P2P, Declared, Profile, conform
+from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.messages import pair
 
 ENDS = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
@@ -31,6 +32,18 @@ def test_windows_cut_differently(seed: int, eager: float) -> None:
     sends, receives = (run.profile.p2p.filter(pl.col("role") == r).height for r in ("send", "recv"))
     assert sends != len(run.paired) or receives != len(run.paired), "nothing was cut: the test says nothing"
     assert "messages-unpaired" in [n.code for n in profile.notes]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("labelled", [True, False])
+def test_sends_and_receives_of_different_steps_are_no_message(seed: int, labelled: bool) -> None:
+    """Captures that lack up to a step at either end: what is left of two ranks may be of different steps alone."""
+    run = make(Clocks(seed=seed, stages=4, replicas=2, microbatches=6, steps=4, cut_ms=500))
+    profile = run.profile if labelled else unlabelled(run.profile)
+    found = interpret(profile, Declared()).messages
+    for src, dst, sent, received in found.select("src_rank", "dst_rank", "send_end_ns", "recv_end_ns").iter_rows():
+        assert run.step_of[src, sent] == run.step_of[dst, received]
+    assert len(found) >= 0.9 * len(run.paired)
 
 
 def test_a_whole_capture_needs_no_shift_and_no_note() -> None:

@@ -41,13 +41,14 @@ class Clocks:
 @dataclass
 class Run:
     """Tables as a reader would give them; `paired` the true messages; the true offset (ns at START_NS) and rate of each
-    host, and the true time of the middle of the run."""
+    host, and the true time of the middle of the run; the true step of each side of a transfer, by its rank and end."""
 
     profile: Profile
     paired: pl.DataFrame
     offset: dict[str, float] = field(default_factory=dict)
     rate: dict[str, float] = field(default_factory=dict)
     middle_ns: int = START_NS
+    step_of: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def misplaced_us(self, clocks: pl.DataFrame) -> dict[str, float]:
         """How far each host of `clocks` lies from where it belongs (mid-window, less the mean of all hosts), in µs."""
@@ -91,6 +92,7 @@ class _Pipeline:
             source = source_of(half, stage, c.stages)
             if source is not None:
                 begin = self.transfer(rank + source[0] - stage, rank, kind, m, made[kind, source[0], m], begin)
+                self.sends[-1]["step"] = step
             end = begin + (8 if kind == "F" else 16) * MS * self.rng.uniform(0.95, 1.05)
             self.spans.append({"rank": rank, "step": step, "kind": kind, "microbatch": m, "start": begin, "end": end})
             self.free[rank] = made[kind, stage, m] = end
@@ -155,9 +157,10 @@ def make(c: Clocks) -> Run:
     spans = [s | at for s in pipeline.spans if (at := watch.seen(s["rank"], s["start"], s["end"]))]
     met = [{"group": s["group"], "op": "allreduce"} | at for s in pipeline.collectives
            if (at := watch.seen(s["rank"], s["start"], s["end"]))]  # fmt: skip
-    p2p, paired = [], []
+    p2p, paired, step_of = [], [], {}
     for s in pipeline.sends:
         sent, received = watch.seen(s["src"], s["ss"], s["se"]), watch.seen(s["dst"], s["rs"], s["re"])
+        step_of.update({(side["rank"], side["end_ns"]): s["step"] for side in (sent, received) if side})
         if sent:
             p2p.append({"role": "send", "peer": s["dst"], "group": "pp", "microbatch": s["m"]} | sent)
         if received:
@@ -177,7 +180,8 @@ def make(c: Clocks) -> Run:
         p2p=_table(p2p, P2P).sort("rank", "start_ns"),
         collectives=_table(met, COLLECTIVES),
     )
-    return Run(profile, _table(paired, MESSAGES), watch.offset, watch.rate, START_NS + round(end / 2))
+    middle = START_NS + round(end / 2)
+    return Run(profile, _table(paired, MESSAGES), watch.offset, watch.rate, middle, step_of)
 
 
 def _table(rows: list[Row], schema: Schema) -> pl.DataFrame:

@@ -45,10 +45,12 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
 
 
 def _labelled(profile: Profile) -> Profile:
+    recorded = not profile.spans["step"].null_count()
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = transfers.split(profile)  # kernels that may send, receive or do both
-    return transfers.label(profile)  # the block that each send and receive belongs to
+    profile = transfers.label(profile)  # the block that each send and receive belongs to
+    return transfers.in_steps(profile) if recorded else profile
 
 
 def _by_segment(change: Callable[[Profile], Profile], profile: Profile) -> Profile:

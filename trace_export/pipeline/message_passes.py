@@ -20,13 +20,13 @@ PASSES_OF = ["src_pass", "dst_pass"]
 
 def link(profile: Profile) -> Profile:
     """`profile` with src_pass, dst_pass and ready_ns of its messages, and with direction, microbatch and chunk of those
-    that lack the micro-batch; a note counts these.
+    that lack the micro-batch or the direction; a note counts these.
 
     A message with a micro-batch and a direction is of the dependency between its ranks with these labels whose producer
     began last before the send ended. Of another message each end names a dependency between its ranks: the send the one
     whose producer ended last before it, the receive the one whose consumer starts next after it. It gets its labels
-    only where both ends name the same dependency, no other message does, and the direction, where it is known, is the
-    same. Needs `interpretation`, and the blocks that it was made of.
+    only where both ends name the same dependency, no other message does, and direction and micro-batch, where known,
+    are the same. Needs `interpretation`, and the blocks that it was made of.
     """
     messages = profile.messages.with_row_index("message")
     if messages.is_empty():
@@ -34,7 +34,7 @@ def link(profile: Profile) -> Profile:
     links = _links(profile)
     named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
     by_labels = _by_labels(messages.filter(named), links)
-    by_ends = _by_ends(_of_steps(messages.filter(pl.col("microbatch").is_null()), profile), links)
+    by_ends = _by_ends(_of_steps(messages.filter(~named), profile), links)
     chunk = pl.when("has_chunk").then("chunk")
     linked = links.select("link", "direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
     found = pl.concat([by_labels, by_ends]).join(linked, on="link")
@@ -42,7 +42,7 @@ def link(profile: Profile) -> Profile:
         found, on="message", how="left", suffix="_found", maintain_order="left"
     )  # fmt: skip
     filled = joined.with_columns(
-        pl.when(pl.col("microbatch").is_null()).then(pl.coalesce(c, f"{c}_found")).otherwise(c).alias(c) for c in LABELS
+        pl.when(named).then(c).otherwise(pl.coalesce(c, f"{c}_found")).alias(c) for c in LABELS
     )
     text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
     notes = [Note("message-labels-inferred", "detail", text, count=by_ends.height)] if by_ends.height else []
@@ -88,8 +88,9 @@ def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
         side = links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)).sort(own)
         met = met.sort(own).join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
-    both = sure.select("message", "direction", link="sent").join(links.select("link", of="direction"), on="link")
-    return both.filter((pl.col("direction") == pl.col("of")).fill_null(True)).select("message", "link")
+    both = sure.join(links, left_on="sent", right_on="link", suffix="_linked")
+    alike = [(pl.col(name) == pl.col(f"{name}_linked")).fill_null(True) for name in ("direction", "microbatch")]
+    return both.filter(alike).select("message", link="sent")
 
 
 def _of_steps(messages: pl.DataFrame, profile: Profile) -> pl.DataFrame:

@@ -86,17 +86,19 @@ def _tried(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame, o
     """How well each channel fits under a window offset: channel, n, scatter, spread, low, fits, offset.
 
     Of end - end in ns: scatter is that of the middle half, spread that of the earlier half (a late end may be due to
-    waiting), low the earliest. Fits: at least half of the shorter side is paired, and known micro-batches agree.
+    waiting), low the earliest. Fits: at least half of the shorter side is paired, and known micro-batches and steps
+    agree.
     """
     delay = pl.col("end_right") - pl.col("end")
-    same = (pl.col("microbatch") == pl.col("microbatch_right")) & pl.col("chunk").eq_missing(pl.col("chunk_right"))
+    numbers = (pl.col("microbatch") == pl.col("microbatch_right")) & pl.col("chunk").eq_missing(pl.col("chunk_right"))
+    steps = (pl.col("step") == pl.col("step_right")).mean().fill_null(1.0)
     enough = pl.col("n") >= pl.col("least")
     tried = paired(
         sent, received, offset, on=["channel"], by=["channel"],
         scatter=delay.quantile(0.75) - delay.quantile(0.25),
         spread=delay.quantile(0.5) - delay.quantile(0.05),
         low=delay.quantile(0.05),
-        same=same.mean().fill_null(1.0),
+        same=pl.min_horizontal(numbers.mean().fill_null(1.0), steps),
     )  # fmt: skip
     least = channels.select("channel", least=pl.min_horizontal("n", "n_recv") / 2)
     return tried.join(least, on="channel").select(

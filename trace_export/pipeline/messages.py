@@ -83,7 +83,7 @@ def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     names = p2p["group"].unique().drop_nulls().sort()
     numbers = pl.int_range(1, len(names) + 1, eager=True)
     group = pl.col("group").replace_strict(names, numbers, default=0) if len(names) else pl.lit(0, pl.Int64)
-    kept = ("direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence")
+    kept = ("step", "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence")
     known = rows.filter(pl.col("peer") != pl.col("rank"))
     sends = known.filter(pl.col("role") != "recv").select(*kept, src_rank="rank", dst_rank="peer", group=group)
     receives = known.filter(pl.col("role") != "send").select(*kept, src_rank="peer", dst_rank="rank", group=group)
@@ -130,9 +130,9 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
     base = stamps.group_by("rank").agg(pl.col("first").min())
     sides = []
     for side, rank in ((sends, "src_rank"), (receives, "dst_rank")):
-        placed = side.select(rank, "channel", "at", "microbatch", "chunk", "end_ns")
+        placed = side.select(rank, "channel", "at", "step", "microbatch", "chunk", "end_ns")
         based = placed.join(base.rename({"rank": rank}), on=rank)
-        relative = based.select("channel", "at", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first"))
+        relative = based.select("channel", "at", "step", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first"))
         sides.append(relative.sort("channel", "at"))
     return sides[0], sides[1]
 
@@ -149,10 +149,13 @@ def _all_met(agree: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
-    """The messages of `MESSAGES`; the sides are joined as numbers of rows, for their columns are many."""
+    """The messages of `MESSAGES`; the sides are joined as numbers of rows, for their columns are many. What is of
+    different steps is no message."""
     moved = receives.select("channel", "at").with_row_index("received").join(offsets.drop_nulls(), on="channel")
     moved = moved.select("channel", "received", at=pl.col("at") - pl.col("offset"))
     both = sends.select("channel", "at").with_row_index("sent").join(moved, on=["channel", "at"])
+    other = sends["step"].gather(both["sent"]) != receives["step"].gather(both["received"])
+    both = both.filter(~other.fill_null(False))
     sent, received = both["sent"], both["received"]
     return pl.DataFrame(
         [

@@ -1,6 +1,6 @@
-"""What the source of a point-to-point transfer leaves out, in four steps: the ranks that its numbers mean
-(`name_peers`), whether a kernel sends, receives or does both (`split`), the block that each side belongs to (`label`),
-and who is on its other side (`find_peers`).
+"""What the source of a point-to-point transfer leaves out, in five steps: the ranks that its numbers mean
+(`name_peers`), whether a kernel sends, receives or does both (`split`), the block that each side belongs to (`label`)
+and its step (`in_steps`), and who is on its other side (`find_peers`).
 
 What a rank sends is the result of the block before, what it receives the input of the block after, of those that give
 or take anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the
@@ -89,6 +89,30 @@ def label(profile: Profile) -> Profile:
     joined = rows.join(found, on="row", how="left", suffix="_found", maintain_order="left")
     filled = joined.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     return replace(profile, p2p=conform(filled, P2P))
+
+
+def in_steps(profile: Profile) -> Profile:
+    """`profile` with `p2p.step`: that of the last forward or backward to begin before a send, and of the first one to
+    end after a receive; where the capture has none there, that of the block on the other side. Transfers that do both
+    have one where the two agree. Needs steps that the source counted: those that were counted on each rank from the
+    start of its capture differ where captures are cut.
+
+    Example: of `F0 B0 send recv F0` with a step's end after B0 the send is of that step, the receive of the next one.
+    """
+    if profile.p2p.is_empty() or profile.spans["step"].n_unique() < 2:
+        return profile
+    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "start_ns", "end_ns", "step")
+    rows = profile.p2p.select("rank", "role", "start_ns", "end_ns").with_row_index("row")
+    for step, time, strategy in (("before", "start_ns", "backward"), ("after", "end_ns", "forward")):
+        near = blocks.select("rank", time, pl.col("step").alias(step)).sort(time)
+        rows = rows.sort(time).join_asof(near, on=time, by="rank", strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+    both = pl.when(pl.col("before") == pl.col("after")).then("before")
+    steps = rows.sort("row").select(
+        step=pl.when(role="send").then(pl.coalesce("before", "after"))
+        .when(role="recv").then(pl.coalesce("after", "before"))
+        .otherwise(both)
+    )  # fmt: skip
+    return replace(profile, p2p=conform(profile.p2p.with_columns(steps["step"]), P2P))
 
 
 def find_peers(profile: Profile) -> Profile:
