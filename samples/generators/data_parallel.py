@@ -74,7 +74,7 @@ class Job:
     standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
     the length of a micro-batch, in all its blocks alike; a step has the same work with and without. `lead`: between
     what a rank waits for and what it does next. `overlap`: so long before its end does a block release its rank, as
-    streams do.
+    streams do. Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -109,6 +109,7 @@ class Job:
     spread: float = 0.0
     uneven: float = 0.0
     overlap: int = 0
+    clipped: bool = True
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     optimizers: Mapping[int, float] = field(default_factory=dict)
@@ -272,9 +273,12 @@ class _Simulator:
                 members = [(a, stage) for a in range(job.replicas)]
                 end = self._collective(REDUCE, step, members, [free[m] for m in members], job.reduce)
                 free |= dict.fromkeys(members, end)
-            end = self._collective(NORM, step, job.cells, [free[c] for c in job.cells], job.norm) + job.lead
+            if job.clipped:
+                free = dict.fromkeys(
+                    job.cells, self._collective(NORM, step, job.cells, [free[c] for c in job.cells], job.norm)
+                )
             for cell in job.cells:
-                done = end
+                done = end = free[cell] + job.lead
                 for rank in job.lane(*cell):
                     until = end + round(job.optimizer * job.optimizers.get(rank, 1.0))
                     self.found.blocks.append(Block(rank, step, "OPT", None, end, until))

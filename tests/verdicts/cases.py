@@ -135,7 +135,13 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "data loading": (data_loading, {"replicas": 3}, ("nsys", "kineto", "table")),
     "unequal micro-batches": (unequal_microbatches, {}, ("nsys", "kineto", "paddle", "table")),
     "long optimizer": (long_optimizer, {"replicas": 3}, ("nsys", "kineto", "paddle")),
-}
+    "slow rank, few micro-batches": (
+        slow_rank, {"stages": 8, "microbatches": 4, "replicas": 3, "tensor": 1}, ("nsys", "paddle")
+    ),
+    "long collective, stages apart": (
+        long_collective, {"replicas": 2, "stages": 4, "clipped": False, "tensor": 1}, ("nsys", "kineto", "ascend")
+    ),
+}  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 
 
@@ -188,6 +194,24 @@ def drawn_sound(seed: int, spread: float = 0.0) -> tuple[Job, str]:
     draw = random.Random(seed)
     form = draw.choice(sorted(WRITERS))
     return _fits(replace(sound_job(draw), spread=spread), form), form
+
+
+def drawn_nested(seed: int) -> tuple[Job, str, list[Case]]:
+    """A job with a slow rank in a slow stage, the form in which it is written, and each of both as a case of its own:
+    the stage is slow beside the others, as one with the loss is, and the rank beside the other ranks of it."""
+    draw = random.Random(seed)
+    while True:
+        form = draw.choice(("nsys", "kineto", "paddle", "table"))
+        sound = _fits(replace(sound_job(draw), replicas=draw.choice((2, 3, 4)), stages=4, spread=0.0), form)
+        (stage, at_stage), (rank, at_rank) = slow_stage(sound, draw), slow_rank(sound, draw)
+        both = replace(sound, **stage, **rank)
+        cases = [
+            Case("slow stage", form, both, replace(sound, **rank), at_stage),
+            Case("slow rank", form, both, replace(sound, **stage), at_rank),
+        ]
+        inside = set(at_rank["ranks"]) < set(at_stage["ranks"])
+        if inside and all(case.gain_ns >= LEAST * simulate(both).step_ns for case in cases):
+            return both, form, cases
 
 
 def drawn_two(seed: int) -> tuple[Job, list[Case]]:

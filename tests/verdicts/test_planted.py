@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verdicts.cases import PLANTED, drawn, drawn_two
+from tests.verdicts.cases import PLANTED, drawn, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 2, 16
@@ -46,3 +46,14 @@ def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
         said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
         assert said, f"{case.name} at {case.place} is not named"
         assert said[0] == pytest.approx(case.gain_ns, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Path) -> None:
+    """Neither takes what the other costs for its own: each has the gain of the same run without it alone."""
+    job, form, cases = drawn_nested(seed)
+    named = causes(report(tmp_path, job, form))
+    for case in cases:
+        said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
+        assert said, f"{case.name} at {case.place} is not named"
+        assert said[0] == pytest.approx(case.gain_ns, rel=0.15)

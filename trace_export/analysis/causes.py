@@ -77,9 +77,10 @@ class Candidates:
         items, there = self.compared.work(self.row[rows], graph.step[rows], typical.unit[rows], sums)
         work = sorts == (WORK,)
         blocks = typical.is_block if work else of
+        left = self._unit_means()
         for slow in slow_groups(items, self.compared.groups(there)):
             members = self._members(slow, there, blocks)
-            lengths, even = self._as_peers(members, there[slow.items])
+            lengths, even = self._as_peers(slow, members, there[slow.items], left)
             place, kind = self.compared.place(slow, there), slow.groups[0].kind
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
@@ -88,42 +89,36 @@ class Candidates:
                 even=(even, delay) if kind == "stage" and work else None,
             )  # fmt: skip
 
-    def _as_peers(self, members: Ints, own: Ints) -> tuple[Floats, Floats]:
+    def _unit_means(self) -> Floats:
+        """Rank × unit: the mean length of a rank's blocks of one kind and chunk; NaN where it has none."""
+        typical, blocks = self.typical, np.flatnonzero(self.typical.is_block)
+        means = np.full((len(self.ranks), int(typical.unit.max(initial=-1)) + 1), np.nan)
+        means[self.row[blocks], typical.unit[blocks]] = typical.rank_means[blocks]
+        return means
+
+    def _as_peers(self, slow: Slow, members: Ints, own: Ints, means: Floats) -> tuple[Floats, Floats]:
         """Lengths in which the members are scaled to the rank means of their peers, unit by unit; their own jitter
-        stays. And lengths in which their surplus is spread evenly over all stages."""
-        typical = self.typical
-        blocks = np.flatnonzero(typical.is_block)
-        units, at = np.unique(typical.unit[blocks], return_inverse=True)
-        shape = len(self.ranks), len(units)
-        means = np.full(shape, np.nan)
-        means[self.row[blocks], at] = typical.rank_means[blocks]
-        outside = np.ones(len(self.ranks), np.bool_)
+        stays. And lengths in which their surplus is spread evenly over all stages. `means` (rank × unit) are those
+        without the causes before, whose surplus is no gain of this one; they become those without this one too."""
+        typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
         outside[own] = False
-        usual = np.full(shape, np.nan)
+        usual = np.full(means.shape, np.nan)
         for stage in np.unique(self.stage[own]):
-            near = outside & (self.stage == stage)
-            for unit in range(len(units)):
-                values = means[near, unit]
-                values = values[~np.isnan(values)]
-                if not len(values):
-                    values = means[outside, unit][~np.isnan(means[outside, unit])]
-                if len(values):
-                    values = np.sort(values)
-                    middle = values[0] if len(values) == 2 else np.median(values) if len(values) > 3 else values.mean()
-                    usual[np.isin(np.arange(shape[0]), own) & (self.stage == stage), unit] = middle
-        number = np.full(len(self.graph), -1)
-        number[blocks] = at
-        peers = usual[self.row[members], number[members]]
-        mean = np.maximum(typical.rank_means[members], 1.0)
-        factor = np.where(np.isnan(peers), 1.0, peers / mean)
+            peers, near = _middle(means[outside & (self.stage == stage)]), _middle(means[outside])
+            usual[own[self.stage[own] == stage]] = np.where(np.isnan(peers), near, peers)
+        left = np.where(np.isnan(usual), means, usual)
+        left[own[slow.alone]] = means[own[slow.alone]] / (1 + slow.excess)
+        with np.errstate(invalid="ignore"):
+            factor = np.nan_to_num(left / np.maximum(means, 1.0), nan=1.0)
         lengths = typical.length.copy()
-        lengths[members] *= factor
-        above = np.nan_to_num(means - usual)
+        lengths[members] *= factor[self.row[members], typical.unit[members]]
+        above = np.nan_to_num(means - left)
         surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
-        even = lengths.copy()
+        even, blocks = lengths.copy(), np.flatnonzero(typical.is_block)
         now = typical.rank_means.copy()
-        now[members] = np.where(np.isnan(peers), mean, peers)
-        even[blocks] *= 1 + surplus[at] / np.maximum(now[blocks], 1.0)
+        now[members] *= factor[self.row[members], typical.unit[members]]
+        even[blocks] *= 1 + surplus[typical.unit[blocks]] / np.maximum(now[blocks], 1.0)
+        means[:] = left
         return lengths, even
 
     def _beside(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Ints, Floats]]:
@@ -252,7 +247,25 @@ class Candidates:
         )  # fmt: skip
 
 
+def _middle(means: Floats) -> Floats:
+    """Of each column the middle of the ranks that have a value: their mean where they are few; of two that differ the
+    faster. NaN where there is none."""
+    found = np.full(means.shape[1], np.nan)
+    count = (~np.isnan(means)).sum(axis=0)
+    some = count > 0
+    if some.any():
+        values = means[:, some]
+        middle = np.where(count[some] > FEW_PEERS, np.nanmedian(values, axis=0), np.nanmean(values, axis=0))
+        least, most = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
+        found[some] = np.where((count[some] == 2) & (most > least * (1 + DIFFER)), least, middle)
+    return found
+
+
 WORTH = 0.005
 """A cause gains at least this share of a step."""
 FEW = 0.2
 """What two steps have in common is uncertain by this share of it."""
+FEW_PEERS = 3
+"""Of more peers the median is taken, of at most so many the mean."""
+DIFFER = 0.1
+"""Two peers differ by this share: the faster says how fast the other could be."""

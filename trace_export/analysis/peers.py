@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 LEAST = 0.01
 """The least excess over the peers, as a share of theirs."""
@@ -55,13 +56,15 @@ class Items:
 @dataclass(frozen=True)
 class Slow:
     """The `groups` of these `items` (all with the same items, the coarsest first) are slower than their peers by
-    `excess`, which is `sigmas` standard errors. `base`: the peers' value of each item."""
+    `excess`, which is `sigmas` standard errors. `base`: the value of each item without it: its peers' value, or where
+    the item is slower than the rest of its group, what that would leave. `alone`: those items, by their number."""
 
     groups: tuple[Group, ...]
     items: Ints
     base: Floats
     excess: float
     sigmas: float
+    alone: Flags
 
 
 def slow_groups(items: Items, groups: Sequence[Group]) -> list[Slow]:
@@ -137,12 +140,26 @@ def _slow(
     scale = np.where(base > 0, base, 1.0) if items.relative else np.ones(len(members))
     unknown = (base <= 0) & items.relative
     own, theirs = (np.where(unknown, 1.0, wrong / scale) for wrong in (items.noise[members], error))
-    average = float(excess.mean())
-    wrong = float(np.sqrt((own**2).sum() / len(members) ** 2 + (theirs**2).max()))
+    alone = _outliers(excess, own, items.least)
+    common = excess[~alone]
+    average = float(common.mean())
+    wrong = float(np.sqrt((own[~alone] ** 2).sum() / len(common) ** 2 + (theirs**2).max()))
     least = np.sort(excess)[int(FIFTH * len(members))]
     apart = len(members) == 2 and least < SIGMAS * np.hypot(own, theirs)[excess.argmin()]
     shared = 0.0 if least < average / 2 or apart else average
-    return Slow(groups, members, base, shared, shared / max(wrong, 1e-12)), average
+    left = mean[members] / (1 + shared) if items.relative else mean[members] - shared
+    return Slow(groups, members, np.where(alone, left, base), shared, shared / max(wrong, 1e-12), alone), average
+
+
+def _outliers(excess: Floats, noise: Floats, least: float) -> Flags:
+    """The members of a group that are slower than the rest of it: beside what the group has in common they have a
+    cause of their own. Of two members that differ it is the slower one."""
+    if len(excess) < 2:
+        return np.zeros(len(excess), np.bool_)
+    middle = np.sort(excess)[(len(excess) - 1) // 2]
+    error = np.hypot(noise, np.median(noise))
+    found: Flags = excess - middle > np.maximum(least, SIGMAS * error)
+    return found
 
 
 def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:

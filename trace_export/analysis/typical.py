@@ -8,10 +8,8 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints, lowest_fifth
 
-FIFTH = 0.2
-"""The pause of a step is that of the rank at the lowest fifth: others may start late in it."""
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
 the straggler study (arXiv 2505.05713, section 5.3)."""
@@ -93,13 +91,11 @@ class Typical:
         rows, others = self._late_members()
         found[rows] = np.minimum(found[rows], others)
         for which in (graph.pause & graph.opens, graph.pause & ~graph.opens):
-            rows = np.flatnonzero(which & graph.counted)
+            rows = np.flatnonzero(which & graph.counted & (graph.sort != POINT))
             for stage in np.unique(self.stage[rows]):
                 of = rows[self.stage[rows] == stage]
-                medians = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]}).group_by("rank").median()
-                if medians.height > 1:
-                    usual = np.sort(medians["delay"].to_numpy())[int(FIFTH * medians.height)]
-                    found[of] = np.minimum(self.delay[of], usual)
+                if len(np.unique(graph.rank[of])) > 1:
+                    found[of] = np.minimum(self.delay[of], lowest_fifth(graph.rank[of], self.delay[of]))
         return found
 
     def _late_members(self) -> tuple[Ints, Floats]:

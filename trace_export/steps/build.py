@@ -9,7 +9,20 @@ import polars as pl
 
 from trace_export.model import WORK_KINDS
 from trace_export.steps import barriers, guess
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Graph, Ints, Times, Waits
+from trace_export.steps.graph import (
+    COLLECTIVE,
+    OPTIMIZER,
+    POINT,
+    TRANSFER,
+    WORK,
+    Flags,
+    Graph,
+    Ints,
+    Times,
+    Waits,
+    lowest_fifth,
+    ready_of,
+)
 from trace_export.steps.order import levels
 from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
@@ -61,6 +74,7 @@ def build(recorded: Recorded) -> Graph:
     first = lanes.first_of(blocks["step_index"].to_numpy())
     operations, waits = _collectives(recorded, lanes, operations, waits, names)
     operations, waits, guessed = _transfers(recorded, lanes, operations, waits, names)
+    operations, waits = _goes_on(lanes, first, operations, waits, names)
     operations, waits = _origins(recorded, first, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
     fed[recorded.edges["dst"].to_numpy()] = True
@@ -305,6 +319,40 @@ def _posted(
         found.append(_wait(number[some], block[chosen], received[some], operations, whole))
         open_ &= ~chosen
     return found
+
+
+def _goes_on(
+    lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
+) -> tuple[Operations, Waits]:
+    """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
+    that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
+    what the step before took longer would seem to be a late start."""
+    fed = np.zeros(len(operations.start), np.bool_)
+    fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
+    rows = np.flatnonzero(first)
+    rows = rows[~np.isin(rows, lanes.first)]
+    free, rows = rows[~fed[rows]], rows[fed[rows]]
+    if not len(free) or not len(rows):
+        return operations, waits
+    delay = np.maximum(0, operations.start - ready_of(waits, operations.start, operations.end))[free]
+    usual = round(lowest_fifth(operations.rank[free], delay))
+    ended = operations.end[rows - 1]
+    at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
+    point = len(operations.start) + np.arange(len(rows))
+    operations = operations.and_also(
+        sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
+        end=at, when=operations.start[rows - 1] + 1,
+    )  # fmt: skip
+    block_of = np.full(len(operations.start), -1)
+    block_of[rows] = point
+    taken = block_of[waits.of]
+    receives = (taken >= 0) & (operations.sort[waits.on] == TRANSFER)
+    receives &= operations.rank[waits.on] == operations.rank[waits.of]
+    of, on = waits.on[receives], taken[receives]
+    return operations, waits.and_also(
+        _wait(point, rows - 1, at, operations), _wait(rows, point, operations.start[rows], operations),
+        _wait(of, on, operations.start[of], operations),
+    )  # fmt: skip
 
 
 def _origins(

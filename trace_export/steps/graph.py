@@ -1,8 +1,8 @@
 """The measured graph: the operations of a run's steps, and what each of them waited for.
 
-An operation is a block on a rank, a transfer between two, a collective of many; or a point in time, the origin of a
-segment or a barrier that nobody recorded. It is ready when all that any of its members waits for has happened, starts
-when the last of its members does, and ends its length later:
+An operation is a block on a rank, a transfer between two, a collective of many; or a point in time: the origin of a
+segment, a barrier that nobody recorded, or when a rank goes on after the pause before a step. It is ready when all that
+any of its members waits for has happened, starts when the last of its members does, and ends its length later:
 
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
 
@@ -61,7 +61,8 @@ class Graph:
     """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`.
 
     `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE or POINT; `kind` numbers `kinds`: the kind of a block, a transfer's
-    direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at a point).
+    direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at origins and
+    barriers).
     `src`, `dst`: the ranks of a transfer, else -1. `step`: the row of `recorded.steps` (-1 at an origin). `block`: the
     row of `recorded.blocks`, else -1. `group` numbers `groups` of collectives. `first`: the first block of a rank in a
     step; `pause`: those of them that wait for no transfer; `blind`: blocks whose input was not recorded.
@@ -110,10 +111,12 @@ class Graph:
 
     @cached_property
     def pause(self) -> Flags:
-        """The first blocks of a rank in a step that wait for no transfer: what they wait for is the step itself."""
+        """The first blocks of a rank in a step that wait for no transfer: what they wait for is the step itself. And
+        the points at which ranks go on whose first blocks wait for one."""
         fed = np.zeros(len(self), np.bool_)
         fed[self.waits.of[self.sort[self.waits.on] == TRANSFER]] = True
-        return self.first & ~fed
+        goes_on = (self.sort == POINT) & (self.rank >= 0)
+        return (self.first & ~fed) | goes_on
 
     @cached_property
     def counted(self) -> Flags:
@@ -173,3 +176,13 @@ def ready_of(waits: Waits, start: Times, end: Times) -> Times:
     ready = np.full(len(start), np.iinfo(np.int64).min)
     np.maximum.at(ready, waits.of, waits.met(start, end))
     return np.where(ready == np.iinfo(np.int64).min, start, ready)
+
+
+FIFTH = 0.2
+
+
+def lowest_fifth(rank: Ints, delay: npt.NDArray[np.int64] | Floats) -> float:
+    """Of the ranks' median delays the one at the lowest fifth: how long a step pauses, for some ranks may start late
+    in it."""
+    medians = pl.DataFrame({"rank": rank, "delay": delay}).group_by("rank").median()["delay"]
+    return float(np.sort(medians.to_numpy())[int(FIFTH * len(medians))])

@@ -4,7 +4,8 @@ A block that starts when its data are here shows how long they were on their way
 
 - its rank fell idle before they were made: the gap since then;
 - the gaps since they were made are all alike, also where the rank was busy for a part of them;
-- the gaps since both were there, data and rank, are all alike: the receive was posted when the rank fell idle.
+- the gaps since both were there, data and rank, are all alike, or vary less: the receive was posted when the rank fell
+  idle.
 
 Of that time the rank itself takes what it also takes where its data were there long before: it starts late. Where a
 transfer cannot be seen, it took as long as others on its way, at most the gap.
@@ -19,6 +20,8 @@ from trace_export.tolerances import POSTED_NS
 
 ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""
+SHARE = 0.4
+"""Blocks that start late although their rank was free wait for their data, where so many on a way do."""
 ENOUGH = 3
 """Starts that say how late a rank is."""
 MUCH = 1.25
@@ -46,12 +49,16 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     held = ~pl.col("known") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     middle = pl.col("gap").filter(held).median().over(WAY)
     near = (pl.col("gap") - middle).abs() <= pl.max_horizontal(ALIKE * middle, pl.lit(POSTED_NS))
-    alike = (near.filter(held).mean().over(WAY) >= MOSTLY).fill_null(False)
+    often = held.mean().over(WAY) >= SHARE  # else launches that were late by chance look so
+    alike = (often & (near.filter(held).mean().over(WAY) >= MOSTLY)).fill_null(False)
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
     usual_both = both.filter(~pl.col("known")).median().over(WAY)
     near_both = (both - usual_both).abs() <= pl.max_horizontal(ALIKE * usual_both, pl.lit(POSTED_NS / 2))
     queued = ~alike | (middle > usual_both + POSTED_NS)  # the data waited for a rank that was always as busy
-    posted = queued & (usual_both > POSTED_NS) & (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY)
+    varies_both = (both - usual_both).abs().filter(~pl.col("known")).median().over(WAY)
+    varies = (pl.col("gap") - middle).abs().filter(held).median().over(WAY)
+    steady = (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY) | (varies_both < varies)
+    posted = queued & (usual_both > POSTED_NS) & steady
     posted = (posted & ~pl.col("known")).fill_null(False)
     exposed = pl.col("gap").filter("seen").median().over(WAY)
     alike = alike & ~posted
