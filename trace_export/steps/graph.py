@@ -115,8 +115,8 @@ class Graph:
         the points at which ranks go on whose first blocks wait for one."""
         fed = np.zeros(len(self), np.bool_)
         fed[self.waits.of[self.sort[self.waits.on] == TRANSFER]] = True
-        goes_on = (self.sort == POINT) & (self.rank >= 0)
-        return (self.first & ~fed) | goes_on
+        pause: Flags = (self.first & ~fed) | ((self.sort == POINT) & (self.rank >= 0))
+        return pause
 
     @cached_property
     def counted(self) -> Flags:
