@@ -15,6 +15,9 @@ from trace_export.sources.shared.batch import Result, as_source_error, caught
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
+FEW_AT_ONCE, SOME_AT_ONCE = 3, 0.1
+"""So many of a rank's passes of one kind, and such a part of them, may run beside another one: wrong records."""
+
 
 def read(source: Source, options: ReadOptions) -> Profile:
     """The tables of one source. Raises SourceError when nothing in it can be read, when it disappears meanwhile, or
@@ -61,10 +64,30 @@ def _usable(result: Result, source: Source) -> Result:
 
 def _with_notes(profile: Profile, source: Source) -> Profile:
     profile = without_invalid_times(profile, source.path)
+    _check_processes(profile, source)
     if source.pid is not None:
         profile = replace(profile, ranks=profile.ranks.with_columns(pid=pl.lit(source.pid, TIME)))
     notes = tuple(replace(note, where=path_text(note.where)) for note in profile.notes)
     return replace(profile, notes=(*notes, *_host_times(profile, source)))
+
+
+def _check_processes(profile: Profile, source: Source) -> None:
+    """Raises SourceError where a rank seems to run several passes of one kind at a time, which no schedule has: several
+    processes wrote one file. Those that the host issued may overlap, and one that is there twice is a copy."""
+    spans = profile.spans
+    if spans["start_ns"].is_sorted() and not (spans["end_ns"].shift(1) > spans["start_ns"]).any():
+        return  # nothing overlaps: a tenth of the time of what follows, which counts where there are many sources
+    of_device = (spans["origin"] != "host") & spans["kind"].is_in(["F", "B"])
+    rows = spans.filter(of_device).select("kind", "rank", "start_ns", "end_ns").unique()
+    rows = rows.sort("kind", "rank", "start_ns", "end_ns").with_columns(length=pl.col("end_ns") - pl.col("start_ns"))
+    end, shorter = pl.col("end_ns").shift(1), pl.min_horizontal("length", pl.col("length").shift(1))
+    at_once = (2 * (end - pl.col("start_ns")) > shorter).sum()
+    counts = rows.group_by("kind", "rank").agg(pl.len(), at_once=at_once)
+    wrong = counts.filter(pl.col("at_once") >= pl.max_horizontal(FEW_AT_ONCE, SOME_AT_ONCE * pl.col("len")))
+    for kind, rank, whole, count in wrong.sort("rank", "kind").head(1).iter_rows():
+        name = "forwards" if kind == "F" else "backwards"
+        what = f"{count} of the {whole} {name} of rank {rank} begin while another one runs"
+        raise SourceError(source.path, f"{what}: several processes wrote it", "let each rank write a file of its own")
 
 
 def _host_times(profile: Profile, source: Source) -> Iterator[Note]:

@@ -25,11 +25,14 @@ from trace_export.sources.ranges.notes import impossible_times, unmatched
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
+from trace_export.sources.shared.stream_order import FEW
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
+SOME = 0.1
+"""Such a part of the kernels, and FEW, may run past the next one of their stream: wrong records."""
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
@@ -97,6 +100,11 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
 
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
         kernels, cut = kernel_inference.possible(found.kernels())
+        if cut > max(FEW, SOME * kernels.height):
+            what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
+            raise SourceError(
+                source.path, f"{what}: several processes wrote it", "let each rank write a capture of its own"
+            )
         inferred = kernel_inference.spans(kernels, transfers, others, found.rank)
         if inferred.height or origins.is_empty():
             spans = inferred
