@@ -216,7 +216,8 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         f" {_devices(row)}"
     ),
     "slow-link": lambda row: (
-        f"measure the bandwidth between {_between(row)}, and check cable, adapter and route; --full lists all transfers"
+        f"measure the bandwidth between {_between(row)}, and check cable, adapter and route; the table Transfers"
+        " (--full) has all links"
     ),
     "slow-collective": lambda row: f"test the network between its ranks; to see the collectives: {_draw(row, 'comm')}",
     "late-rank": lambda row: (

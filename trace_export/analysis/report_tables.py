@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,7 @@ class ReportTable:
     `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
     `details`: columns that are left out where there is little room. `heat`: the values of the least and the fullest
     colour of a heat map, whose first column names the rows. `left_out`: how many rows the full report has besides.
+    `bars`: where the bar of each row begins and ends, as shares of the whole.
     """
 
     title: str
@@ -65,6 +66,7 @@ class ReportTable:
     details: tuple[str, ...] = ()
     heat: tuple[float, float] | None = None
     left_out: int = 0
+    bars: Sequence[tuple[float, float]] = ()
 
     def leading(self, count: int = SHOWN) -> list[int]:
         """The numbers of the first `count` rows and of those that are flagged."""
@@ -240,7 +242,11 @@ def _levels(report: Report) -> ReportTable:
         "replays of the measured steps, each with one thing more as it was: first all blocks of a kind alike, without"
         " transfers and delays; the last is the measured step. Parts may be negative, and depend on their order"
     )
-    return ReportTable("What a step is made of", readable(frame), note)
+    whole = pl.col("step_ns").last()
+    bars = levels.select(
+        (pl.col("step_ns") - pl.col("adds_ns")) / whole, pl.col("step_ns").alias("until") / whole
+    ).rows()
+    return ReportTable("What a step is made of", readable(frame), note, bars=bars)
 
 
 def _path(report: Report) -> ReportTable:

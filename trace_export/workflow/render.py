@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
 
+from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import clock_texts
 from trace_export.chart.block_names import block_name, has_chunks
@@ -29,6 +30,7 @@ from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
 from trace_export.model import INT, SPANS, STEP_KEY, Note, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
+from trace_export.pipeline.replicas import data_parallel
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import UNTIMED
@@ -267,8 +269,9 @@ def _contents(comparison: Comparison) -> Contents:
     from trace_export.writers.pictures.page import Contents
 
     a, b = comparison.names
-    sentences = [sentence.text for sentence in comparison.verdict]
-    return Contents(f"Comparison: {a} and {b}", f"{b} is drawn below {a}", sentences, comparison.tables())
+    return Contents(
+        f"Comparison: {a} and {b}", f"{b} is drawn below {a}", comparison.verdict, tables=comparison.tables()
+    )
 
 
 def _bubbles(measured: Bubbles, options: WriteOptions) -> pl.DataFrame:
@@ -294,13 +297,38 @@ def write_report(
     Raises OutputError, UsageError.
     """
     from trace_export.writers.pictures import picture
-    from trace_export.writers.pictures.page import Contents
+    from trace_export.writers.pictures.page import Contents, Focus
 
-    chart = draw(measured.profile, measured, WriteOptions(bubbles=True), "spans")
+    cause = next(result.causes.filter("sentence").iter_rows(named=True), None)
+    shown = measured if cause is None else measured.of(_around(measured.profile, cause))
+    chart = draw(shown.profile, shown, WriteOptions(bubbles=True), "spans")
+    focus = Focus(result.steps.select(STEP_KEY).row(result.explained))
+    if cause is not None and cause["ranks"]:
+        drawn = frozenset(cause["ranks"]) & set(shown.profile.spans["rank"])
+        focus = replace(focus, ranks=drawn, words=f"the first cause: {cause_words.where(cause)}")
+    tables = {table.title: table for table in result.tables()}
+    beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
-        texts = [sentence.text for sentence in result.verdict]
-        contents = Contents(f"Pipeline report: {name}", result.heading, texts, result.tables(), overview)
-        picture.write_page(chart, temporary, contents, steps, bubbles=measured.ranks)
+        contents = Contents(
+            f"Pipeline report: {name}", result.heading, result.verdict, beside, list(tables.values()), True, overview,
+            focus,
+        )  # fmt: skip
+        picture.write_page(chart, temporary, contents, steps, bubbles=shown.ranks)
+
+
+def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:
+    """The profile with one rank of each stage: those of the cause, and the others of the replica in which it lies."""
+    if not cause["ranks"] or profile.ranks["stage"].null_count():
+        return profile
+    ends = [rank for rank in (cause["src_rank"], cause["dst_rank"]) if rank is not None] or cause["ranks"]
+    ranks = profile.ranks.select("rank", "stage").join(data_parallel(profile.ranks), on="rank")
+    ranks = ranks.join(profile.spans.select("rank").unique(), on="rank", how="semi")
+    replica = ranks.filter(pl.col("rank") == ends[0])["replica"]
+    far = pl.col("replica").ne_missing(replica[0]) if len(replica) else pl.lit(False)
+    near = ranks.sort(far, ~pl.col("rank").is_in(ends), "rank").unique("stage", keep="first")
+    kept = {name: getattr(profile, name).join(near, on="rank", how="semi", maintain_order="left")
+            for name in ("spans", "ranks", "evaluations")}  # fmt: skip
+    return replace(profile, **kept)
 
 
 def write_heat_map(found: Slowdown, result: Report, name: str, path: Path, outputs: Outputs) -> None:

@@ -19,6 +19,7 @@ from tests.support.browser import browser, opened, pixels, screenshot
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.report_tables import Place, ReportTable
+from trace_export.analysis.verdict import Sentence
 from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
 from trace_export.model import Profile
@@ -173,7 +174,8 @@ def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, bro
     ranks = profile.ranks.with_columns(host=pl.lit(NASTY))
     chart = replace(lay_out(replace(profile, spans=spans, ranks=ranks)), title=NASTY)
     tables = [ReportTable(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
-    picture.write_page(chart, tmp_path / "nasty.html", Contents(NASTY, NASTY, [NASTY], tables))
+    said = Sentence("nasty", {}, NASTY, NASTY)
+    picture.write_page(chart, tmp_path / "nasty.html", Contents(NASTY, NASTY, [said], tables=tables))
     parser = Tags()
     parser.feed((tmp_path / "nasty.html").read_text())
     assert parser.seen.count("script") == 2

@@ -114,7 +114,7 @@ def test_bubbles_are_those_of_the_formula(tmp_path: Path) -> None:
     root = drawn(lay_out(profile), tmp_path, bubbles=Bubbles(profile).ranks)
     texts = texts_of(root)
     assert texts.count(f"{3 / (8 + 3):.1%}") == 4  # (p - 1) / (m + p - 1) on each of the stages
-    assert "(global bubble)" in " ".join(texts)
+    assert "without the optimizer" in " ".join(texts)
 
 
 def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from trace_export.writers.pictures.panels import marked, ranged, shares, steps_o
 from trace_export.writers.pictures.style import FigureStyle
 
 BUBBLE = (
-    "bubble: share of the step, from its first block to its last over all ranks, in which this rank runs no forward, "
-    "backward or weight block (global bubble)"
+    "bubble: the share of the pipeline time in which the rank runs no forward, backward or weight block; the pipeline "
+    "time of a step is from the first block of a replica to the end of its last of these, without the optimizer"
 )
 
 PAIR = "7+13: the forward of micro-batch 7, overlapped with the backward of micro-batch 13"
@@ -60,6 +60,11 @@ class Figure:
     chunks: int
     has_shares: bool
     style: FigureStyle = FigureStyle()
+
+    def only(self, panel: int) -> Figure:
+        """The figure of one of its panels."""
+        blocks = self.blocks.filter(pl.col("panel") == panel).with_columns(panel=pl.lit(0, pl.UInt32))
+        return replace(self, panels=self.panels[[panel]], blocks=blocks)
 
     @property
     def remarks(self) -> list[str]:

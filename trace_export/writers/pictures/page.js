@@ -25,7 +25,8 @@
     to: Math.max(...data.steps.map((s) => s.end), 1),
   };
   let marked = -1; // the row that a link of a table leads to
-  const view = { ...(data.steps.length > 1 ? { from: data.steps[0].start, to: data.steps[0].end } : whole) };
+  const first = data.steps[data.first];
+  const view = { ...(data.steps.length > 1 ? { from: first.start, to: first.end } : whole) };
 
   pen.font = WORDS;
   const gutter = Math.min(Math.max(...data.rows.map((row) => pen.measureText(row.name).width)) + 14, 260);
@@ -108,7 +109,12 @@
       const y = (tops[index] + (tops[index + 1] ?? bottom)) / 2 + 4;
       pen.fillStyle = ink.text;
       pen.textAlign = "right";
-      pen.font = index === marked ? `bold ${WORDS}` : WORDS;
+      pen.font = index === marked || row.mark ? `bold ${WORDS}` : WORDS;
+      if (row.mark) {
+        pen.fillStyle = ink.edge;
+        pen.fillRect(gutter - 5, tops[index] + data.gap / 2, 4, (tops[index + 1] ?? bottom) - tops[index] - data.gap);
+        pen.fillStyle = ink.text;
+      }
       pen.fillText(row.name, gutter - 8, y, gutter - 8);
       const share = step.shares[index];
       if (share !== null) pen.fillText(`${(100 * share).toFixed(1)}%`, canvas.clientWidth - 4, y);
@@ -133,14 +139,14 @@
     canvas.dataset.to = view.to;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const style = getComputedStyle(document.documentElement);
-    const ink = Object.fromEntries(["paper", "text", "quiet", "idle", "grid"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
+    const ink = Object.fromEntries(["paper", "text", "quiet", "idle", "grid", "mark", "edge"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
     drawAxis(ink);
     pen.save();
     pen.beginPath();
     pen.rect(gutter, TOP, plotWidth(), bottom - TOP);
     pen.clip();
-    pen.fillStyle = ink.idle;
     data.rows.forEach((_, row) => {
+      pen.fillStyle = data.rows[row].mark ? ink.mark : ink.idle;
       pen.fillRect(gutter, tops[row] + data.gap / 2, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - data.gap);
     });
     lines.forEach((_, line) => drawLine(line));
@@ -257,6 +263,7 @@
     option.addEventListener("show", () => show(start, end));
     choice.add(option);
   });
+  choice.selectedIndex = data.first;
   choice.addEventListener("change", () => choice.selectedOptions[0].dispatchEvent(new Event("show")));
   document.getElementById("in").addEventListener("click", () => zoom(0.5));
   document.getElementById("out").addEventListener("click", () => zoom(2));

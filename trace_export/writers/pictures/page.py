@@ -46,9 +46,20 @@ class Place(Protocol):
     def step(self) -> tuple[int | None, int | None] | None: ...
 
 
+class Said(Protocol):
+    """A sentence of the answer, and what to do `next`, if something is to be done."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def next(self) -> str: ...
+
+
 class Table(Protocol):
     """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
-    with their place in the chart; `heat` the scale of a heat map."""
+    with their place in the chart; `heat` the scale of a heat map; `bars` where a bar of each row begins and ends, as
+    shares of the whole."""
 
     @property
     def title(self) -> str: ...
@@ -65,17 +76,33 @@ class Table(Protocol):
     @property
     def heat(self) -> tuple[float, float] | None: ...
 
+    @property
+    def bars(self) -> Sequence[tuple[float, float]]: ...
+
+
+@dataclass(frozen=True)
+class Focus:
+    """What the chart shows first, and marks: a `step` (run, step), the rows of some `ranks`, and in words why."""
+
+    step: tuple[int | None, int | None]
+    ranks: frozenset[int] = frozenset()
+    words: str = ""
+
 
 @dataclass(frozen=True)
 class Contents:
-    """What a report adds to the chart: its title, a line on what was measured, the answer in sentences, its tables; and
-    the name of a page beside it that shows every rank."""
+    """What a report adds to the chart: its title, a line on what was measured, the answer in sentences; the tables that
+    stand side by side below the chart, and those after them, perhaps `folded`; the name of a page beside it that shows
+    every rank; and what the chart is to show first."""
 
     title: str = ""
     heading: str = ""
-    sentences: Sequence[str] = ()
+    sentences: Sequence[Said] = ()
+    beside: Sequence[Table] = ()
     tables: Sequence[Table] = ()
+    folded: bool = False
     overview: str = ""
+    focus: Focus | None = None
 
 
 def page(figure: Figure, report: Contents = Contents(), still_steps: int | None = None) -> str:
@@ -86,22 +113,25 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         "base-uri 'none'; form-action 'none'"
     )
     title = safe(report.title or figure.title)
-    still = base64.b64encode(svg.draw(figure, still_steps).text.encode()).decode()
+    first = _first(figure, report.focus)
+    picture = svg.draw(figure, still_steps) if report.focus is None else svg.draw(figure.only(first))
+    still = base64.b64encode(picture.text.encode()).decode()
     return "\n".join([
         mark.HTML,
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f'<title>{title}</title><style>{style}</style></head><body class="{figure.style.theme}">',
         f"<h1>{title}</h1>{_answer(figure, report)}",
-        f'<div class="bar">{"".join(_legend(figure))}</div>',
+        f'<div class="bar">{"".join(_legend(figure, report.focus))}</div>',
         '<div class="bar"><label>Show <select id="step"></select></label>',
         '<span><button id="in" title="zoom in">+</button> <button id="out" title="zoom out">−</button></span>',
         f'<span class="quiet">{HELP}</span></div>',
         f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
         f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
-        *(_table(table, figure) for table in report.tables),
-        f'<script type="application/json" id="data">{_json(_data(figure))}</script>',
+        _beside(report.beside, figure),
+        *(_table(table, figure, report.folded) for table in report.tables),
+        f'<script type="application/json" id="data">{_json(_data(figure, first, report.focus))}</script>',
         f"<script>{script}</script></body></html>\n",
     ])  # fmt: skip
 
@@ -109,31 +139,54 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
 def _answer(figure: Figure, report: Contents) -> str:
     if not report.title:
         return ""
-    sentences = "".join(f"<li>{safe(sentence)}</li>" for sentence in report.sentences)
+    sentences = "".join(f"<li>{safe(said.text)}{_next(said)}</li>" for said in report.sentences)
     every = f'<p><a href="{escape(report.overview)}">Every rank on one page</a></p>' if report.overview else ""
     return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
+
+
+def _next(said: Said) -> str:
+    return f'<p class="next"><b>Next:</b> {safe(said.next)}.</p>' if said.next else ""
+
+
+def _first(figure: Figure, focus: Focus | None) -> int:
+    """The panel that the chart shows first."""
+    keys = figure.panels.select("run", "step").rows()
+    wanted = None if focus is None else focus.step
+    return next((n for n, (run, step) in enumerate(keys) if wanted and _is_step((run, step), wanted)), 0)
+
+
+def _is_step(key: tuple[int | None, int | None], wanted: tuple[int | None, int | None]) -> bool:
+    """Whether a panel is that of a step; a chart of a single run has none of its number."""
+    return key[0] in (None, wanted[0]) and key[1] == wanted[1]
 
 
 def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _legend(figure: Figure) -> list[str]:
+def _legend(figure: Figure, focus: Focus | None) -> list[str]:
+    swatches = [(f'fill="{fill}"', words) for fill, words in figure.legend]
+    if focus is not None and focus.words:
+        swatches.append(('class="mark"', focus.words))
     return [
-        f'<span><svg viewBox="0 0 12 12"><rect fill="{fill}" width="12" height="12"/></svg>{safe(words)}</span>'
-        for fill, words in figure.legend
+        f'<span><svg viewBox="0 0 12 12"><rect {paint} width="12" height="12"/></svg>{safe(words)}</span>'
+        for paint, words in swatches
     ]
 
 
-def _data(figure: Figure) -> dict[str, Any]:
-    """What the script draws. Times are nanoseconds since the first block; a block is given by the time since the end
-    of the one before it on its line and by its length; all other columns are `_coded`."""
+def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
+    """What the script draws, the panel `first` at first. Times are nanoseconds since the first block; a block is given
+    by the time since the end of the one before it on its line and by its length; all other columns are `_coded`."""
     blocks = figure.blocks
     origin = min(figure.panels["start_ns"].to_list())
     lines = blocks.group_by("row", "lane", maintain_order=True).len()
     before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
     return {
-        "rows": [{"name": printable(row.name), "lanes": row.lanes} for row in figure.rows],
+        "rows": [
+            {"name": printable(row.name), "lanes": row.lanes, "mark": focus is not None and row.rank in focus.ranks}
+            for row in figure.rows
+        ],
+        "first": first,
         "steps": [
             {"name": name, "start": start - origin, "end": end - origin, "shares": shares}
             for start, end, name, shares in figure.panels.select("start_ns", "end_ns", "name", "shares").iter_rows()
@@ -171,14 +224,28 @@ def _json(data: dict[str, Any]) -> str:
     return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("<", "\\u003c")
 
 
-def _table(table: Table, figure: Figure) -> str:
-    note = f"<p>{safe(table.note)}</p>" if table.note else ""
-    title = f"<h2>{safe(table.title)}</h2>{note}"
-    if table.frame.is_empty():
-        return title
+def _beside(tables: Sequence[Table], figure: Figure) -> str:
+    """Tables side by side where there is room."""
+    if not tables:
+        return ""
+    return f'<div class="beside">{"".join(f"<section>{_table(table, figure)}</section>" for table in tables)}</div>'
+
+
+def _table(table: Table, figure: Figure, folded: bool = False) -> str:
+    """The table with its title and note; `folded`: only the title is seen."""
+    title, inner = f"<h2>{safe(table.title)}</h2>", f"<p>{safe(table.note)}</p>" if table.note else ""
+    if not table.frame.is_empty():
+        inner += _rows(table, figure)
+    return f"<details><summary>{title}</summary>{inner}</details>" if folded else title + inner
+
+
+def _rows(table: Table, figure: Figure) -> str:
     columns = [(name, cells_of(column, no="no"), column.dtype.is_numeric()) for name, column in _columns(table)]
     head = "".join(f"<th{_right(number)}>{safe(name)}</th>" for name, _, number in columns)
     cells = [[f"<td{_right(number)}>{escape(cell)}</td>" for cell in column] for _, column, number in columns]
+    if table.bars:
+        head = head.replace("</th>", "</th><th></th>", 1)
+        cells.insert(1, [_bar(*ends) for ends in table.bars])
     if table.heat is not None:
         for at, (_, values) in enumerate(_columns(table)[1:], 1):
             cells[at] = [_warm(cell, value, table.heat) for cell, value in zip(cells[at], values, strict=True)]
@@ -190,7 +257,7 @@ def _table(table: Table, figure: Figure) -> str:
     marked = [f"<tr{_flag(number in table.flagged)}>{row}</tr>" for number, row in enumerate(rows)]
     seen = [row for number, row in enumerate(marked) if number < ROWS or number in table.flagged]
     folded = [row for number, row in enumerate(marked) if number >= ROWS and number not in table.flagged]
-    html = title + _grid(head, seen)
+    html = _grid(head, seen)
     if folded:
         html += f"<details><summary>{len(folded)} more rows</summary>{_grid(head, folded)}</details>"
     return html
@@ -202,6 +269,14 @@ def _columns(table: Table) -> list[tuple[str, pl.Series]]:
 
 def _grid(head: str, rows: Sequence[str]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _bar(start: float, end: float) -> str:
+    """A bar from one share of the whole to another; back where it takes away."""
+    left, width = 100 * min(start, end), max(100 * abs(end - start), 0.4)
+    way = "more" if end >= start else "less"
+    rect = f'<rect class="{way}" x="{left:.2f}" y="1" width="{width:.2f}" height="10"/>'
+    return f'<td><svg class="part" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">{rect}</svg></td>'
 
 
 def _warm(cell: str, value: float | None, scale: tuple[float, float]) -> str:
@@ -218,10 +293,8 @@ def _link(place: Place, figure: Figure) -> str:
     """A link to the row and step of the chart, as far as they are drawn."""
     row = next((n for n, row in enumerate(figure.rows) if place.stage is not None and row.stage == place.stage), None)
     keys = figure.panels.select("run", "step").rows()
-    wanted = place.step or ()
-    step = next(
-        (n for n, (run, step) in enumerate(keys) if wanted and (run in (None, wanted[0]) and step == wanted[1])), None
-    )
+    wanted = place.step
+    step = next((n for n, key in enumerate(keys) if wanted and _is_step(key, wanted)), None)
     if row is None and step is None:
         return ""
     data = "".join(f' data-{name}="{at}"' for name, at in (("row", row), ("step", step)) if at is not None)

@@ -1,0 +1,80 @@
+"""The page of a report draws the step, the replica and the ranks of the first cause, and marks them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job
+from samples.generators.pipeline import MS
+from trace_export.analysis.report import Report
+
+JOB = Job(stages=3, replicas=4, steps=5, microbatches=6)
+
+
+def page(folder: Path, job: Job) -> tuple[str, dict[str, Any], Report]:
+    """The page, the data of its chart, and the report."""
+    WRITERS["nsys"](folder, job)
+    path = folder / "page.html"
+    report = trace_export.report(folder, path, html=True, jobs=1).report
+    text = path.read_text("utf-8")
+    data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return text, json.loads(data[0]), report
+
+
+def rows(data: dict[str, Any]) -> dict[str, bool]:
+    """The names of the rows of ranks, and whether they are marked."""
+    return {row["name"]: row["mark"] for row in data["rows"] if "idle" not in row["name"]}
+
+
+def test_a_slow_replica_is_drawn_and_marked(tmp_path: Path) -> None:
+    job = replace(JOB, slow={(2, stage): 1.4 for stage in range(3)})
+    text, data, _ = page(tmp_path, job)
+    assert rows(data) == {f"stage {s} · rank {job.rank(2, s)}": True for s in range(3)}
+    assert f"the first cause: replica 2, ranks {job.rank(2, 0)},{job.rank(2, 1)},{job.rank(2, 2)}" in text
+
+
+def test_a_slow_rank_is_drawn_with_its_replica(tmp_path: Path) -> None:
+    job = replace(JOB, slow_ranks={JOB.rank(3, 1): 1.5})
+    _, data, _ = page(tmp_path, job)
+    assert rows(data) == {f"stage {s} · rank {job.rank(3, s)}": s == 1 for s in range(3)}
+
+
+def test_a_slow_link_marks_both_its_ends(tmp_path: Path) -> None:
+    ends = JOB.rank(1, 1), JOB.rank(1, 2)
+    _, data, _ = page(tmp_path, replace(JOB, links={ends: 9 * MS}))
+    assert rows(data) == {f"stage {s} · rank {JOB.rank(1, s)}": s > 0 for s in range(3)}
+
+
+def test_without_a_cause_nothing_is_marked(tmp_path: Path) -> None:
+    text, data, report = page(tmp_path, JOB)
+    assert report.verdict[0].code == "nothing-stands-out"
+    assert not any(rows(data).values())
+    assert "the first cause" not in text
+
+
+def test_the_bars_of_the_levels_add_up_to_the_step(tmp_path: Path) -> None:
+    text, _, report = page(tmp_path, replace(JOB, slow_ranks={5: 1.5}))
+    bars = re.findall(r'<rect class="(more|less)" x="([\d.]+)" y="1" width="([\d.]+)"', text)
+    levels = json.loads(report.json())["levels"]
+    assert len(bars) == len(levels)
+    end = 0.0
+    for (way, left, width), level in zip(bars, levels, strict=True):
+        assert (way == "more") == (level["adds_ns"] >= 0)
+        assert float(left) == pytest.approx(min(end, end + 100 * level["share"]), abs=0.01)
+        assert float(width) == pytest.approx(max(abs(100 * level["share"]), 0.4), abs=0.01)
+        end += 100 * level["share"]
+    assert end == pytest.approx(100)
+
+
+def test_what_comes_after_the_causes_is_folded(tmp_path: Path) -> None:
+    text, _, report = page(tmp_path, JOB)
+    open_ones = text.partition("<details>")[0]
+    assert re.findall(r"<h2>(.*?)</h2>", open_ones) == ["What a step is made of", "Causes"]
+    assert sorted(re.findall(r"<h2>(.*?)</h2>", text)) == sorted(table.title for table in report.tables())
