@@ -94,6 +94,27 @@ def test_sequence_numbers_decide_where_they_make_the_ends_agree() -> None:
     assert found.join(expected, on=ENDS).height == len(found)
 
 
+def test_a_rank_that_posts_some_operations_in_another_order_counts_otherwise_than_its_peer() -> None:
+    """Both ranks of a group of two number their operations alike, but that one of them posts some receives before the
+    send next to them. All ends agree in their order, and most by number."""
+    run = make(Clocks(seed=9))
+    true = run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2).sort("send_start_ns").with_row_index("n")
+    n = pl.col("n").cast(pl.Int64)
+    between = n % 12  # of a step: 0 0 0 0 1 1 0 1 0 1 1 1 send
+    exchanged = pl.when(between.is_in([5, 7])).then(n + 1).when(between.is_in([6, 8])).then(n - 1).otherwise(n)
+    sides = [
+        true.select(
+            rank=f"{end}_rank", peer=f"{other}_rank", role=pl.lit(role), start_ns=f"{role}_start_ns",
+            end_ns=f"{role}_end_ns", sequence=pl.when(pl.col(f"{end}_rank") == 1).then(exchanged).otherwise(n),
+        )
+        for end, other, role in (("src", "dst", "send"), ("dst", "src", "recv"))
+    ]  # fmt: skip
+    numbered = pl.concat(sides).with_columns(group=pl.lit("pair"))
+    profile = pair(replace(run.profile, p2p=conform(numbered, P2P)))
+    assert same(profile.messages, true)
+    assert "messages-unpaired" not in [note.code for note in profile.notes]
+
+
 def test_an_operation_that_does_both_is_one_of_each() -> None:
     times = [100, 250, 400, 700, 900]
     rows = [{"rank": r, "role": "both", "peer": 1 - r, "start_ns": t * 10**6, "end_ns": (t + 5) * 10**6 + 10 * r}

@@ -50,9 +50,19 @@ def _by_number(
     """The messages of the channels whose ends agree if they are paired by sequence number, and these channels."""
     asked = channels.filter("numbered")
     sides = [_of(side, asked, channels).with_columns(at="sequence") for side in (sends, receives)]
-    met = _all_met(agreeing(*_relative(*sides), asked), channels).select("channel")
+    met = _all_met(agreeing(*_relative(*sides), asked), channels)
+    met = met.join(_in_order(sends, receives, met, channels), on="channel", how="anti").select("channel")
     known = [_of(side, met, asked) for side in sides]
     return _joined(known[0], known[1], met.with_columns(offset=pl.lit(0, pl.Int64))), met
+
+
+def _in_order(sends: pl.DataFrame, receives: pl.DataFrame, met: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
+    """Those of the channels `met` by number whose ends agree in their order too, and more of them: a rank that posts a
+    receive before a send counts otherwise than its peer, which sends first."""
+    left = channels.filter(pl.col("n") == pl.col("n_recv")).join(met.select("channel", paired="n"), on="channel")
+    left = left.filter(pl.col("paired") < pl.col("n")).drop("paired")
+    sides = [_placed(_of(side, left, channels)) for side in (sends, receives)]
+    return agreeing(*_relative(*sides), left) if len(left) else left
 
 
 def _by_order(sends: pl.DataFrame, receives: pl.DataFrame, channels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
