@@ -11,8 +11,8 @@ from trace_export.errors import SourceError
 from trace_export.model import WORD, KernelFile
 from trace_export.sources.ascend import text_export
 from trace_export.sources.ascend.database import ON_DEVICE, texts
-from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.sqlite import Database, overlapping
+from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.shared.timestamps import valid_tasks
 from trace_export.sources.source import TaskRequest
 
@@ -40,7 +40,7 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
         info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", "name")
         joins = f"LEFT JOIN {info} c ON c.globalTaskId = t.globalTaskId"
     kernel, task = "c.name" if computes else "NULL", "t.globalTaskId" if communicates else "NULL"
-    untimed, names, sorter = 0, _Names(db, small=communicates), ExternalSort(request.folder)
+    untimed, names, writer = 0, _Names(db, small=communicates), TaskWriter(request.folder)
     inside = overlapping(request.window_ns, "t.startNs", "t.endNs")
     several = len(request.ranks) > 1 or None not in request.ranks  # then they are by device
     device = ", t.deviceId AS device" if several else ""
@@ -53,8 +53,8 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
         valid = rows.filter(valid_tasks())
         untimed += len(rows) - len(valid)
         for number, rank in request.ranks.items():
-            sorter.add(rank, names.named(valid.filter(device=number) if several else valid))
-    files = sorter.files()
+            writer.add(rank, names.named(valid.filter(device=number) if several else valid))
+    files = writer.files()
     if untimed and not files:
         raise SourceError(db.path, "none of its device tasks has a valid time", "export the profile again")
     return tuple(replace(file, untimed=untimed) for file in files)
@@ -117,7 +117,7 @@ def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...
         stream=pl.when(communicates).then(pl.lit("communication")).otherwise(stream),
         category=pl.when(communicates).then(pl.lit("communication")).otherwise(pl.lit("compute")),
     )  # fmt: skip
-    sorter = ExternalSort(request.folder)
+    writer = TaskWriter(request.folder)
     for piece in tasks.collect_batches(chunk_size=PIECE_ROWS):
-        sorter.add(request.rank, piece)
-    return sorter.files()
+        writer.add(request.rank, piece)
+    return writer.files()

@@ -14,7 +14,7 @@ from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.shared import kept_tasks
-from trace_export.sources.shared.external_sort import ExternalSort
+from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.shared.timestamps import valid_task_times
 from trace_export.sources.source import TaskRequest
 
@@ -35,7 +35,7 @@ class DeviceTasks:
     def __init__(
         self, folder: Path, rank: int, offset_ns: int, detail: Detail, window_ns: tuple[int, int] | None
     ) -> None:
-        self._sorter = ExternalSort(folder)
+        self._writer = TaskWriter(folder)
         self._rank = rank
         self._offset_ns = offset_ns
         self._detail = detail
@@ -51,12 +51,12 @@ class DeviceTasks:
         devices = events.select(_DEVICE).to_series()
         self._device = devices[0] if self._device is None else self._device
         self._several |= bool((devices != self._device).any())
-        self._sorter.add(self._rank, self._columns(events))
+        self._writer.add(self._rank, self._columns(events))
 
     def files(self) -> tuple[KernelFile, ...]:
         """The file of the trace's rank, none without tasks; streams are named with their device where the trace has
         several. Nothing can be added afterwards."""
-        files = self._sorter.files()
+        files = self._writer.files()
         return tuple(_with_device(file, self._device) for file in files) if self._several else files
 
     def _columns(self, events: pl.DataFrame) -> pl.DataFrame:

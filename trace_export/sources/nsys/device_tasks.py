@@ -9,9 +9,9 @@ import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.nsys.cupti import COPY_TABLE, DEVICE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
-from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
+from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
 from trace_export.sources.shared.timestamps import valid_session_times
 from trace_export.sources.source import TaskRequest
 
@@ -27,7 +27,7 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
 
     `offset_ns` is what turns session time into unix time.
     """
-    sorter = ExternalSort(request.folder)
+    writer = TaskWriter(request.folder)
     numbers = [
         (process, rank, device)
         for process, only in request.ranks.items()
@@ -48,8 +48,8 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
                 end_ns=pl.col("end") + offset_ns,
             )
             for (rank,), part in tasks.group_by("rank"):
-                sorter.add(rank, part)
-    return sorter.files()
+                writer.add(rank, part)
+    return writer.files()
 
 
 def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> Iterator[pl.DataFrame]:
@@ -72,24 +72,19 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
 def _category(table: str) -> pl.Expr:
     if table in (COPY_TABLE, CLEAR_TABLE):
         return pl.lit("memory")
-    return pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+    return MOVES_OR_COMPUTES
 
 
 def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:
     """The tasks' names; `names` keeps the strings that were looked up."""
-    numbers = what.unique()
     if table == KERNEL_TABLE:
-        if unknown := [n for n in numbers if n not in names]:
+        if unknown := [n for n in what.unique() if n not in names]:
             name = f"substr(value, 1, {LONGEST_NAME})"
             sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
             names |= dict(db.texts(sql, [json.dumps(unknown)]))
-        texts = [names.get(n, "kernel") for n in numbers]
-    elif table == GRAPH_TABLE:
-        texts = [f"CUDA graph {n}" for n in numbers]
-    elif table == COPY_TABLE:
-        texts = [f"Memcpy {COPY_KINDS.get(n, '')}".strip() for n in numbers]
-    else:
-        texts = ["Memset" for _ in numbers]
-    return what.replace_strict(numbers, pl.Series(texts, dtype=pl.Categorical), return_dtype=pl.Categorical).alias(
-        "name"
-    )
+        return texts_of(what, names, "kernel")
+    if table == GRAPH_TABLE:
+        return texts_of(what, {n: f"CUDA graph {n}" for n in what.unique()}, "CUDA graph")
+    if table == COPY_TABLE:
+        return texts_of(what, {n: f"Memcpy {kind}" for n, kind in COPY_KINDS.items()}, "Memcpy")
+    return texts_of(what, {}, "Memset")

@@ -9,15 +9,15 @@ import polars as pl
 from trace_export.model import KernelFile
 from trace_export.sources.rocpd.hip import gpus, is_nccl
 from trace_export.sources.rocpd.tables import Tables
-from trace_export.sources.shared.external_sort import ExternalSort
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import overlapping
+from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
 from trace_export.sources.source import TaskRequest
 
 
 def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFile, ...]:
     """One file per rank with what the request asks for: RCCL's kernels, or all work."""
-    sorter = ExternalSort(request.folder)
+    writer = TaskWriter(request.folder)
     for tables in processes:
         if (rank := request.ranks.get(tables.process)) is None:
             continue
@@ -25,14 +25,12 @@ def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFi
             names = _names(tables, table)
             agents = {gpu: agent for agent, gpu in gpus(tables).items()}
             for chunk in _chunks(tables, table, request):
-                numbers = chunk["what"].unique()
-                texts = pl.Series([names.get(n, "unnamed") for n in numbers], dtype=pl.Categorical)
-                named = chunk["what"].replace_strict(numbers, texts, return_dtype=pl.Categorical).alias("name")
+                named = texts_of(chunk["what"], names, "unnamed")
                 tasks = chunk.with_columns(named, _category(table), pl.format("stream {}", "stream"))
                 devices = request.devices.get(tables.process, {rank: None})
                 for one, device in devices.items():
-                    sorter.add(one, tasks if device is None else tasks.filter(pl.col("device") == agents.get(device)))
-    return sorter.files()
+                    writer.add(one, tasks if device is None else tasks.filter(pl.col("device") == agents.get(device)))
+    return writer.files()
 
 
 def _chunks(tables: Tables, table: str, request: TaskRequest) -> Iterator[pl.DataFrame]:
@@ -61,7 +59,4 @@ def _names(tables: Tables, table: str) -> dict[int, str]:
 
 
 def _category(table: str) -> pl.Expr:
-    if table == "memory_copy":
-        return pl.lit("memory").alias("category")
-    kind = pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
-    return kind.alias("category")
+    return (pl.lit("memory") if table == "memory_copy" else MOVES_OR_COMPUTES).alias("category")

@@ -1,0 +1,73 @@
+"""Device tasks in the order of their times, from any order and number of pieces."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.profiles import table
+from trace_export.model import KERNELS
+from trace_export.sources.shared import task_writer
+from trace_export.sources.shared.task_writer import TaskWriter
+
+START_NS = 10**18
+
+task = st.fixed_dictionaries(
+    {
+        "stream": st.sampled_from(["stream 2", "stream 10"]),
+        "name": st.sampled_from(["matmul", "add", "ncclSend"]),
+        "category": st.sampled_from(["compute", "communication", None]),
+        "start_ns": st.integers(START_NS, START_NS + 6),
+        "length": st.integers(0, 2),
+    }
+).map(lambda row: {**row, "end_ns": row["start_ns"] + row["length"]})
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.lists(task, max_size=5), max_size=18), st.sampled_from([1, 3, 1 << 16]))
+def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, object]]], piece_rows: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = TaskWriter(Path(folder), piece_rows)
+        for piece in pieces:
+            writer.add(3, table(piece, KERNELS))
+        rows = [tuple(row[name] for name in KERNELS) for piece in pieces for row in piece]
+        files = writer.files()
+        assert [file.rank for file in files] == ([3] if rows else [])
+        found = [row for file in files for row in pl.read_ipc(file.path).rows()]
+
+    def order(row: tuple[object, ...]) -> tuple[object, ...]:
+        stream, name, category, start, end = row
+        return start, end, stream, name, category or ""
+
+    assert found == sorted(rows, key=order)
+
+
+ORDERS = {
+    "one after the other": lambda piece, row: piece * ROWS + row,
+    "the last first": lambda piece, row: (PIECES - piece) * ROWS + row,
+    "all at once": lambda piece, row: row * PIECES + piece,
+    "two by two": lambda piece, row: piece // 2 * 2 * ROWS + 2 * row + piece % 2,
+}
+PIECES, ROWS = 200, 50
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_task_is_sorted_a_few_times_in_any_order_of_pieces(order: str, tmp_path: Path) -> None:
+    """Once as it comes, and once for each level of the merge: 200 pieces that all overlap have two, some three."""
+    writer, starts = TaskWriter(tmp_path, ROWS), []
+    with patch.object(task_writer, "_sorted", wraps=task_writer._sorted) as spy:
+        for piece in range(PIECES):
+            starts += (own := [START_NS + ORDERS[order](piece, row) for row in range(ROWS)])
+            rows = [{"stream": "stream 7", "name": "k", "start_ns": start, "end_ns": start + 1} for start in own]
+            writer.add(0, table(rows, KERNELS))
+        (file,) = writer.files()
+    sorted_rows = sum(call.args[0].height for call in spy.call_args_list)
+    assert pl.read_ipc(file.path)["start_ns"].to_list() == sorted(starts)
+    assert sorted_rows <= (4 if order == "all at once" else 2) * PIECES * ROWS
+    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]
