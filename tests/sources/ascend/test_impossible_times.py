@@ -65,6 +65,23 @@ def test_a_range_that_begins_before_it_was_issued_is_left_out(tmp_path: Path) ->
     assert counted(run, "tasks-before-launch") == 2
 
 
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_time_of_another_clock_is_left_out_where_nothing_says_when_it_was_issued(
+    marked: bool, text: bool, tmp_path: Path
+) -> None:
+    job = replace(JOB if marked else UNMARKED, text=text)
+    truth = record(tmp_path, replace(job, wrong={(1, 1, "B", 2, 1 - marked): -5 * 3600 * S}))
+    run = trace_export.load(tmp_path, jobs=1)
+    wanted = true(truth.blocks, 1)
+    if marked:
+        hit = next(b for b in truth.blocks if (b.rank, b.step, b.kind, b.microbatch) == (1, 1, "B", 2))
+        wanted.remove(("B", hit.start_ns, hit.end_ns))
+    assert near(drawn(run, 0), true(truth.blocks, 0))
+    assert near(drawn(run, 1), wanted)
+    assert counted(run, "times-unusable" if text or not marked else "tasks-before-launch") == 1
+
+
 def test_a_kernel_that_runs_into_the_next_one_makes_no_inferred_block_longer(tmp_path: Path) -> None:
     truth = record(tmp_path, replace(UNMARKED, wrong={(1, 0, "F", 2, 1): 3 * S}))
     run = trace_export.load(tmp_path, jobs=1)

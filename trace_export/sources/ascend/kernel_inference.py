@@ -14,6 +14,7 @@ import polars as pl
 from trace_export.model import INT, SPANS, TIME, conform, empty
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER
 from trace_export.sources.shared.stream_order import possible_ends
+from trace_export.sources.shared.timestamps import is_far
 
 Times = npt.NDArray[np.int64]
 
@@ -78,12 +79,13 @@ def why(kernels: pl.DataFrame) -> str:
     return f"its kernels show fewer than {LEAST} forwards or fewer than {LEAST} backwards"
 
 
-def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The `kernels` (`WORKED`) with ends that their streams allow (see stream_order), and how many were cut. They were
-    launched in the order of their starts: nothing else says when."""
+def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
+    """The `kernels` (`WORKED`) whose times can be, with ends that their streams allow (see stream_order); how many were
+    cut; and how many were left out. They were launched in the order of their starts: nothing else says when."""
+    height, kernels = kernels.height, kernels.filter(~is_far(pl.col("start_ns")))
     stream, start, end = (kernels[c].fill_null(-1).to_numpy() for c in ("stream", "start_ns", "end_ns"))
     ends = possible_ends(stream, np.argsort(np.argsort(start, kind="stable")), start, end)
-    return kernels.with_columns(end_ns=pl.Series(ends)), int(np.count_nonzero(ends != end))
+    return kernels.with_columns(end_ns=pl.Series(ends)), int(np.count_nonzero(ends != end)), height - kernels.height
 
 
 def optimizer(voting: pl.DataFrame, blocks: pl.DataFrame, rank: int) -> pl.DataFrame:

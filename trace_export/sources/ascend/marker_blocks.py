@@ -12,7 +12,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
-from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS, UNTIMED, valid_unix_times
+from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS, UNTIMED, is_far, valid_unix_times
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -54,7 +54,9 @@ def spans(
 
     Where the profiler has no `steps` (`STEPS`, `CAPTURE`) in a capture, markers around whole steps replace them.
     """
-    valid = marks.select(valid_unix_times().fill_null(False)).to_series()
+    timed = valid_unix_times().fill_null(False)
+    placed = pl.col("host_start_ns").is_not_null() | ~is_far(pl.when(timed).then("start_ns")).over("capture")
+    valid = marks.select((timed & placed).fill_null(False)).to_series()
     named = marks.filter(valid).join(names, on="text", maintain_order="left")
     marked = named.filter((pl.col("role") == "step") & pl.col("step").is_not_null())
     marked = marked.join(steps, on="capture", how="anti", maintain_order="left")

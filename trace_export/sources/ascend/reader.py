@@ -21,7 +21,7 @@ from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata,
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.notes import impossible_times, unmatched
+from trace_export.sources.ranges.notes import impossible_times, unmatched, without_times
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -99,7 +99,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
         transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
-        kernels, cut = kernel_inference.possible(found.kernels())
+        kernels, cut, far = kernel_inference.possible(found.kernels())
         if cut > max(FEW, SOME * kernels.height):
             what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
             raise SourceError(
@@ -110,6 +110,7 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
             spans = inferred
             why = _no_blocks(marks["text"], kernels) if spans.is_empty() else ""
             notes += [_inferred_note(why, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
+            notes += [without_times(source.path, far)] if far else []
     elif options.optimizer:
         from trace_export.sources.ascend import kernel_inference
 

@@ -32,6 +32,10 @@ LONGEST_OVERLAP_NS: Final = 100_000
 captures a kernel ends 0.2 µs or more before the next one begins. Only a programmatic launch lets the next one begin
 early: its first blocks wait while the last ones of the kernel before finish, which takes some µs to tens of them."""
 
+FAR_NS: Final = 60 * 10**9
+"""So far, and FAR_TIMES as far as nearly all lie apart, lies a time beside a recording that is of another clock."""
+FAR_TIMES: Final = 10
+
 ZERO_NS: Final = 1_000_000_000
 """Where times that count from 0 begin: a time of 0 would count as missing."""
 
@@ -69,6 +73,12 @@ def valid_task_times(start: Any, end: Any) -> Any:
 def valid_tasks() -> pl.Expr:
     """Whether `start_ns` and `end_ns`, unix times, are a valid interval in which a device can have run one task."""
     return valid_unix_times() & (pl.col("end_ns") - pl.col("start_ns") <= LONGEST_TASK_NS)
+
+
+def is_far(start: pl.Expr) -> pl.Expr:
+    """Which starts in one recording, which has no gaps, are of another clock: they lie far from nearly all others."""
+    low, middle, high = (start.quantile(part, "nearest") for part in (0.05, 0.5, 0.95))
+    return (start - middle).abs() > FAR_NS + FAR_TIMES * (high - low)
 
 
 def without_invalid_times(profile: Profile, path: Path) -> Profile:
