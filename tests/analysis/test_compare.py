@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import trace_export
+from samples.generators import paddle
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
 from trace_export.analysis.compare import Comparison, compare
@@ -117,6 +118,21 @@ def test_only_blocks_that_are_alike_are_compared(tmp_path: Path) -> None:
     assert more.unlike == ("micro-batches: 8 and 12",)
     assert more.blocks.is_empty()
     assert more.levels["difference"].sum() > 0
+
+
+def test_times_of_the_host_are_called_so_and_not_held_against_those_of_the_device(tmp_path: Path) -> None:
+    """Paddle's dynamic-graph records have times of the host, its worker logs of the device."""
+    job, (a, b, device) = paddle.Job(2, 4, range(1, 4)), (tmp_path / name for name in ("a", "b", "device"))
+    for folder in (a, b):
+        paddle.write_records(folder, job)
+    paddle.write_logs(device, job)
+    both = compared(a, b)
+    assert not both.unlike
+    assert both.verdict[0].text.endswith(", in times of the host and not of the device.")
+    other = compared(a, device)
+    assert "times: of the host and of the device" in other.unlike
+    assert other.blocks.is_empty()
+    assert "times of the host" not in other.verdict[1].text
 
 
 def test_places_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:

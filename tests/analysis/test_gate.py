@@ -27,6 +27,7 @@ TRAITS: dict[str, str | int] = {
     "micro-batches": 4,
     "chunks": 1,
     "backwards": "whole",
+    "times": "of the device",
 }
 
 

@@ -156,7 +156,7 @@ def test_an_input_is_never_a_file_of_metrics(logs: GrowingLogs, run_cli: Cli) ->
 
 FIGURES = StepFigures(
     step=7, start_ns=0, since_previous_ns=1_500_000_000, pipeline_ns=1_200_000_000, bubble=0.25, bubble_own=0.2,
-    slowest_stage=1, slowest_rank=3, slowdown=None, cause=None, cause_gain_ns=None, worst_link=None,
+    host_times=False, slowest_stage=1, slowest_rank=3, slowdown=None, cause=None, cause_gain_ns=None, worst_link=None,
     worst_link_ratio=None, clock_error_ns=None, blocks=96, lag_s=0.5,
 )  # fmt: skip
 CAUSE = "The link from rank 2 to rank 3 is slow: 1.75 times."
@@ -167,11 +167,12 @@ KNOWN = replace(
 
 
 def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
-    for figures in (FIGURES, KNOWN):
+    for figures in (FIGURES, KNOWN, replace(FIGURES, host_times=True)):
         _print_steps(Look((figures,)))
-    plain, whole = capsys.readouterr().out.splitlines()
+    plain, whole, of_host = capsys.readouterr().out.splitlines()
     assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
     assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"
+    assert of_host == plain.replace("25.0%", "25.0% (times of the host)")
 
 
 def test_the_table_has_the_columns_of_which_something_is_known() -> None:

@@ -75,6 +75,7 @@ def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLo
     for figures in (step for look in found for step in look.steps):
         number = cast("int", figures.step)
         row = table[number]
+        assert not figures.host_times
         assert (figures.start_ns, figures.pipeline_ns, figures.bubble, figures.bubble_own) == (
             row["start_ns"], row["pipeline_ns"], pytest.approx(row["bubble"]), pytest.approx(row["bubble_own"]),
         )  # fmt: skip

@@ -25,7 +25,7 @@ MOST_BYTES = 64 << 20
 TABLES = {
     "whole": WHOLE, "levels": LEVELS, "causes": CAUSES, "blocks": BLOCKS, "steps": STEPS, "stages": STAGES,
 }  # fmt: skip
-TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks", "backwards")
+TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks", "backwards", "times")
 _REMEDY = "save the baseline again"
 
 

@@ -13,7 +13,8 @@ from trace_export.analysis.explanation import BAND, CAUSES, SAID
 from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import Place, ReportTable
-from trace_export.analysis.run_figures import RunFigures
+from trace_export.analysis.run_figures import DEVICE, RunFigures
+from trace_export.analysis.summary import OF_HOST
 from trace_export.analysis.verdict import LEVELS, SMALL, Sentence
 from trace_export.model import TEXT, Schema
 from trace_export.units import duration
@@ -23,7 +24,7 @@ ALIKE = 0.005
 NOTABLE = 0.05
 """A relative change above this is flagged."""
 SHARES = ("bubble (global)", "bubble (own window)")
-OTHER_BLOCKS = ("stages", "micro-batches", "chunks")
+OTHER_BLOCKS = ("stages", "micro-batches", "chunks", "times")
 """Where these differ, so may what a block holds: its layers, or the size of its micro-batch."""
 BACKWARDS = ("B", "W", "FB")
 OTHER_PLACES = ("stages", "ranks")
@@ -49,8 +50,9 @@ class Comparison:
     `Explanation.causes`), the other columns of these for a and b, and the difference of the gains, the largest first.
     `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (mean lengths), difference, change, a_slowest,
     b_slowest (ranks), a_slowest_ns, b_slowest_ns, the largest difference first; a row is null on the side that does not
-    have it, and blocks that are not alike have none. `gains`: whether both runs give the gains of causes. `gate`:
-    whether B is worse than A by more than was allowed, where a limit was given.
+    have it, and blocks that are not alike have none. `gains`: whether both runs give the gains of causes. `host_times`:
+    whether both have times of the host. `gate`: whether B is worse than A by more than was allowed, where a limit was
+    given.
     """
 
     names: tuple[str, str]
@@ -60,6 +62,7 @@ class Comparison:
     causes: pl.DataFrame
     blocks: pl.DataFrame
     gains: bool = True
+    host_times: bool = False
     gate: Gate | None = None
 
     def json(self) -> str:
@@ -178,7 +181,15 @@ def compare(
         .filter((pl.col("a") != 0) | (pl.col("b") != 0))
     )
     return Comparison(
-        names, tuple(differences(a, b)), whole, _levels(a, b), _causes(a, b), _blocks(a, b), a.gains and b.gains, gate
+        names,
+        tuple(differences(a, b)),
+        whole,
+        _levels(a, b),
+        _causes(a, b),
+        _blocks(a, b),
+        a.gains and b.gains,
+        DEVICE not in (a.traits["times"], b.traits["times"]),
+        gate,
     )
 
 
@@ -286,6 +297,7 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     if (bubble := figures.get(SHARES[0])) is not None and bubble["difference"] is not None:
         points = f" instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
         text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
+    text += OF_HOST if comparison.host_times else ""
     yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
     longer = max(time["a"], time["b"])
     yield from _level_sentence(comparison, longer)

@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation
+from trace_export.analysis.summary import host_share
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
 from trace_export.schedules.catalogue import TITLES
@@ -26,6 +27,7 @@ STEPS: Schema = {
     "run": pl.Int32(), "step": pl.Int32(), "step_ns": pl.Int64(), "pipeline_ns": pl.Int64(), "bubble": pl.Float64(),
     "slowdown": pl.Float64(),
 }  # fmt: skip
+DEVICE, HOST, BOTH = "of the device", "of the host", "of the device and of the host"
 STAGES: Schema = {"run": pl.Int32(), "step": pl.Int32(), "stage": pl.Int32(), "busy_ns": pl.Float64()}
 
 
@@ -34,12 +36,12 @@ class RunFigures:
     """A run in a few tables, all of its whole steps.
 
     `traits`: what two runs must share to be held against each other: schedule, stages, ranks, micro-batches, chunks,
-    backwards (whole, or split into B and W). `whole`: what, value: times in nanoseconds, means over the steps, and both
-    bubbles. `levels` and `causes` as in `Explanation`, of these steps; `gains`: whether the gains of causes can be
-    given. `blocks`: stage, kind, chunk, blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns.
-    `steps`: run, step, step_ns (from its start to that of the next), pipeline_ns (to the end of its last block),
-    bubble, slowdown (the metric S, null where it is unknown). `stages`: run, step, stage, busy_ns (mean over its
-    ranks).
+    backwards (whole, or split into B and W), times (of the device, or of the host which issued the work). `whole`:
+    what, value: times in nanoseconds, means over the steps, and both bubbles. `levels` and `causes` as in
+    `Explanation`, of these steps; `gains`: whether the gains of causes can be given. `blocks`: stage, kind, chunk,
+    blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns. `steps`: run, step, step_ns (from its
+    start to that of the next), pipeline_ns (to the end of its last block), bubble, slowdown (the metric S, null where
+    it is unknown). `stages`: run, step, stage, busy_ns (mean over its ranks).
     """
 
     traits: dict[str, str | int]
@@ -82,6 +84,7 @@ def _traits(profile: Profile) -> dict[str, str | int]:
         "micro-batches": work["microbatch"].drop_nulls().n_unique(),
         "chunks": work["chunk"].drop_nulls().n_unique() or 1,
         "backwards": "split into B and W" if (work["kind"] == "W").any() else "whole",
+        "times": DEVICE if not (share := host_share(profile)) else HOST if share == 1 else BOTH,
     }
 
 

@@ -76,6 +76,10 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
     )
 
 
+OF_HOST = ", in times of the host and not of the device"
+"""What is said beside figures that are made of the times at which the host issued work."""
+
+
 def host_share(profile: Profile) -> float:
     """The share of the blocks of work whose times are those of the host, which issued them, and not of the device."""
     work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))

@@ -14,7 +14,7 @@ import polars as pl
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation
-from trace_export.analysis.summary import host_share, outside_share
+from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile
@@ -111,7 +111,7 @@ def _step(measured: Bubbles, found: Explanation, theory: Theory) -> Sentence:
         time += f" (from {duration(least)} to {duration(most)})"
     said, more = _made_of(found, theory, measured.whole)
     idle = "" if bubble is None else f"; ranks are idle for {bubble:.1%} of the pipeline time (the bubble)"
-    whose = ", in times of the host and not of the device" if host_share(measured.whole) else ""
+    whose = OF_HOST if host_share(measured.whole) else ""
     return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.")
 
 

@@ -214,7 +214,9 @@ def _cells(step: StepFigures) -> dict[str, str]:
         "step": "" if step.step is None else str(step.step),
         "since previous": "" if time is None else duration(time),
         "pipeline time": duration(step.pipeline_ns),
-        "bubble": "" if step.bubble is None else f"{step.bubble:.1%}",
+        "bubble": ""
+        if step.bubble is None
+        else f"{step.bubble:.1%}{' (times of the host)' if step.host_times else ''}",
         "slowest stage": "" if step.slowest_stage is None else str(step.slowest_stage),
         "slowest rank": str(step.slowest_rank),
         "worst link": "" if link is None or ratio is None else f"{link[0]}→{link[1]} ({ratio:.3g}×)",

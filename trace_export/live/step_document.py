@@ -22,6 +22,7 @@ class StepDocument(TypedDict):
     pipeline_ns: Ns
     bubble: Share | None
     bubble_own: Share | None
+    host_times: bool
     slowest_stage: int | None
     slowest_rank: int
     slowdown: Ratio | None

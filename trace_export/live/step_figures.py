@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.slowdown import slowdown as slowdown_of
+from trace_export.analysis.summary import host_share
 from trace_export.documents import VERSION
 from trace_export.files import GENERATOR
 from trace_export.live.step_document import StepDocument
@@ -23,13 +24,13 @@ class StepFigures:
     `start_ns`: of its first block, on the common clock; `since_previous_ns`: from the start of the step before, as a
     training log counts (None where that was not read); `pipeline_ns` from start_ns to the end of its last forward,
     backward or weight block; `bubble` and `bubble_own`: the idle share of that, by both definitions of
-    `analysis.bubbles`. `slowest_stage` is the one that is busy for longest (mean of its ranks), `slowest_rank` the rank
-    that is. `slowdown`: the metric S of the step, None where it was not asked for or cannot be said. `cause`: the
-    sentence of `report` on what costs the last steps most, `cause_gain_ns` what a step would take less without it;
-    `worst_link`: the slow link (source rank, target rank) that costs them most, and `worst_link_ratio` its transfer
-    time by that of its peers; each None where there is none. `clock_error_ns`: the largest standard deviation of a
-    host's clock (None: one host, or unknown). `blocks` counts them; `lag_s`: from the last change on the disk to the
-    reading of it.
+    `analysis.bubbles`. `host_times`: blocks have the times at which the host issued them. `slowest_stage` is the one
+    that is busy for longest (mean of its ranks), `slowest_rank` the rank that is. `slowdown`: the metric S of the step,
+    None where it was not asked for or cannot be said. `cause`: the sentence of `report` on what costs the last steps
+    most, `cause_gain_ns` what a step would take less without it; `worst_link`: the slow link (source rank, target rank)
+    that costs them most, and `worst_link_ratio` its transfer time by that of its peers; each None where there is none.
+    `clock_error_ns`: the largest standard deviation of a host's clock (None: one host, or unknown). `blocks` counts
+    them; `lag_s`: from the last change on the disk to the reading of it.
     """
 
     step: int | None
@@ -38,6 +39,7 @@ class StepFigures:
     pipeline_ns: int
     bubble: float | None
     bubble_own: float | None
+    host_times: bool
     slowest_stage: int | None
     slowest_rank: int
     slowdown: float | None
@@ -75,6 +77,7 @@ def step_figures(
         pipeline_ns=row["pipeline_ns"],
         bubble=row["bubble"],
         bubble_own=row["bubble_own"],
+        host_times=host_share(step.profile) > 0,
         slowest_stage=stages["stage"][0],
         slowest_rank=ranks["rank"][0],
         slowdown=_slowdown(step) if slowdown else None,
