@@ -150,8 +150,8 @@ CLOCK_STEP = pl.Struct({"from_ns": TIME, "offset_ns": TIME, "drift": REAL, "refe
 """How a clock is corrected from a time on that it shows, after it was set."""
 CLOCKS: Schema = {
     "host": TEXT, "status": TEXT, "evidence": TEXT, "component": INT, "reference_host": TEXT, "user_offset_ns": TIME,
-    "offset_ns": TIME, "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL, "messages": TIME,
-    "collectives": TIME, "steps": pl.List(CLOCK_STEP),
+    "offset_ns": TIME, "drift": REAL, "reference_ns": TIME, "sd_ns": REAL, "bound_ns": REAL,
+    "unseen_step_ns": REAL, "messages": TIME, "collectives": TIME, "steps": pl.List(CLOCK_STEP),
 }  # fmt: skip
 """How a host's clock is corrected: t - offset_ns - round(drift * (t - reference_ns)) (`clocks.apply`).
 
@@ -163,7 +163,9 @@ the observations behind `fitted` and `confirmed`, of `p2p`, `blocks` and `collec
 a time axis of its own; null where there is one. `reference_host`: the host with the median correction, against which
 the offsets of its component are; null where nothing was fitted. `user_offset_ns`: what the user added to the host's
 times, null where nothing; `offset_ns` contains it with the opposite sign. `sd_ns` and `bound_ns` are the standard
-deviation and the hard bound of the error that is left, null where unknown; `messages` and `collectives` count the
+deviation and the hard bound of the error that is left, null where unknown; the bound holds if the clock was not set in
+the middle half of the recording by less than `unseen_step_ns`, which its messages would not show (null: they would show
+no step). `messages` and `collectives` count the
 observations. `steps`: the corrections that hold from later times on (`from_ns`, as the clock shows it), each until the
 next one; null where the clock was not set."""
 

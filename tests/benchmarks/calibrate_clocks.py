@@ -1,10 +1,11 @@
 """What the thresholds of the clock fit do on simulated runs whose true clocks are known.
 
-    python tests/benchmarks/calibrate_clocks.py [uncertainty|blocks|start|asymmetry|tolerances|offsets ...] [--runs 60]
+    python tests/benchmarks/calibrate_clocks.py [EXPERIMENT ...] [--runs 60]
 
-Each experiment prints one row per value of a threshold. The runs are those of tests/support/clock_runs.py: pipelines
-with 2 to 6 stages, 1 or 2 replicas, 1 to 12 micro-batches and 1 to 3 steps, offsets of up to 10 s, drifts of up to
-30 ppm, delays with an exponential tail of 5 to 60 µs, and in a third of them senders that return early.
+Experiments: uncertainty, blocks, start, asymmetry, tolerances, offsets, steps. Each prints one row per value of a
+threshold. The runs are those of tests/support/clock_runs.py: pipelines with 2 to 6 stages, 1 or 2 replicas, 1 to 12
+micro-batches and 1 to 3 steps, offsets of up to 10 s, drifts of up to 30 ppm, delays with an exponential tail of 5 to
+60 µs, and in a third of them senders that return early.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from samples.generators.paddle import TIMING, Job, write_logs
 from samples.generators.pipeline import US, Block
 from tests.support.clock_runs import Clocks, Run, make
 from trace_export.clocks import bounds, fit, observations, solve, split_hosts, uncertainty
+from trace_export.clocks.align import align
 from trace_export.clocks.fit import ClockFit, fit_clocks
-from trace_export.model import HOSTS, Profile, conform
+from trace_export.model import HOSTS, Declared, Profile, conform
 from trace_export.pipeline import message_search, messages
+from trace_export.pipeline.interpret import interpret
 
 Row = dict[str, Any]
 
@@ -277,9 +280,40 @@ def offsets(runs: int) -> list[Row]:
     return rows
 
 
+def clock_steps(runs: int) -> list[Row]:
+    """Clocks that are set: is the step found, of the right host, and if not, is it below what is said not to show?"""
+    draw = random.Random(7)
+    found: list[str] = []
+    for seed in range(runs):
+        stages, replicas = draw.randint(2, 8), draw.randint(1, 2)
+        host, size = (
+            f"host{draw.randrange(stages * replicas):02d}",
+            draw.choice([-1, 1]) * draw.choice([300, 1000, 5000]),
+        )
+        clocks = Clocks(
+            seed=seed, stages=stages, replicas=replicas, microbatches=draw.randint(2, 12), steps=draw.randint(2, 5),
+            eager=draw.choice([0.0, 0.0, 0.3]), cut_ms=draw.choice([0.0, 0.0, 0.0, 20.0, 60.0]),
+            over_stages=draw.random() < 0.3, drift_ppm=draw.uniform(0, 30), jitter_us=draw.uniform(5, 60),
+            set_us={host: (draw.uniform(0.3, 0.7), size)},
+        )  # fmt: skip
+        profile = interpret(make(clocks).profile, Declared())
+        done = align(profile)
+        aligned, notes = done.clocks, [note.text for note in done.notes if note.code == "clock-set"]
+        said = dict(aligned.select("host", "unseen_step_ns").iter_rows())[host]
+        none = align(interpret(make(replace(clocks, set_us={})).profile, Declared())).clocks["steps"].null_count()
+        found.append(
+            "found" if len(notes) == 1 and f"clock of {host}:" in notes[0]
+            else "found, of either of two hosts" if len(notes) == 1 and host in notes[0].partition(":")[0]
+            else "of another host, or of several" if notes
+            else "said not to show" if said is None or said >= 1e3 * abs(size) else "not said"
+        )  # fmt: skip
+        found += [] if none == len(aligned) else ["found where there is none"]
+    return [{"runs": runs} | {what: found.count(what) for what in sorted(set(found))}]
+
+
 EXPERIMENTS: dict[str, Callable[[int], list[Row]]] = {
     "uncertainty": within_sd, "blocks": blocks_alone, "start": first_round, "asymmetry": asymmetry,
-    "tolerances": tolerances, "offsets": offsets,
+    "tolerances": tolerances, "offsets": offsets, "steps": clock_steps,
 }  # fmt: skip
 
 

@@ -40,6 +40,7 @@ class ClockRow(TypedDict):
     reference_ns: Time | None
     sd_ns: MeanNs | None
     bound_ns: MeanNs | None
+    unseen_step_ns: MeanNs | None
     messages: int | None
     collectives: int | None
     steps: list[ClockStepRow] | None

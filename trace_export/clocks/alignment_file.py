@@ -73,6 +73,7 @@ def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:
         "user_offset_ns": row["user_offset_ns"],
         "sd_us": _us(row["sd_ns"]),
         "bound_us": _us(row["bound_ns"]),
+        "unseen_step_us": _us(row["unseen_step_ns"]),
         "messages": row["messages"],
         "collectives": row["collectives"],
         **({"steps": row["steps"]} if row["steps"] else {}),
@@ -119,7 +120,7 @@ def _clock(path: Path, host: str, entry: dict[str, Any], t0: int) -> dict[str, A
         "drift": float(drift),
         "reference_ns": reference,
     }
-    for name in ("sd", "bound"):
+    for name in ("sd", "bound", "unseen_step"):
         if (value := entry.get(f"{name}_us")) is not None:
             clock[f"{name}_ns"] = _deviation(path, named(f"{name}_us"), value)
     for name in ("messages", "collectives"):

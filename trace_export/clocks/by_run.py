@@ -54,7 +54,7 @@ def _of_all(runs: Sequence[Profile], clocks: Sequence[pl.DataFrame]) -> pl.DataF
                 rows[host] = clock | {
                     **{name: before[name] for name in CLOCK},
                     "steps": [*(before["steps"] or []), *later],
-                    **{name: _largest(before[name], clock[name]) for name in ("sd_ns", "bound_ns")},
+                    **{name: _largest(before[name], clock[name]) for name in ("sd_ns", "bound_ns", "unseen_step_ns")},
                     **{name: before[name] + clock[name] for name in ("messages", "collectives")},
                 }
             if last is not None:

@@ -23,10 +23,8 @@ from trace_export.tolerances import BLOCKS_NS, SAME_CLOCK_NS
 
 RATE = 60e-6
 """The rates of two sound clocks differ by less: twice the largest difference that Huygens measured (NSDI '18)."""
-FEW, ENOUGH = 2, 4
-"""So many messages after a step must contradict those before it, and so many on both sides together: one may have been
-paired wrongly. Of 60 simulated runs with 2 to 16 hosts, of which a clock was set by 0.3 to 5 ms, steps were found in
-47, always of the right host, and none in the same runs without one; what was missed has eager sends or cut windows."""
+FEW = 2
+"""So many messages on either side of a step must contradict each other: one may have been paired wrongly."""
 NEAR = 64
 """So many messages around a step show what θ is before and after it."""
 MOST = 16
@@ -36,22 +34,26 @@ ALIKE = 0.3
 
 CLOCK_STEPS: Schema = {
     "host": TEXT, "from_ns": TIME, "after_ns": TIME, "until_ns": TIME, "step_ns": TIME, "against": TEXT,
-    "between": pl.Boolean(),
+    "between": pl.Boolean(), "either": pl.Boolean(),
 }  # fmt: skip
 """A step of a host's clock: it took place between `after_ns` and `until_ns`; from `from_ns` on it shows `step_ns` more.
 All times are of that clock. `against`: the host that it is seen against. `between`: whether the host has a time in
-between, which may be on either side."""
+between, which may be on either side. `either`: nothing tells whose clock of the two was set; that of `against` would
+have been by the opposite."""
 
 
 @dataclass(frozen=True)
 class _Jump:
-    """θ of hosts `i` and `j` grows by `size` µs, between the times `after` and `until` (µs) of each of their clocks."""
+    """θ of hosts `i` and `j` grows by `size` µs: surely between the times `earliest` and `latest` (µs) of each of their
+    clocks, most likely between `after` and `until`."""
 
     i: int
     j: int
     size: float
     after: tuple[float, float]
     until: tuple[float, float]
+    earliest: tuple[float, float]
+    latest: tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class _Bounds:
     ends: Floats
     slack: float
 
-    def part(self, rows: slice) -> _Bounds:
+    def part(self, rows: slice | Ints) -> _Bounds:
         return replace(
             self, at=(self.at[0][rows], self.at[1][rows]), most=self.most[rows], least=self.least[rows],
             ends=self.ends[rows],
@@ -76,9 +78,8 @@ def find_steps(known: Observations, profile: Profile) -> pl.DataFrame:
     """The steps (`CLOCK_STEPS`) of the clocks of `known`, the observations of `profile`, sorted by host and time."""
     pairs = _pairs(known)
     jumps = [jump for pair, rows in pairs.items() for jump in _jumps(known, pair, rows)]
-    links = np.bincount(np.array(list(pairs), np.int64).reshape(-1), minlength=len(known.hosts))
     rows = []
-    for host, of_host in _by_host(jumps, links):
+    for host, of_host, either in _by_host(known, jumps):
         side = [0 if jump.i == host else 1 for jump in of_host]
         after = max(jump.after[at] for jump, at in zip(of_host, side, strict=True))
         until = min(jump.until[at] for jump, at in zip(of_host, side, strict=True))
@@ -87,7 +88,7 @@ def find_steps(known: Observations, profile: Profile) -> pl.DataFrame:
         other = of_host[0].i + of_host[0].j - host
         since, between = _idle(profile, known.hosts[host], *times)
         moved = round(1e3 * float(np.median(sizes)))
-        rows.append((known.hosts[host], since, *times, moved, known.hosts[other], between))
+        rows.append((known.hosts[host], since, *times, moved, known.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
 
 
@@ -137,41 +138,81 @@ def _jumps(known: Observations, pair: tuple[int, int], directed: tuple[int, int]
         if first is None:
             return
         if (found := _jump(rest, first)) is None:  # that message is the odd one
-            start += first + 1
+            bounds = bounds.part(np.delete(np.arange(len(bounds.most)), start + first))
             continue
-        before, after, split = found
+        before, after, last, split = found
         size = _middle(after) - _middle(before)
         one, other = rest.at
-        yield _Jump(*pair, size, (one[split - 1], other[split - 1]), (one[split], other[split]))
+        yield _Jump(*pair, size, *((float(one[row]), float(other[row])) for row in (split - 1, split, last, first)))
         start += split
 
 
-def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int] | None:
-    """What is known before and after a jump of θ that the row `first` shows, and the row with which the time after it
-    begins; None where too few messages say so."""
+def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | None:
+    """What is known before and after a jump of θ that the row `first` shows, the last row that is surely before it, and
+    the row with which the time after it begins; None where too few messages say so."""
     following = bounds.part(slice(first, None))
     length = _first_contradiction(following) or len(following.most)
-    before, after = bounds.part(slice(max(0, first - NEAR), first)), following.part(slice(0, min(length, NEAR)))
-    drift = RATE * np.abs(before.at[0] - after.at[0][0])
-    rises = after.least[0] > before.most.min()
-    wrong = (before.most + drift < after.least[0]) if rises else (before.least - drift > after.most[0])
-    right = (after.least > before.most.min()) if rises else (after.most < before.least.max())
-    enough = min(wrong.sum(), right.sum()) >= FEW and wrong.sum() + right.sum() >= ENOUGH
-    if not enough or not np.isfinite([_middle(before), _middle(after)]).all():
+    before, after = bounds.part(slice(0, first)), following.part(slice(0, length))
+    most, least = _before(bounds)
+    drift = RATE * bounds.at[0]
+    rises = bounds.least[first] > most[first] + drift[first]
+    ahead, behind = drift[first:][:length], drift[:first]
+    right = (after.least - ahead > most[first]) if rises else (after.most + ahead < least[first])
+    if right.sum() < FEW:
         return None
-    last = first - len(wrong) + int(np.flatnonzero(wrong)[-1])
-    return before, after, _split(bounds, before, after, last, first)
+    wrong = (
+        before.most - behind < after.least[0] - ahead[0] if rises else before.least + behind > after.most[0] + ahead[0]
+    )
+    before, after = before.part(slice(-NEAR, None)), after.part(slice(0, NEAR))
+    if not np.isfinite([_middle(before), _middle(after)]).all():
+        return None
+    last = int(np.flatnonzero(wrong)[-1])
+    return before, after, last, _split(bounds, before, after, last, first)
 
 
 def _first_contradiction(bounds: _Bounds) -> int | None:
-    """The first row that says of θ what no row before it allows."""
-    drift = RATE * bounds.at[0]
-    most, least = (np.append(edge, values)[:-1] for edge, values in ((np.inf, bounds.most), (-np.inf, bounds.least)))
-    before = np.append(0.0, drift)[:-1]
-    rises = bounds.least - drift - np.minimum.accumulate(most - before)
-    falls = np.maximum.accumulate(least + before) - (bounds.most + drift)
-    found = np.flatnonzero(np.maximum(rises, falls) > bounds.slack)
+    """The first row that says of θ what `FEW` rows before it do not allow."""
+    drift, (most, least) = RATE * bounds.at[0], _before(bounds)
+    contradicts = np.maximum(bounds.least - drift - most, least - (bounds.most + drift))
+    found = np.flatnonzero(contradicts > bounds.slack)
     return int(found[0]) if len(found) else None
+
+
+def _before(bounds: _Bounds) -> tuple[Floats, Floats]:
+    """What all but the tightest of the rows before each row allow of θ at the time 0, whatever the rates: the most and
+    the least."""
+    drift = RATE * bounds.at[0]
+    most, least = _second_least(bounds.most - drift), -_second_least(-(bounds.least + drift))
+    return np.append(np.inf, most)[:-1], np.append(-np.inf, least)[:-1]
+
+
+def _second_least(values: Floats) -> Floats:
+    """The second smallest of the values up to each."""
+    least = np.append(np.inf, np.minimum.accumulate(values))[:-1]
+    return np.asarray(np.minimum.accumulate(np.maximum(values, least)))
+
+
+def unseen(known: Observations) -> Floats:
+    """How much (µs) the clock of each host could have been set in the middle half of the time in which it exchanges
+    messages without any pair of hosts showing it; nan where it exchanges none both ways.
+
+    Of a rise between two rows the `FEW` tightest bounds on either side say nothing as long as it is smaller than their
+    distance, and of a fall likewise.
+    """
+    least = np.full(len(known.hosts), np.nan)
+    for pair, directed in _pairs(known).items():
+        bounds = _bounds(known, directed, np.zeros((0, 2)))
+        time = bounds.at[0]
+        drift, (most, low) = RATE * time, _before(bounds)
+        after_least = -_second_least(-(bounds.least - drift)[::-1])[::-1]
+        after_most = _second_least((bounds.most + drift)[::-1])[::-1]
+        first, last = np.quantile(time[[0, -1]], [0.25, 0.75])
+        inside = (time >= first) & (time <= last)
+        inside |= np.arange(len(time)) == np.searchsorted(time, last)
+        room = np.maximum(most - after_least, after_most - low)[np.minimum(np.flatnonzero(inside), len(time) - 1)]
+        host = list(pair)
+        least[host] = np.fmin(least[host], room.max() + bounds.slack)
+    return np.where(np.isfinite(least), least, np.nan)
 
 
 def _middle(bounds: _Bounds) -> float:
@@ -190,29 +231,63 @@ def _split(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int, first: i
     return last + 1 + int(np.argmin(late[0] + late[1][-1] - late[1]))
 
 
-def _by_host(jumps: Sequence[_Jump], links: Ints) -> Iterator[tuple[int, list[_Jump]]]:
-    """The jumps that one step of a host explains. It is the host with a jump in the largest part of its pairs; of two
-    that nothing distinguishes the later one."""
+def _by_host(known: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int, list[_Jump], bool]]:
+    """The jumps that one step of a host explains, and whether nothing tells that host from the other one of its first
+    jump: then it is the later one."""
     left = list(jumps)
     while left:
-        shared = {host: _same_step(left, host) for host in sorted({h for jump in left for h in (jump.i, jump.j)})}
-        host = max(shared, key=lambda h: (len(shared[h]) / links[h], len(shared[h]), h))
-        yield host, shared[host]
-        left = [jump for jump in left if jump not in shared[host]]
+        first = min(left, key=lambda jump: jump.after[0])
+        seen_by = [_share(known, first, side) for side in (0, 1)]
+        side = int(seen_by[1] >= seen_by[0])
+        explained = _same_step(left, first, side)
+        yield (first.i, first.j)[side], explained, seen_by[0] == seen_by[1]
+        left = [jump for jump in left if jump not in explained]
 
 
-def _same_step(jumps: Sequence[_Jump], host: int) -> list[_Jump]:
-    """The first jump that `host` has, and those of its other pairs at the same time and of the same size."""
+def _share(known: Observations, jump: _Jump, side: int) -> float:
+    """In which share of what the host on a `side` of a jump has in common with others its clock seems to have been set:
+    the messages with each host, and the collectives. There the median delay moves by about as much."""
+    host, size, at = (jump.i, jump.j)[side], jump.size if side else -jump.size, jump.after[side]
+    moved: dict[int, list[float]] = {}
+    for way, own, other, time in (
+        (1, known.target, known.source, known.received), (-1, known.source, known.target, known.sent)
+    ):  # fmt: skip
+        for pair in np.flatnonzero(own == host).tolist():
+            rows = np.flatnonzero(known.pair == pair)
+            moved.setdefault(int(other[pair]), []).append(
+                way * _change(time[rows], (known.received - known.sent)[rows], at)
+            )
+    here = np.flatnonzero(known.member == host)
+    if len(here):
+        count = np.bincount(known.event)
+        others = (np.bincount(known.event, known.left)[known.event[here]] - known.left[here]) / (
+            count[known.event[here]] - 1
+        )
+        moved[-1] = [_change(known.left[here], known.left[here] - others, at)]
+    means = [float(np.mean(changes)) for changes in moved.values()]
+    votes = [abs(change - size) < abs(change) for change in means if np.isfinite(change)]
+    return sum(votes) / len(votes) if votes else 0.0
+
+
+def _change(time: Floats, values: Floats, at: float) -> float:
+    """By how much the median of the values near the time `at` changes there; nan where one side has none."""
+    order = np.argsort(time, kind="stable")
+    time, values = time[order], values[order]
+    split = int(np.searchsorted(time, at, "right"))
+    before, after = values[max(0, split - NEAR) : split], values[split : split + NEAR]
+    return float(np.median(after) - np.median(before)) if len(before) and len(after) else float("nan")
+
+
+def _same_step(jumps: Sequence[_Jump], first: _Jump, side: int) -> list[_Jump]:
+    """The jumps of the host on a `side` of the `first` one that may have the same time and are of the same size."""
+    host, size = (first.i, first.j)[side], first.size if side else -first.size
     of_host = [
-        (jump, side, jump.size if side else -jump.size)
-        for jump in jumps for side, h in enumerate((jump.i, jump.j)) if h == host
+        (jump, at, jump.size if at else -jump.size)
+        for jump in jumps for at, h in enumerate((jump.i, jump.j)) if h == host
     ]  # fmt: skip
-    if not of_host:
-        return []
-    first, at, size = min(of_host, key=lambda each: each[0].after[each[1]])
     return [
-        jump for jump, side, other in of_host
-        if jump.after[side] <= first.until[at] and first.after[at] <= jump.until[side]
+        jump for jump, at, other in of_host
+        if jump.earliest[at] <= first.latest[side] and first.earliest[side] <= jump.latest[at]
         and abs(other - size) <= ALIKE * abs(size)
     ]  # fmt: skip
 

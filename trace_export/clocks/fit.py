@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.clocks import apply, bounds, fit_tables, solve
-from trace_export.clocks.clock_steps import CLOCK_STEPS
+from trace_export.clocks.clock_steps import CLOCK_STEPS, unseen
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
 from trace_export.clocks.problem import ClockSettings, Problem
@@ -136,7 +136,9 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], 
     variation = drift_variation(known, solution)
     sd = np.minimum(np.sqrt(certainty.mid**2 + certainty.drift**2 / 12 + variation**2), bound)
     return ClockFit(
-        clocks=fit_tables.clocks(known, solution, component, sd, bound, still=still, wall=wall, steps=steps),
+        clocks=fit_tables.clocks(
+            known, solution, component, sd, bound, unseen(known), still=still, wall=wall, steps=steps
+        ),
         pairs=fit_tables.pairs(known, solution, settings.tau),
         holdout_ns=certainty.holdout * 1e3,
         drift_variation_ns=variation * 1e3,

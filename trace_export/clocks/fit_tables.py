@@ -18,7 +18,7 @@ PAIRS = {
 """How well the two hosts of a pair fit: messages in each direction, the fitted latency, quantiles of the residuals, and
 by how much the pair alone would move its two hosts against each other (about 0 where nothing else connects them)."""
 
-WORST, SUMMED = ["sd_ns", "bound_ns"], ["messages", "collectives"]
+WORST, SUMMED = ["sd_ns", "bound_ns", "unseen_step_ns"], ["messages", "collectives"]
 """What is said of the parts of a clock that was set: the largest of these, the sum of those."""
 
 
@@ -28,6 +28,7 @@ def clocks(
     component: Ints,
     sd: Floats,
     bound: Floats,
+    unseen: Floats,
     *,
     still: bool,
     wall: NDArray[np.bool_],
@@ -72,11 +73,12 @@ def clocks(
             "reference_ns": np.where(known.observed, known.base_ns, 0),
             "sd_ns": np.where(known.observed, sd * 1e3, np.nan),
             "bound_ns": np.where(known.observed & np.isfinite(bound), bound * 1e3, np.nan),
+            "unseen_step_ns": unseen * 1e3,
             "messages": np.bincount(known.source, per_pair, hosts) + np.bincount(known.target, per_pair, hosts),
             "collectives": np.bincount(known.member, minlength=hosts),
         }
     )
-    frame = frame.with_columns(pl.col("sd_ns", "bound_ns").fill_nan(None))
+    frame = frame.with_columns(pl.col(WORST).fill_nan(None))
     return conform(frame if steps.is_empty() else _by_host(frame, steps), CLOCKS)
 
 

@@ -74,7 +74,7 @@ def _on_fit(fit: ClockFit) -> list[Note]:
         notes.append(Note("clock-holdout", "detail", text))
     for step in fit.steps.iter_rows(named=True):
         after, until = (utc(step[name]) for name in ("after_ns", "until_ns"))
-        other = f" (or that of {step['against']} by the opposite)" * (len(set(fit.clocks["host"])) == 2)
+        other = f" (or that of {step['against']} by the opposite)" * step["either"]
         text = f"clock of {step['host']}{other}: was set by {duration(step['step_ns'], sign=True)} between {after}"
         text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"
         notes.append(Note("clock-set", "warning", f"{text}, and times between may be wrong by as much"))

@@ -254,21 +254,19 @@ def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
         .first()
         .join(as_they_are.select(*MEMBER, rival="scatter"), on=MEMBER, how="left")
     )
-    clear = pl.col("scatter") * CLEARLY < pl.col("rival")
-    alone = pl.col("rival").is_null() & (pl.col("scatter") < COLLECTIVE_ENDS_NS)
+    clear = (pl.col("scatter") * CLEARLY < pl.col("rival")).fill_null(True) & (pl.col("scatter") < COLLECTIVE_ENDS_NS)
     return (
         counts.select(MEMBER)
-        .join(best.filter(clear | alone).select(*MEMBER, "offset"), on=MEMBER, how="left")
+        .join(best.filter(clear).select(*MEMBER, "offset"), on=MEMBER, how="left")
         .with_columns(pl.col("offset").fill_null(0))
     )
 
 
 def _scatter(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.DataFrame:
-    """How much the ends of each member scatter against those of `reference`: the distance of the quartiles, in ns.
+    """How much the ends of each member scatter against those of `reference`: the median change from one collective to
+    the next, in ns.
 
-    The clocks' difference, which is the same for all, does not matter.
+    The clocks' difference does not matter, nor that one of them was set between two collectives.
     """
-    end = pl.col("end_ns_right") - pl.col("end_ns")
-    end = end - end.min()
-    gap = end.quantile(0.75, "higher") - end.quantile(0.25, "lower")
-    return paired(reference, rows, offset, on=MEMBER[:2], by=MEMBER, scatter=pl.when(pl.len() >= 2).then(gap))
+    change = (pl.col("end_ns_right") - pl.col("end_ns")).sort_by("at").diff().abs().quantile(0.5, "higher")
+    return paired(reference, rows, offset, on=MEMBER[:2], by=MEMBER, scatter=change)
