@@ -214,6 +214,27 @@ def drawn_nested(seed: int) -> tuple[Job, str, list[Case]]:
             return both, form, cases
 
 
+def drawn_hidden(seed: int) -> Case:
+    """A slow rank in one replica and a slow rank or link in another, which wait for each other at the end of a step:
+    without one of them it gains little. The case is that of both, `place` all of their ranks."""
+    draw = random.Random(seed)
+    while True:
+        form = draw.choice(("nsys", "kineto"))
+        sound = _fits(replace(sound_job(draw), replicas=3, stages=4, tensor=1, jitter=0.01), form)
+        (first, at_first), (second, at_second) = (
+            slow_rank(sound, draw),
+            draw.choice((slow_rank, slow_link))(sound, draw),
+        )
+        ranks = [at_first["rank"], *(at_second.get(name) for name in ("rank", "src_rank", "dst_rank"))]
+        ranks = sorted(rank for rank in ranks if rank is not None)
+        fields = {name: {**first.get(name, {}), **second.get(name, {})} for name in {*first, *second}}
+        case = Case("hidden", form, replace(sound, **fields), sound, {"ranks": ranks})
+        alone = [simulate(case.job).step_ns - simulate(replace(sound, **one)).step_ns for one in (first, second)]
+        apart = len({sound.place(rank)[0] for rank in (ranks[0], ranks[-1])}) == 2
+        if apart and case.gain_ns >= max(sum(alone), 0) + LEAST * simulate(case.job).step_ns:
+            return case
+
+
 def drawn_two(seed: int) -> tuple[Job, list[Case]]:
     """A job with a slow rank and a slow link elsewhere in its replica, and each of both as a case of its own. In
     different replicas the slower one would hide the other."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.verdicts.cases import PLANTED, drawn, drawn_nested, drawn_two
+from tests.verdicts.cases import PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 2, 16
@@ -57,3 +57,13 @@ def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Pat
         said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
         assert said, f"{case.name} at {case.place} is not named"
         assert said[0] == pytest.approx(case.gain_ns, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+def test_causes_that_hide_one_another_are_named_together(seed: int, tmp_path: Path) -> None:
+    """With the gain of the same run without both."""
+    case = drawn_hidden(seed)
+    named = causes(report(tmp_path, case.job, case.form))
+    said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
+    assert said, f"ranks {case.place['ranks']} are not named together"
+    assert said[0] == pytest.approx(case.gain_ns, rel=0.1)

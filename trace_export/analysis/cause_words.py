@@ -126,6 +126,7 @@ _TITLES: dict[str, Callable[[Row], str]] = {
     "unequal-microbatches": lambda row: "The micro-batches are of unequal length",
     "long-pause": lambda row: "Between the steps all ranks pause",
     "long-optimizer": lambda row: "The optimizer is long",
+    "hidden-causes": lambda row: f"Several causes on {ranks_text(row['ranks'])} hide one another",
 }  # fmt: skip
 """The subject of a sentence, by code."""
 
@@ -146,6 +147,8 @@ def _how(row: Row) -> str:
     """How much slower or later."""
     if row["code"] == "unequal-microbatches":
         return f"forward and backward of one are long together, a long one takes {row['ratio']:.2f} × the usual time"
+    if row["code"] == "hidden-causes":
+        return "without one of them, the others hold the step as long"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         return f"no block starts for {late} although nothing is missing that was recorded (data loading, checkpoints)"
@@ -164,7 +167,13 @@ def _gain(row: Row) -> str:
     """What a step would take without it."""
     if row["gain_ns"] is None:
         return "what a step would take without it cannot be said"
-    then = {"slow": "as fast as those", "late": "without that", "data": "without that", "unequal": "with equal ones"}
+    then = {
+        "slow": "as fast as those",
+        "late": "without that",
+        "data": "without that",
+        "unequal": "with equal ones",
+        "hidden": "without all of them",
+    }
     how = then.get(row["code"].split("-")[0], "without it")
     return f"{how}, a step would be {duration(row['gain_ns'])} ({row['gain']:.1%}) shorter, ± {row['band']:.0%} of that"
 
@@ -239,5 +248,6 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
     ),
     "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
+    "hidden-causes": lambda row: f"mend all of them; to see the blocks and transfers: {_draw(row, 'comm')}",
 }  # fmt: skip
 """What to do next, by code."""

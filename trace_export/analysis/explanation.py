@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
+from trace_export.analysis.hidden import hidden
 from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
 from trace_export.steps.graph import Floats, Graph, Ints
@@ -109,7 +110,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {}, [])
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {}, [], {})
         return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
     named = _scenarios(typical, apart)
     measured = float(replay.means([(typical.length, typical.delay)])[0])
@@ -126,8 +127,13 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     path = CriticalPath(graph, replay.windows)
     partial = bool((graph.blind & graph.counted).any())  # ranks that were not read may work in the pause
     long = {"long-pause": (0.0 if partial else _pause(levels), True), "long-optimizer": (_optimizer(path), False)}
+    behind: dict[int, float] = {}
+    if (together := hidden(found, [gain for gain, _ in gains], typical, replay, measured)) is not None:
+        joint, gain, parts = together
+        behind = {len(found): max(gains[n][0] for n in parts)}
+        found, gains = [*found, joint], [*gains, (gain, None)]
     seen = [_seen(graph, replay.windows, each) for each in found]
-    causes = _causes(found, gains, measured, trust, long, seen)
+    causes = _causes(found, gains, measured, trust, long, seen, behind)
     return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
 
 
@@ -224,9 +230,11 @@ def _causes(
     trust: Trust | None,
     long: Mapping[str, tuple[float, bool]],
     seen: Sequence[tuple[int | None, int | None]],
+    behind: Mapping[int, float],
 ) -> pl.DataFrame:
     """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, and whether a step
-    could do without. `seen`: the run and step that each costs most."""
+    could do without. `seen`: the run and step that each costs most. `behind`: of causes that hide one another the gain
+    of the one that alone gains most; where that is worth a row, it comes before."""
     rows: list[dict[str, object]] = []
     for code, (lasts, spare) in long.items():
         if lasts > LONG[code] * measured:
@@ -237,15 +245,17 @@ def _causes(
                     "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
                 }
             )  # fmt: skip
-    for each, (gain, even), (run, step) in zip(found, gains, seen, strict=True):
+    for n, (each, (gain, even), (run, step)) in enumerate(zip(found, gains, seen, strict=True)):
         known = trust is not None and trust.gains
         if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
+        first = behind.get(n, 0.0)
         rows.append(
             {
                 **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,
-                "ratio": None if each.late else 1 + each.excess, "late_ns": each.excess if each.late else None,
-                "order": -gain, "gain_ns": gain if known else None, "gain": gain / measured if known else None,
+                "ratio": 1 + each.excess if each.excess and not each.late else None,
+                "late_ns": each.excess if each.late else None, "order": 1 - first if first >= SAID * measured else -gain,
+                "gain_ns": gain if known else None, "gain": gain / measured if known else None,
                 "even_ns": even if known else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
                 "sentence": gain >= SAID * measured or not known, "run": run, "step": step,
             }

@@ -1,0 +1,79 @@
+"""Causes that hide one another: each alone gains little, for without it the others hold the step as long.
+
+Two slow ranks of different replicas, say, that wait for each other at the end of a step: only without both is it
+shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from trace_export.analysis.causes import Candidate
+from trace_export.analysis.typical import Typical
+from trace_export.steps.replay import Replay, Scenario
+
+MORE = 0.01
+"""Causes hide one another that together gain more than each by itself by this share of a step."""
+BLOCKS = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
+
+
+def hidden(
+    found: Sequence[Candidate], gains: Sequence[float], typical: Typical, replay: Replay, step_ns: float
+) -> tuple[Candidate, float, list[int]] | None:
+    """What hides one another among the causes that were `found`, as one cause, its gain, and the numbers of its parts;
+    None where nothing does. `gains`: of each alone."""
+    placed = [n for n, each in enumerate(found) if each.place["ranks"]]
+    least = MORE * step_ns
+    if len(placed) < 2 or _gain([found[n] for n in placed], typical, replay) < sum(gains[n] for n in placed) + least:
+        return None
+    alone = [_scenario(typical, [found[m] for m in placed if m != n], [found[n]]) for n in placed]
+    lengths = replay.means([_scenario(typical, [found[n] for n in placed], []), *alone])
+    parts = [n for n, left in zip(placed, lengths[1:], strict=True) if left - lengths[0] >= gains[n] + least]
+    if len(parts) < 2:
+        return None
+    gain = _gain([found[n] for n in parts], typical, replay)
+    return (
+        (_joint(typical, [found[n] for n in parts]), gain, parts)
+        if gain >= sum(gains[n] for n in parts) + least
+        else None
+    )
+
+
+def _gain(causes: Sequence[Candidate], typical: Typical, replay: Replay) -> float:
+    with_, without = replay.means([_scenario(typical, [], causes), _scenario(typical, causes, [])])
+    return float(with_ - without)
+
+
+def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candidate]) -> Scenario:
+    """A step without the causes that are `gone`, and of late starts only with those that are `left`."""
+    length, delay = typical.length.copy(), typical.usual_delay.copy()
+    for each in gone:
+        if not each.late:
+            length[each.members] *= each.without[0][each.members] / np.maximum(typical.length[each.members], 1.0)
+    for each in left:
+        if each.late:
+            delay[each.members] = typical.delay[each.members]
+    return length, delay
+
+
+def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
+    """The parts as one cause, with the places that they share."""
+    blocks = all(each.code in BLOCKS for each in parts)
+    shared = {
+        name: parts[0].place.get(name)
+        for name in ("stage", "replica")
+        if len({each.place.get(name) for each in parts}) == 1
+    }
+    joined = {
+        name: sorted({one for each in parts for one in each.place[name]})  # type: ignore[attr-defined]
+        for name in ("ranks", "hosts")
+    }
+    sigmas = [each.sigmas for each in parts if each.sigmas is not None]
+    return Candidate(
+        "slow-rank" if blocks else "hidden-causes", {**shared, **joined},
+        float(np.mean([each.excess for each in parts])) if blocks else 0.0, min(sigmas, default=None),
+        _scenario(typical, [], parts), _scenario(typical, parts, []),
+        np.unique(np.concatenate([each.members for each in parts])),
+    )  # fmt: skip
