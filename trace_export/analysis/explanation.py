@@ -249,12 +249,13 @@ def _causes(
         known = trust is not None and trust.gains
         if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
-        first = behind.get(n, 0.0)
+        before = behind.get(n, 0.0)
+        order = 1 - before if before >= SAID * measured else -gain
         rows.append(
             {
                 **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,
                 "ratio": 1 + each.excess if each.excess and not each.late else None,
-                "late_ns": each.excess if each.late else None, "order": 1 - first if first >= SAID * measured else -gain,
+                "late_ns": each.excess if each.late else None, "order": order,
                 "gain_ns": gain if known else None, "gain": gain / measured if known else None,
                 "even_ns": even if known else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
                 "sentence": gain >= SAID * measured or not known, "run": run, "step": step,
