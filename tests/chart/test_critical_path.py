@@ -11,7 +11,8 @@ import pytest
 from samples.generators.operation_table import Job, usual
 from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.chart.critical_path import COLOUR, TRACK
+from trace_export.chart.colours import SEEDS
+from trace_export.chart.critical_path import TRACK
 from trace_export.workflow.options import write_options
 from trace_export.workflow.render import draw
 
@@ -24,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return load(folder).align()
 
 
-def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
+def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() -> None:
     run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
     path = run.critical_path()
     options = replace(write_options(None, None, tracks="rank"), explanation=run.explain())
@@ -32,7 +33,11 @@ def test_the_path_is_a_track_and_its_blocks_have_a_colour() -> None:
     (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
     slices = chart.main.slices.filter(pl.col("track") == track.id)
     assert (slices["end_ns"] - slices["start_ns"]).sum() == path.steps["length_ns"].sum()
-    coloured = chart.main.slices.filter(pl.col("seed") == COLOUR)
+    works = slices.filter(pl.col("part") == "work")
+    assert works.height == slices["kind"].count()
+    assert dict(works.select("kind", "seed").unique().rows()) == {kind: SEEDS[kind] for kind in ("F", "B")}
+    coloured = chart.main.slices.filter(pl.col("category") == "block", pl.col("critical") == "yes")
+    assert all(seed == SEEDS[kind] for kind, seed in coloured.select("kind", "seed").rows())
     assert coloured.height == path.parts.filter(pl.col("id").is_not_null())["id"].n_unique()
     assert set(coloured["slack ms"]) == {0}
     assert set(coloured["critical"]) == {"yes"}

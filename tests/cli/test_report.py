@@ -13,6 +13,7 @@ import pytest
 
 import trace_export
 from tests.conftest import Cli
+from trace_export.chart.colours import DIFFERENT
 from trace_export.errors import SourceError
 from trace_export.model import SPANS
 from trace_export.schedules.schedule import schedule
@@ -162,6 +163,19 @@ def test_a_picture_of_two_runs_has_the_bubble_of_each(run_cli: Cli, tables: tupl
     assert both == {f"{row} (a.parquet)": share for row, share in alone[0].items()} | {
         f"{row.partition(' ·')[0]} (b.csv)": share for row, share in alone[1].items()
     }
+
+
+def test_a_picture_of_two_runs_marks_what_differs(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
+    """All backwards of the second run are a quarter longer; its rows lie on another ground."""
+    made = run_cli("compare", *tables, "--format", "svg", "--out", tmp_path / "picture.svg")
+    assert made.returncode == 0, made.stderr
+    text = (tmp_path / "picture.svg").read_text()
+    assert text.count('class="idle other"') == 4
+    marks = {fill: re.findall(rf'<path fill="{fill}" d="([^"]*)"', text) for fill in DIFFERENT.values()}
+    assert [path.count("M") for path in marks[DIFFERENT[1]]] == [4 * 8]
+    assert marks[DIFFERENT[-1]] == []
+    assert "longer than in the first run by more than 10%" in text
+    assert float(re.findall(r'<svg [^>]*width="([\d.]+)"', text)[0]) <= 1600
 
 
 def test_a_run_is_not_compared_with_itself(run_cli: Cli, tables: tuple[Path, Path]) -> None:

@@ -26,6 +26,18 @@ FILLS = {
 and white keeps."""
 
 GRAYS = {"F": "#dedede", "B": "#b0b0b0", "W": "#969696", "FB": "#c6c6c6", "OPT": "#ececec", "": "#e4e4e4"}
+IDLE_GRAYS = {
+    "warm-up": "#f4f4f4",
+    "waiting for forward": "#d4d4d4",
+    "waiting for backward": "#e2e2e2",
+    "exposed transfer": "#a9a9a9",
+    "exposed collective": "#b8b8b8",
+    "waiting for other ranks": "#c6c6c6",
+    "late start": "#8f8f8f",
+    "optimizer tail": "#ebebeb",
+    "cool-down": "#dadada",
+}
+"""Of idle stretches in a print in black and white, where a still picture hatches each cause in its way as well."""
 COLORBLIND = {
     "F": "#9ad1f5",
     "B": "#e8873a",
@@ -51,6 +63,9 @@ IDLE_FILLS = {
 }
 """Fill of an idle stretch by its cause; `IDLE` for any other. Dark text on all fills here has a contrast of at least
 7 : 1 (WCAG AAA)."""
+
+DIFFERENT = {1: "#c62828", -1: "#1565c0"}
+"""The mark of a block that is longer (1) or shorter (-1) than the same block of another run."""
 
 TEXT = "#000000"
 """The text on a fill, on light and dark pages alike."""
@@ -107,7 +122,7 @@ def shade(kind: str, chunk: int, chunks: int, theme: Theme = "auto") -> str:
     the first is full, later ones are lighter."""
     white = 0.5 * chunk / (chunks - 1) if chunks > 1 else 0.0
     fills = {"grayscale": GRAYS, "colorblind": COLORBLIND}.get(theme, FILLS)
-    base = fills.get(kind) or (IDLE if theme == "grayscale" else IDLE_FILLS.get(kind, IDLE))
+    base = fills.get(kind) or (IDLE_GRAYS if theme == "grayscale" else IDLE_FILLS).get(kind, IDLE)
     full = (int(base[at : at + 2], 16) for at in (1, 3, 5))
     return "#" + "".join(f"{round(part + (255 - part) * white):02x}" for part in full)
 

@@ -1,4 +1,4 @@
-"""The critical path in the chart: a track whose slices are its parts, and its blocks in a colour of their own."""
+"""The critical path in the chart: a track whose slices are its parts, and marks on its blocks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from trace_export.chart.colours import SEEDS
 
 TRACK = "critical path"
 PARTS = ("sender_late", "receiver_late", "wire")
-COLOUR = "critical path"
-"""The correlation id of the blocks on it."""
+WAITS = {
+    "wire": "exposed transfer", "collective": "exposed collective", "delay": "late start", "pause": "late start",
+}  # fmt: skip
+"""What a part that is no work has in common with idle time: it has its colour."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,16 @@ def add_path(builder: Builder, path: PathOverlay, order: int) -> None:
     track = builder.track(TRACK, order, description="What each step waits for, from its start to its end")
     shown = slices.select(
         "start_ns", "end_ns", pl.coalesce(named, "part").alias("name"), pl.lit(TRACK).alias("category"),
-        seed.alias("seed"), "part", "step", "microbatch", "chunk", "stage", "rank", "from_rank", "from_stage",
+        seed.alias("seed"), pl.when(pl.col("part") == "work").then("kind").alias("kind"),
+        pl.col("part").replace_strict(WAITS, default=None, return_dtype=pl.String).alias("cause"),
+        "part", "step", "microbatch", "chunk", "stage", "rank", "from_rank", "from_stage",
     )  # fmt: skip
     builder.slices(shown, track)
 
 
 def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
-    """`blocks` (id, seed) with the argument "slack ms", those on the path with the argument "critical" and its colour,
-    those that an arrow of a recorded transfer leads to with who was late for it."""
+    """`blocks` (id) with the argument "slack ms", those on the path with the argument "critical", and those that an
+    arrow of a recorded transfer leads to with who was late for it."""
     on_path = path.parts.filter(pl.col("part") == "work").select("id", critical=pl.lit("yes")).unique("id")
     slack = path.slack.select("id", (pl.col("slack_ns") / 1e6).alias("slack ms"))
     joined = blocks.join(on_path, on="id", how="left", maintain_order="left")
@@ -58,6 +62,4 @@ def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
         parts = {f"{part.replace('_', ' ')} ms": pl.col(f"{part}_ns") / 1e6 for part in PARTS}
         inputs = path.inputs.select("id", pl.col("from_rank").alias("data from rank"), **parts)
         joined = joined.join(inputs, on="id", how="left", maintain_order="left")
-    return joined.with_columns(
-        seed=pl.when(pl.col("critical").is_not_null()).then(pl.lit(COLOUR)).otherwise(pl.col("seed").cast(pl.String))
-    )
+    return joined

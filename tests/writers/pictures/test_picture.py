@@ -18,7 +18,7 @@ from tests.support.browser import browser, opened, pixels, screenshot
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
-from trace_export.chart.colours import FILLS, IDLE_FILLS, TEXT, shade
+from trace_export.chart.colours import FILLS, IDLE_FILLS, IDLE_GRAYS, TEXT, shade
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import COLLECTIVES, Profile, conform
@@ -27,6 +27,7 @@ from trace_export.schedules.simulate import Costs, simulate
 from trace_export.selection import Numbers
 from trace_export.steps.idle import CAUSES
 from trace_export.writers.pictures import picture
+from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.pictures.svg import ticks_until, time_unit
 
 __all__ = ["browser"]
@@ -115,6 +116,69 @@ def test_bubbles_are_those_of_the_formula(tmp_path: Path) -> None:
     texts = texts_of(root)
     assert texts.count(f"{3 / (8 + 3):.1%}") == 4  # (p - 1) / (m + p - 1) on each of the stages
     assert "without the optimizer" in " ".join(texts)
+
+
+def test_the_heading_has_the_time_of_which_bubbles_are_shares(tmp_path: Path) -> None:
+    """An optimizer after the last backward is drawn, and is no part of either."""
+    profile = run_of("1f1b", 2, 4)
+    end = int(profile.spans["end_ns"].max())  # type: ignore[arg-type]
+    optimizer = profile.spans.unique("rank").with_columns(
+        start_ns=pl.lit(end, pl.Int64), end_ns=pl.lit(end + 3 * MS, pl.Int64), kind=pl.lit("OPT"),
+        microbatch=pl.lit(None, pl.Int32), id=pl.col("id") + profile.spans.height,
+    )  # fmt: skip
+    whole = concluded(replace(profile, spans=pl.concat([profile.spans, optimizer]).sort("start_ns")))
+    root = drawn(lay_out(whole), tmp_path, bubbles=Bubbles(whole).ranks)
+    assert f"step 0 · pipeline time {end / MS:g} ms" in texts_of(root)
+    assert f"{1 / (4 + 1):.1%}" in texts_of(root)  # (p - 1) / (m + p - 1)
+    assert texts_of(root).count("OPT") == 2
+
+
+@pytest.mark.parametrize("millimetres", range(60, 240, 20))
+def test_blocks_of_one_width_have_all_their_numbers_or_none(millimetres: int, tmp_path: Path) -> None:
+    """Numbers of one digit fit into narrower blocks than those of two."""
+    root = drawn(lay_out(run_of("1f1b", 2, 14)), tmp_path, style=FigureStyle(width_mm=millimetres))
+    numbers = [text.text for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")]
+    assert {numbers.count(str(n)) for n in range(14)} in ({0}, {2}, {4})
+
+
+def test_causes_of_idle_time_are_told_apart_in_grey(tmp_path: Path) -> None:
+    causes = list(IDLE_GRAYS)
+    assert set(IDLE_GRAYS) == set(IDLE_FILLS)
+    idle = pl.DataFrame(
+        {
+            "stage": [0] * len(causes), "start_ns": [MS * n for n in range(len(causes))],
+            "end_ns": [MS * (n + 1) for n in range(len(causes))], "name": causes, "cause": causes,
+            "category": ["bubble"] * len(causes), "step": [0] * len(causes),
+        },
+        schema_overrides={"stage": pl.Int32, "step": pl.Int32},
+    )  # fmt: skip
+    chart = lay_out(run_of("1f1b", 2, 4), ChartOptions(overlays=(Overlay("stage {} · idle", idle),)))
+    root = drawn(chart, tmp_path, style=FigureStyle(theme="grayscale"))
+    patterns = {each.get("id"): ElementTree.tostring(each[1]) for each in root.iter(f"{SVG}pattern")}
+    assert len(patterns) == len(causes)
+    looks = {(fill, patterns[fill[1:]]) for fill in IDLE_GRAYS.values()}
+    assert len({fill for fill, _ in looks}) == len({lines for _, lines in looks}) == len(causes)
+    used = {path.get("fill") for path in root.iter(f"{SVG}path")}
+    assert {f"url(#{fill[1:]})" for fill in IDLE_GRAYS.values()} <= used
+
+
+def test_the_gaps_of_a_legend_are_even(tmp_path: Path, browser: Browser) -> None:
+    """In a browser, where the font has other letters than ours was reckoned with."""
+    profile = run_of("1f1b", 4, 8)
+    chart = lay_out(profile, ChartOptions(overlays=(Overlay("stage {} · idle", Bubbles(profile).slices),)))
+    drawn(chart, tmp_path)
+    with opened(browser, tmp_path / "chart.svg") as page:
+        boxes = page.evaluate("""() => [...document.querySelectorAll("text.quiet")].map((text) => {
+            const box = text.getBBox();
+            return [box.x, box.y, box.width];
+        })""")
+        swatches = page.evaluate(
+            """() => [...document.querySelectorAll("rect[fill]")].map((rect) => rect.x.baseVal.value)"""
+        )
+    line = [box for box in boxes if box[1] == boxes[0][1]][: len(swatches)]
+    gaps = [x - (left + width) for (left, _, width), x in zip(line, swatches[1:], strict=False) if x > left]
+    assert len(gaps) > 3
+    assert max(gaps) - min(gaps) < 12
 
 
 def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:

@@ -251,7 +251,10 @@ def test_schedules_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:
     for run, name, heading in zip(runs, names, headings, strict=True):
         busy = run.spans.group_by("rank").agg((pl.col("end_ns") - pl.col("start_ns")).sum())["end_ns"]
         assert busy.to_list() == [work] * stages
-        assert f"bubble {idle[name] / (idle[name] + work):.1%} · {(idle[name] + work) / MS:.4g} ms" in heading
+        assert (
+            f"bubble {idle[name] / (idle[name] + work):.1%} · pipeline time {(idle[name] + work) / MS:.3g} ms"
+            in heading
+        )
     blocks = blocks_of(root).with_columns(row=pl.col("y").rank("dense") - 1)
     ends = (
         blocks.group_by(panel=pl.col("row") // stages).agg(end=(pl.col("x") + pl.col("w")).max()).sort("panel")["end"]

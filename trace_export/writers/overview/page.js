@@ -91,11 +91,18 @@
     pen.textBaseline = "middle";
     pen.textAlign = "right";
     const pitch = height / (view.to - view.from);
-    const every = Math.max(Math.ceil(16 / pitch), 1);
-    for (let row = Math.ceil(view.from / every) * every; row < view.to; row += every) {
-      const y = TOP + (row + 0.5 - view.from) * pitch, of = rows[Math.min(row, data.rows - 1)];
-      if (y < TOP + 4 || y > TOP + height - 4) continue;
-      pen.fillText(pitch >= 12 ? `rank ${rank[of]}` : ordering.value === "stage" ? `stage ${stage[of]}` : `replica ${replica[of]}`, GUTTER - 6, y);
+    // A rank's row has its number; where rows are too low, the rows of a replica or stage have one at their middle.
+    const ofRow = pitch >= 12 ? rank : ordering.value === "stage" ? stage : replica;
+    const word = ofRow === rank ? "rank" : ofRow === stage ? "stage" : "replica";
+    const groups = [];
+    for (let row = 0; row < data.rows; row++) {
+      const value = ofRow[rows[row]], last = groups[groups.length - 1];
+      if (last && last.value === value) last.to = row + 1; else groups.push({ value, from: row, to: row + 1 });
+    }
+    const every = Math.max(Math.ceil((16 * groups.length) / (data.rows * pitch)), 1);
+    for (let n = 0; n < groups.length; n += every) {
+      const y = TOP + ((groups[n].from + groups[n].to) / 2 - view.from) * pitch;
+      if (y > TOP + 4 && y < TOP + height - 4) pen.fillText(`${word} ${groups[n].value}`, GUTTER - 6, y);
     }
     pen.textAlign = "center";
     const step = Math.max(Math.ceil((columns * 60) / width), 1);

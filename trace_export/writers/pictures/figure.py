@@ -14,16 +14,21 @@ from polars import selectors
 
 from trace_export.chart.block_names import KIND_LABELS
 from trace_export.chart.chart import SLICES, Chart, Track
-from trace_export.chart.colours import shade
+from trace_export.chart.colours import DIFFERENT, shade
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Numbers
-from trace_export.writers.pictures.panels import marked, ranged, shares, steps_of
+from trace_export.writers.pictures.panels import lengths, marked, ranged, shares, steps_of
 from trace_export.writers.pictures.style import FigureStyle
 
 BUBBLE = (
     "bubble: the share of the pipeline time in which the rank runs no forward, backward or weight block; the pipeline "
     "time of a step is from the first block of a replica to the end of its last of these, without the optimizer"
 )
+
+OTHER_RUN = "other run"
+"""In place of the fill, in a legend: what lies behind the rows of another run."""
+NOTABLE = 0.1
+"""A block of another run whose length differs by more is marked."""
 
 PAIR = "7+13: the forward of micro-batch 7, overlapped with the backward of micro-batch 13"
 
@@ -47,10 +52,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Figure:
-    """`panels`: run, step, start_ns, end_ns, name, shares (the bubble of each row, null where it is unknown), by start;
-    last what is of no step. `blocks`: panel, row, lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key
-    of `KIND_LABELS`, or what idle time is due to), then the arguments of the chart's slices; sorted by (row, lane,
-    start_ns). `has_shares`: whether bubbles were measured.
+    """`panels`: run, step, start_ns, end_ns, name, length (what the heading says of it, null: the time that is drawn),
+    shares (the bubble of each row, null where it is unknown), by start; last what is of no step. `blocks`: panel, row,
+    lane, start_ns, end_ns, name, label, fill (a hex colour), kind (a key of `KIND_LABELS`, or what idle time is due
+    to), longer (of a block of another run 1 or -1, where it is longer or shorter than the same block of the first one
+    by more than `NOTABLE`, else 0), then the arguments of the chart's slices; sorted by (row, lane, start_ns).
+    `has_shares`: whether bubbles were measured.
     """
 
     title: str
@@ -92,6 +99,11 @@ class Figure:
         ]
 
     @property
+    def hatched(self) -> bool:
+        """Whether a still picture hatches idle time."""
+        return self.style.theme == "grayscale"
+
+    @property
     def lane_height(self) -> float:
         """In pixels; smaller with many rows, to bound the height of the picture."""
         count = len(self.rows)
@@ -123,6 +135,12 @@ class Figure:
                 for chunk in later
             ),
             *((shade(cause, 0, 1, theme), f"idle: {cause}") for cause in present if cause not in KIND_LABELS),
+            *((OTHER_RUN, name) for name in dict.fromkeys(row.of_run for row in self.rows) if name is not None),
+            *(
+                (DIFFERENT[way], f"{word} than in the first run by more than {NOTABLE:.0%}")
+                for way, word in ((1, "longer"), (-1, "shorter"))
+                if (self.blocks["longer"] == way).any()
+            ),
         ]
 
 
@@ -155,10 +173,12 @@ def figure(
     if slices.is_empty():
         raise NothingToExportError("no block to draw", "widen --range" if style.range else "widen --steps")
     owners = [(row.of_run, row.rank) for row in rows]
-    panels = panels.with_columns(shares=shares(panels, owners, bubbles))
+    panels = panels.with_columns(shares=shares(panels, owners, bubbles), length=lengths(panels, bubbles))
     chunks = 1 + int(slices.select(pl.col("chunk").max().fill_null(0)).item())
-    blocks = slices.with_columns(_panel(slices, panels, style), label=_label(style), fill=_fill(slices, chunks, style))
-    first = ["panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind"]
+    blocks = slices.with_columns(
+        _panel(slices, panels, style), label=_label(style), fill=_fill(slices, chunks, style), longer=_longer(slices)
+    )
+    first = ["panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "kind", "longer"]
     facts = [name for name in blocks.columns if name not in (*first, *SLICES)]
     blocks = blocks.select(*first, *facts).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)
     title = chart.title if style.title is None else style.title
@@ -268,7 +288,29 @@ def _label(style: FigureStyle) -> pl.Expr:
     letter, after = (pl.col("kind"), pl.lit("B")) if style.lettered else (pl.lit(""), pl.lit(""))
     plain = pl.when(pl.col("kind").is_in(["F", "B", "W"])).then(pl.concat_str(letter, forward))
     pair = pl.concat_str(pl.lit("F" if style.lettered else ""), forward, pl.lit("+"), after, backward)
-    return plain.when(pl.col("kind") == "FB").then(pair).otherwise(pl.col("name")).fill_null("")
+    other = pl.when(pl.col("kind") == "OPT").then(pl.lit("OPT")).otherwise(pl.col("name"))
+    return plain.when(pl.col("kind") == "FB").then(pair).otherwise(other).fill_null("")
+
+
+SAME_BLOCK = ["run", "step", "stage", "kind", "microbatch", "microbatch_b", "chunk"]
+
+
+def _longer(slices: pl.DataFrame) -> pl.Series:
+    """Whether a block of another run is longer (1) or shorter (-1) than the same block of the first, by a share that is
+    notable; 0 where it is not, or has no such block."""
+    length = (pl.col("end_ns") - pl.col("start_ns")).alias("length")
+    first = (
+        slices.filter(pl.col("category") == "block", pl.col("of_run").is_null()).group_by(SAME_BLOCK).agg(length.mean())
+    )
+    change = slices.select(*SAME_BLOCK, "of_run", own=length).join(
+        first, on=SAME_BLOCK, how="left", nulls_equal=True, maintain_order="left"
+    )
+    share = (
+        pl.when(pl.col("of_run").is_not_null()).then(pl.col("own") / pl.col("length") - 1).fill_nan(None).fill_null(0.0)
+    )
+    return change.select(
+        longer=pl.when(share > NOTABLE).then(1).when(share < -NOTABLE).then(-1).otherwise(0).cast(pl.Int8)
+    )["longer"]
 
 
 def _fill(blocks: pl.DataFrame, chunks: int, style: FigureStyle) -> pl.Series:

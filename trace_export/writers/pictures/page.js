@@ -77,6 +77,13 @@
     }
   }
 
+  // The longest label of each colour: blocks of one width have all their labels, or none.
+  const longest = new Map();
+  for (let i = 0; i < ends.length; i++) {
+    const fill = value(data.fill, i), label = value(data.label, i) ?? "";
+    if (label.length > (longest.get(fill) ?? "").length) longest.set(fill, label);
+  }
+
   function drawLine(line) {
     const { y, h } = lines[line];
     pen.font = NUMBERS;
@@ -88,11 +95,16 @@
       const width = right - left;
       pen.fillStyle = value(data.fill, i);
       pen.fillRect(left, y, Math.max(width - Math.min(0.15 * width, 1), 0.5), h);
+      const mark = value(data.mark, i);
+      if (mark) {
+        pen.fillStyle = mark;
+        pen.fillRect(left, y + (5 * h) / 6, Math.max(width - Math.min(0.15 * width, 1), 0.5), h / 6);
+      }
       drawnTo = right;
       // A block that is cut by the edge has its number in the part that is seen.
       const seen = Math.min(right, gutter + plotWidth()) - Math.max(left, gutter);
       const label = value(data.label, i);
-      if (seen > 8 && h >= 10 && label && pen.measureText(label).width + 2 <= seen) {
+      if (seen > 8 && h >= 10 && label && pen.measureText(longest.get(value(data.fill, i))).width + 2 <= seen) {
         pen.fillStyle = data.text;
         pen.fillText(label, Math.max(left, gutter) + seen / 2, y + h / 2 + 4);
       }
@@ -139,14 +151,14 @@
     canvas.dataset.to = view.to;
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     const style = getComputedStyle(document.documentElement);
-    const ink = Object.fromEntries(["paper", "text", "quiet", "idle", "grid", "mark", "edge"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
+    const ink = Object.fromEntries(["paper", "text", "quiet", "idle", "grid", "mark", "edge", "other"].map((n) => [n, style.getPropertyValue(`--${n}`)]));
     drawAxis(ink);
     pen.save();
     pen.beginPath();
     pen.rect(gutter, TOP, plotWidth(), bottom - TOP);
     pen.clip();
     data.rows.forEach((_, row) => {
-      pen.fillStyle = data.rows[row].mark ? ink.mark : ink.idle;
+      pen.fillStyle = data.rows[row].mark ? ink.mark : data.rows[row].other ? ink.other : ink.idle;
       pen.fillRect(gutter, tops[row] + data.gap / 2, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - data.gap);
     });
     lines.forEach((_, line) => drawLine(line));

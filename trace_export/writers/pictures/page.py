@@ -20,16 +20,16 @@ import orjson
 import polars as pl
 
 from trace_export.cells import cells_of
-from trace_export.chart.colours import TEXT
+from trace_export.chart.colours import DIFFERENT, TEXT
 from trace_export.errors import printable
 from trace_export.writers import mark
 from trace_export.writers.pictures import svg
-from trace_export.writers.pictures.figure import Figure
+from trace_export.writers.pictures.figure import OTHER_RUN, Figure
 from trace_export.writers.pictures.heat_map import shade
 from trace_export.writers.pictures.svg import safe
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
-_NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill")
+_NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "longer")
 
 
 ROWS = 30
@@ -165,13 +165,17 @@ def _digest(text: str) -> str:
 
 
 def _legend(figure: Figure, focus: Focus | None) -> list[str]:
-    swatches = [(f'fill="{fill}"', words) for fill, words in figure.legend]
+    swatches = [(_paint(fill), words) for fill, words in figure.legend]
     if focus is not None and focus.words:
         swatches.append(('class="mark"', focus.words))
     return [
         f'<span><svg viewBox="0 0 12 12"><rect {paint} width="12" height="12"/></svg>{safe(words)}</span>'
         for paint, words in swatches
     ]
+
+
+def _paint(fill: str) -> str:
+    return 'class="other"' if fill == OTHER_RUN else f'fill="{fill}"'
 
 
 def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
@@ -183,7 +187,8 @@ def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
     before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
     return {
         "rows": [
-            {"name": printable(row.name), "lanes": row.lanes, "mark": focus is not None and row.rank in focus.ranks}
+            {"name": printable(row.name), "lanes": row.lanes, "mark": focus is not None and row.rank in focus.ranks,
+             "other": row.of_run is not None}
             for row in figure.rows
         ],
         "first": first,
@@ -203,6 +208,7 @@ def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
         "name": _coded(blocks["name"]),
         "label": _coded(blocks["label"]),
         "fill": _coded(blocks["fill"]),
+        "mark": _coded(blocks["longer"].replace_strict(DIFFERENT, default=None, return_dtype=pl.String)),
         "facts": {name: _coded(blocks[name]) for name in blocks.columns if name not in _NOT_FACTS},
     }  # fmt: skip
 

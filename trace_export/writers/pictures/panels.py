@@ -47,6 +47,29 @@ def ranged(slices: pl.DataFrame, window: Window) -> tuple[pl.DataFrame, pl.DataF
     return inside.with_columns(pl.col("start_ns", "end_ns").clip(start, end)), panel
 
 
+def lengths(panels: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.Series:
+    """The pipeline time of each panel, over which its bubbles are, in words; of each run where there are two. Null
+    where it is unknown."""
+    if bubbles is None:
+        return pl.Series([None] * panels.height, dtype=pl.String)
+    of_run = pl.lit(None, pl.String) if "of_run" not in bubbles.columns else pl.col("of_run")
+    measured = bubbles.group_by("run", "step", of_run.alias("of_run"), maintain_order=True).agg(
+        length=(pl.col("step_end_ns") - pl.col("step_start_ns")).mean()
+    )
+    texts: list[str | None] = []
+    for run, step in panels.select("run", "step").iter_rows():
+        same_run = pl.lit(True) if run is None else pl.col("run") == run
+        rows = measured.filter(same_run, pl.col("step").eq_missing(step), pl.col("length") > 0).sort(
+            "of_run", nulls_last=False
+        )
+        said = [
+            duration(length) + (f" in {name}" if name is not None else "")
+            for name, length in rows.select("of_run", "length").rows()
+        ]
+        texts.append(f"pipeline time {', '.join(said)}" if said else None)
+    return pl.Series(texts, dtype=pl.String)
+
+
 def shares(
     panels: pl.DataFrame, rows: Sequence[tuple[str | None, int | None]], bubbles: pl.DataFrame | None
 ) -> pl.Series:

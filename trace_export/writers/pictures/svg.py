@@ -17,15 +17,16 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.chart.colours import TEXT
+from trace_export.chart.colours import DIFFERENT, IDLE_GRAYS, TEXT
 from trace_export.errors import UsageError, printable
 from trace_export.model import WORK_KINDS
 from trace_export.writers import mark
-from trace_export.writers.pictures.figure import Figure
+from trace_export.writers.pictures.figure import OTHER_RUN, Figure
 from trace_export.writers.pictures.style import PIXELS_PER_MM
 
 LEAST_WIDTH, MOST_WIDTH = 720, 1600
-"""Of the plot itself, in pixels; between them it is as wide as the numbers of all but odd slivers of blocks need."""
+"""The least width of the plot and the largest of the picture, in pixels; between them the plot is as wide as the
+numbers of all but odd slivers of blocks need."""
 
 MOST_TEXT, LEAST_TEXT = 11.0, 7.0
 """Font size of the numbers in blocks, in pixels."""
@@ -39,6 +40,16 @@ LETTER = 0.64
 WORDS = 0.56
 """Mean width of a letter of running text in font sizes."""
 
+NARROW, WIDE = "fijlrt.,:;|!' ()-", "mwMW%→×"
+WIDTHS = {**dict.fromkeys(NARROW, 0.29), **dict.fromkeys(WIDE, 0.86)}
+"""Widths of letters in font sizes, about those of Helvetica; of any other it is `WORDS`."""
+
+HATCHES = (
+    "", "M0 6L6 0", "M0 0L6 6", "M0 3H6", "M3 0V6", "M0 3H6M3 0V6", "M0 6L6 0M0 0L6 6", "M0 1.5H6M0 4.5H6",
+    "M1.5 0V6M4.5 0V6",
+)  # fmt: skip
+"""What tells the causes of idle time apart in grey: lines in a square of six pixels, in the order of `IDLE_GRAYS`."""
+
 MOST_NAME = 40
 """Letters of a row's name; of a longer one the beginning is shown."""
 
@@ -47,9 +58,15 @@ LEAST_PLOT = 120
 
 FONTS = "system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,'Liberation Sans',sans-serif"
 
-LIGHT = "text{fill:#24292f}.paper{fill:#ffffff}.idle{fill:#eef1f4}.grid{stroke:#d0d7de}.quiet{fill:#57606a}"
-DARK = "text{fill:#e6edf3}.paper{fill:#0d1117}.idle{fill:#1c2128}.grid{stroke:#373e47}.quiet{fill:#9198a1}"
-PRINT = "text,.quiet{fill:#000000}.paper{fill:#ffffff}.idle{fill:none}.grid{stroke:#bdbdbd}"
+LIGHT = (
+    "text{fill:#24292f}.paper{fill:#ffffff}.idle{fill:#eef1f4}.other{fill:#f6e3c5}.grid{stroke:#d0d7de}"
+    ".quiet{fill:#57606a}"
+)
+DARK = (
+    "text{fill:#e6edf3}.paper{fill:#0d1117}.idle{fill:#1c2128}.other{fill:#443720}.grid{stroke:#373e47}"
+    ".quiet{fill:#9198a1}"
+)
+PRINT = "text,.quiet{fill:#000000}.paper{fill:#ffffff}.idle{fill:none}.other{fill:#f0f0f0}.grid{stroke:#bdbdbd}"
 INKS = {
     "auto": f"{LIGHT}@media (prefers-color-scheme:dark){{{DARK}}}",
     "light": LIGHT, "dark": DARK, "print": PRINT, "grayscale": PRINT, "colorblind": LIGHT,
@@ -90,7 +107,7 @@ def draw(figure: Figure, at_most: int | None = None) -> Still:
     panel = size.heading + size.tops[-1] + size.axis
     shown = shown.with_columns(top=y + size.heading + panel * pl.int_range(pl.len()))
     placed = _placed(figure, size, shown)
-    parts += [*(_frame(figure, size, step) for step in shown.iter_rows(named=True)), *_fills(placed)]
+    parts += [*(_frame(figure, size, step) for step in shown.iter_rows(named=True)), *_fills(placed, figure.hatched)]
     parts.append(_numbers(placed, size.text))
     y += panel * len(shown)
     if below:
@@ -112,7 +129,7 @@ def panel(figure: Figure, span_ns: int) -> str:
     size = _Size.of(figure, shown, span_ns)
     shown = shown.with_columns(top=pl.lit(size.heading))
     placed = _placed(figure, size, shown)
-    ink = [_frame(figure, size, shown.row(0, named=True)), *_fills(placed), _numbers(placed, size.text)]
+    ink = [_frame(figure, size, shown.row(0, named=True)), *_fills(placed, figure.hatched), _numbers(placed, size.text)]
     return _document(figure, shown, size, size.heading + size.tops[-1] + size.axis, "".join(ink))
 
 
@@ -144,7 +161,7 @@ class _Size:
         left = margin + round(min(max(len(row.name) for row in figure.rows), MOST_NAME) * 0.58 * words) + 10
         right = margin + (round(5.4 * words) if figure.has_shares else 0)
         if printed is None:
-            plot = min(max((LETTER * MOST_TEXT + 3) * span / narrow, LEAST_WIDTH), MOST_WIDTH)
+            plot = max(min((LETTER * MOST_TEXT + 3) * span / narrow, MOST_WIDTH - left - right), LEAST_WIDTH)
         else:
             plot = printed * PIXELS_PER_MM - left - right
         if plot < LEAST_PLOT:
@@ -189,12 +206,14 @@ def _frame(figure: Figure, size: _Size, panel: dict[str, Any]) -> str:
     """A panel without its blocks: heading, axis, the rows' names and bubbles."""
     top, start, end = panel["top"], panel["start_ns"], panel["end_ns"]
     above = top - 0.75 * size.words
-    ink = [_text(size.margin, above, f"{panel['name']} · {_duration(end - start)}", "step"), _axis(size, top)]
+    length = panel.get("length") or _duration(end - start)
+    ink = [_text(size.margin, above, f"{panel['name']} · {length}", "step"), _axis(size, top)]
     if figure.has_shares:
         ink.append(_text(size.page - size.margin, above, "bubble", "quiet end"))
     rows = zip(figure.rows, size.tops, size.tops[1:], panel["shares"], strict=False)
     for index, (row, at, below, share) in enumerate(rows):
-        ink.append(f'<rect class="idle" x="{size.left}" y="{top + at + figure.gap / 2:g}" '
+        other = " other" if row.of_run is not None else ""
+        ink.append(f'<rect class="idle{other}" x="{size.left}" y="{top + at + figure.gap / 2:g}" '
                    f'width="{size.plot:g}" height="{below - at - figure.gap:g}"/>')  # fmt: skip
         if index % figure.names_every:
             continue
@@ -230,18 +249,42 @@ def _lane(gap: float, at: float, below: float, lane: int, lanes: int) -> tuple[f
     return at + gap / 2 + lane * height, round(height - (0.5 if lanes > 1 else 0), 2)
 
 
-def _fills(placed: pl.DataFrame) -> Iterator[str]:
-    """One path per colour."""
+def _fills(placed: pl.DataFrame, hatched: bool) -> Iterator[str]:
+    """One path per colour; then the marks of blocks that are longer or shorter than those of the other run."""
     path = pl.format("M{} {}h{}v{}h-{}z", "x", "y", "w", "h", "w")
     for fill, data in placed.group_by("fill", maintain_order=True).agg(path.str.join("")).sort("fill").iter_rows():
-        yield f'<path fill="{fill}" d="{data}"/>'
+        yield f'<path fill="{_paint(fill, hatched)}" d="{data}"/>'
+    thick = (pl.col("h") / 6).round(2)
+    line = pl.format("M{} {}h{}v{}h-{}z", "x", (pl.col("y") + pl.col("h") - thick).round(2), "w", thick, "w")
+    for longer, data in (
+        placed.filter(pl.col("longer") != 0).group_by("longer").agg(line.str.join("")).sort("longer").iter_rows()
+    ):
+        yield f'<path fill="{DIFFERENT[longer]}" d="{data}"/>'
+
+
+def _paint(fill: str, hatched: bool) -> str:
+    """A colour, or the pattern of a cause of idle time."""
+    return f"url(#{fill[1:]})" if hatched and fill in IDLE_GRAYS.values() else fill
+
+
+def _patterns(figure: Figure) -> str:
+    """The definitions of the patterns of the causes that are drawn."""
+    drawn = set(figure.blocks["fill"].unique()) if figure.hatched else set()
+    patterns = [
+        f'<pattern id="{fill[1:]}" width="6" height="6" patternUnits="userSpaceOnUse"><rect width="6" height="6" '
+        f'fill="{fill}"/><path d="{lines}" stroke="#404040" stroke-width="0.7" fill="none"/></pattern>'
+        for fill, lines in zip(IDLE_GRAYS.values(), HATCHES, strict=True)
+        if fill in drawn
+    ]
+    return f"<defs>{''.join(patterns)}</defs>" if patterns else ""
 
 
 def _numbers(placed: pl.DataFrame, text: float) -> str:
-    """The labels that fit into their blocks."""
+    """The labels of blocks in which the longest label of their colour has room: blocks of one width have all theirs, or
+    none."""
     fitting = placed.filter(
         pl.col("label") != "",
-        pl.col("label").str.len_chars() * LETTER * text + 1 <= pl.col("w"),
+        pl.col("label").str.len_chars().max().over("fill") * LETTER * text + 1 <= pl.col("w"),
         pl.col("h") >= text,
     )
     words = fitting["label"].unique(maintain_order=True)
@@ -295,11 +338,12 @@ def _legend(figure: Figure, size: _Size, y: float) -> tuple[list[str], float]:
     swatch, line = size.small + 1, 1.65 * size.small
     ink, x, y = [], float(size.margin), y + line
     for fill, words in figure.legend:
-        width = swatch + 5 + len(words) * WORDS * size.small
+        width = swatch + 5 + sum(WIDTHS.get(letter, WORDS) for letter in words) * size.small
         if x > size.margin and x + width > size.page - size.margin:
             x, y = float(size.margin), y + line
         corner = y - 0.83 * swatch
-        ink.append(f'<rect fill="{fill}" x="{x:g}" y="{corner:g}" width="{swatch:g}" height="{swatch:g}"/>')
+        paint = 'class="other"' if fill == OTHER_RUN else f'fill="{_paint(fill, figure.hatched)}"'
+        ink.append(f'<rect {paint} x="{x:g}" y="{corner:g}" width="{swatch:g}" height="{swatch:g}"/>')
         ink.append(_text(x + swatch + 5, y, words, "quiet"))
         x += width + 14
     return ink, y + 0.4 * line
@@ -315,7 +359,7 @@ def _document(figure: Figure, panels: pl.DataFrame, size: _Size, height: float, 
         f'<svg xmlns="http://www.w3.org/2000/svg" {on_paper} viewBox="0 0 {width:g} {height:g}" '
         f'role="img">{mark.SVG}<title>{safe(figure.title)}</title><desc>{words}</desc>'
         f"<style>{_style(figure, size)}</style>"
-        f'<rect class="paper" width="{width:g}" height="{height:g}"/>{ink}</svg>\n'
+        f'{_patterns(figure)}<rect class="paper" width="{width:g}" height="{height:g}"/>{ink}</svg>\n'
     )
 
 
