@@ -28,9 +28,8 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     monkeypatch.setattr(event_stream, "PIECE_BYTES", event_stream.PIECE_BYTES // 2)
     monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
-    for kind, at_once in (("ascend", "together"), ("nsys", "beginnings"), ("rocpd", "beginnings")):
-        for module in (at_once, "reader"):
-            monkeypatch.setattr(f"trace_export.sources.{kind}.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
+    for module in ("ascend.together", "ascend.reader", "nsys.reader", "rocpd.reader"):
+        monkeypatch.setattr(f"trace_export.sources.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,11 @@ class Format:
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
-    Perfetto opens itself, as "module:function". `together` names the function that reads the beginnings of many
-    sources at once, as "module:function"; it also reads whole sources so that have `batch_bytes` at most. None: the
-    reader reads them one by one. `batch_in_threads`: two threads read beginnings faster than one on one
-    processor.
+    Perfetto opens itself, as "module:function". `batches`: the
+    reader takes less time for several sources at once than for one after another, where little is read of each: their
+    beginnings, and whole sources of at most `batch_bytes`. `batch_in_threads`: two threads read beginnings faster than
+    one on one processor. `together` names a function of such a reader, as "module:function", which gives None for
+    sources that `read` must look at.
     """
 
     kind: str
@@ -102,12 +103,9 @@ class Format:
     follower: str | None = None
     original: str | None = None
     together: str | None = None
+    batches: bool = False
     batch_bytes: int = 0
     batch_in_threads: bool = False
-
-    @property
-    def batches(self) -> bool:
-        return self.together is not None
 
     @property
     def has_device_tasks(self) -> bool:
@@ -150,6 +148,7 @@ FORMATS: tuple[Format, ...] = (
         follower="trace_export.sources.paddle.follow:Follower",
         together="trace_export.sources.paddle.together:read",
         batch_bytes=256 << 10,
+        batches=True,
     ),
     Format(
         kind="paddle_dygraph",
@@ -173,7 +172,7 @@ FORMATS: tuple[Format, ...] = (
         folder_speed=Speed(blocks=90, device_tasks=80),
         guide="nsys",
         packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
-        together="trace_export.sources.nsys.beginnings:read",
+        batches=True,
     ),
     Format(
         kind="rocpd",
@@ -185,7 +184,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=100, device_tasks=250),
         guide="rocpd",
         packed=r".+_results\.db",
-        together="trace_export.sources.rocpd.beginnings:read",
+        batches=True,
     ),
     Format(
         kind="ascend",
@@ -203,6 +202,7 @@ FORMATS: tuple[Format, ...] = (
         together="trace_export.sources.ascend.together:read",
         batch_bytes=128 << 20,
         batch_in_threads=True,
+        batches=True,
     ),
     Format(
         kind="mindspore",
@@ -220,6 +220,7 @@ FORMATS: tuple[Format, ...] = (
         together="trace_export.sources.ascend.together:read",
         batch_bytes=128 << 20,
         batch_in_threads=True,
+        batches=True,
     ),
     Format(
         kind="kineto",
@@ -231,7 +232,7 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=60, device_tasks=75),  # between plain traces (190, 230) and gzipped ones of a tenth
         guide="kineto",
         original="trace_export.sources.kineto.original:original",
-        together="trace_export.sources.kineto.beginnings:read",
+        batches=True,
     ),
     Format(
         kind="recorder",

@@ -11,11 +11,9 @@ import pytest
 from samples.generators.kineto_trace import Trace
 from samples.generators.nsys_export import Export as Nsys
 from samples.generators.rocpd_export import Export as Rocpd
+from tests.support.one_source import read
 from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
-from trace_export.sources.kineto import reader as kineto
-from trace_export.sources.nsys import reader as nsys
-from trace_export.sources.rocpd import reader as rocpd
 from trace_export.sources.source import ReadOptions, Source
 
 
@@ -44,7 +42,7 @@ class OfTorch:
         self.trace.kernel(start, end, call)
 
     def read(self, folder: Path) -> Profile:
-        return kineto.read(Source("kineto", self.trace.write(folder / "a.json"), "h"), ReadOptions())
+        return read(Source("kineto", self.trace.write(folder / "a.json"), "h"), ReadOptions())
 
 
 class OfNsys:
@@ -65,7 +63,7 @@ class OfNsys:
         self.export.kernel(0, start, end, call)
 
     def read(self, folder: Path) -> Profile:
-        return nsys.read(Source("nsys", self.export.write(folder / "a.sqlite"), "h"), ReadOptions())
+        return read(Source("nsys", self.export.write(folder / "a.sqlite"), "h"), ReadOptions())
 
 
 class OfRocm(OfNsys):
@@ -75,7 +73,7 @@ class OfRocm(OfNsys):
         self.export = Rocpd()
 
     def read(self, folder: Path) -> Profile:
-        return rocpd.read(Source("rocpd", self.export.write(folder / "a_results.db"), "h"), ReadOptions())
+        return read(Source("rocpd", self.export.write(folder / "a_results.db"), "h"), ReadOptions())
 
 
 PROFILERS = pytest.mark.parametrize("profiler", [OfTorch, OfNsys, OfRocm])

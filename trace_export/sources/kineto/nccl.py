@@ -20,15 +20,8 @@ _SIZES = {
 _KERNEL = COMMUNICATION + r"(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|Ring|TREE|Tree|COLLNET|$|\()"
 
 
-NONE = pl.DataFrame(
-    schema={"process": pl.Int64, "op": pl.String, "group": pl.String, "peer": pl.Int64, "seq": pl.Int64}
-    | {"bytes": pl.Int64, "start": pl.Int64, "end": pl.Int64, "device": pl.Int64}
-)
-"""No calls."""
-
-
 def calls(kernels: pl.DataFrame) -> pl.DataFrame:
-    """NCCL's kernels among those of `Trace.events` with their process: the columns of `NONE`; op is PyTorch's name,
+    """NCCL's kernels among those of `Trace.events` with their process: transfers.KERNELS; op is PyTorch's name,
     else NCCL's."""
     named = kernels.filter(IS_NCCL)
     elements = pl.max_horizontal("In msg nelems", "Out msg nelems")
@@ -43,36 +36,3 @@ def calls(kernels: pl.DataFrame) -> pl.DataFrame:
         end="end",
         device=pl.col("device").cast(pl.Int64, strict=False),
     )
-
-
-def transfers(found: pl.DataFrame) -> pl.DataFrame:
-    """The sends and receives among `calls`: process, role, peer, group, sequence, op, bytes, start, end.
-
-    The k-th of its group, side and peer in the process; a batch of several is one kernel that names none, and left out.
-    """
-    sides = found.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null())
-    sides = sides.sort("start", maintain_order=True)
-    return sides.select(
-        "process",
-        pl.col("op").alias("role"),
-        "peer",
-        "group",
-        pl.int_range(pl.len()).over("process", "group", "op", "peer").alias("sequence"),
-        "op",
-        "bytes",
-        "start",
-        "end",
-    )
-
-
-def collectives(found: pl.DataFrame) -> pl.DataFrame:
-    """All other `calls` that have a name: process, group, sequence, op, bytes, start, end.
-
-    PyTorch's own sequence number of the group where all of a process have one, else the k-th of its group and name.
-    """
-    rest = found.filter(pl.col("op").is_not_null() & ~pl.col("op").str.contains("^(?i:send|recv|sendrecv|coalesced)$"))
-    rest = rest.sort("start", maintain_order=True)
-    numbered = pl.col("seq").is_not_null().all().over("process")
-    place = pl.int_range(pl.len()).over("process", "group", "op")
-    sequence = pl.when(numbered).then("seq").otherwise(place).alias("sequence")
-    return rest.select("process", "group", sequence, "op", "bytes", "start", "end")

@@ -6,36 +6,41 @@ it was open, launch and work joined by their correlation id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import Note, Profile
+from trace_export.model import Note
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.event_stream import whole_number
-from trace_export.sources.kineto.gpu_work import CALLERS, STREAM, GpuWork, append, task_id
-from trace_export.sources.kineto.json_events import FRAME, Wanted, thread
+from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL, STREAM, GpuWork, append, task_id
+from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, thread
+from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.devices import Attributed, attributed
+from trace_export.sources.ranges import reader
+from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.profile import Content, marked, of_beginning, profile
-from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
-from trace_export.sources.ranges.ranks import check_names
-from trace_export.sources.ranges.transfers import transfers
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.profile import Host
+from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.ranges.ranks import ByProcess, check_names
+from trace_export.sources.ranges.transfers import KERNELS
+from trace_export.sources.shared.batch import Result, caught
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
-from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Inferred
+    from trace_export.sources.launches.process import Process
 
 __all__ = ["read", "read_tasks"]
 
@@ -51,139 +56,256 @@ _MARKS = pl.col("name").str.starts_with("te:")
 PROCESS = pl.lit(0, pl.Int64).alias("process")
 """A trace is one process."""
 DEVICE = pl.col("device").cast(pl.Int32, strict=False)
-"""Of kernels."""
-
-
-@dataclass
-class _Content:
-    """What a trace holds: the `work` of the GPU; in pieces the `named` ranges (see ranges.gather) and the `calls` of
-    NCCL; the `end` of the last event, the device, and how often each annotation occurs."""
-
-    work: GpuWork = field(default_factory=GpuWork)
-    named: list[pl.DataFrame] = field(default_factory=list)
-    calls: list[pl.DataFrame] = field(default_factory=lambda: [nccl.NONE])
-    device: int | None = None
-    pid: int | None = None
-    end: int | None = None
-    names: NameCounts = field(default_factory=NameCounts)
-
-    @property
-    def remedy(self) -> str:
-        """How to record passes that are named."""
-        return f"{REMEDY}, {WITHOUT_GRAPHS}" if self.work.replayed else REMEDY
+"""Of kernels, as `_PIDS` and `_DEVICES`."""
+_PIDS, _DEVICES = (pl.col(name).drop_nulls().unique() for name in ("pid", "device"))
+_RANK = {
+    "process": pl.Int64, "rank": pl.Int64, "rank_origin": pl.String, "stage": pl.Int32, "stage_origin": pl.String,
+    "device": pl.Int32, "pid": pl.Int64,
+}  # fmt: skip
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
-    return each(read_one, sources, options)
+    """The rank that each trace holds."""
+    return reader.read(sources, options, _open)
 
 
-def read_one(source: Source, options: ReadOptions) -> Profile:
-    """The rank that one trace holds. Without named passes it has the blocks that are found from its launches, unless
-    `options.infer` says no.
-
-    Raises SourceError when the file is no trace, or has no blocks with GPU work (unless `options.host_ranges` asks for
-    the ranges themselves).
-    """
-    dialects = Dialects.of(options.markers)
-    with open_trace(source.path, wanted(dialects), beginning=options.beginning) as trace:
-        recorded = job(trace, "rank")
-        if recorded is not None and options.ranks is not None and recorded not in options.ranks:
-            return Profile()
-        content = _Content()
-        _gather(content, trace, dialects, KeptTasks(options.keep_tasks, source.path, trace.offset_ns))
-        ranges = Ranges.none() if options.infer == "only" else gather(content.named, (), dialects)
-        if trace.shortened and not ranges.marked:
-            raise SourceError(source.path, "no pass is named", "look at all of it with --full")
-        work = Attributed.none(ranges)
-        if found := _inferred(source, options, ranges, content, dialects):
-            blocks = _launched(source, found, content)
-        else:
-            unseen = not trace.has_end or (trace.shortened and content.work.launches > 0)
-            _check(source, ranges, content, options.host_ranges or unseen)
-            blocks, work = _marked(source, ranges, content, options.host_ranges or trace.shortened)
-            if ranges.partial and not trace.shortened:
-                blocks = _completed(source, options, blocks, content, dialects)
-        host = host_of(trace, source)
-        clock = clock_notes(trace, trace.offset_ns + int(blocks.blocks["start"].to_numpy().min()))
-        profiled = profile(
-            source,
-            [blocks],
-            ranks=work.devices.ranks(ranks_of(trace, source, ranges, content.device, content.pid), work.ranges),
-            host=host,
-            label=host,
-            offset_ns=trace.offset_ns,
-            notes=(*clock, *losses(trace), *range_notes.unmatched(source.path, ranges.unmatched)),
-        )
-        profiled = work.devices.restored(profiled, source.path)
-        made = replace(profiled, declared=replace(profiled.declared, world=job(trace, "world_size") or None))
-        if not trace.shortened:
-            return made
-        return of_beginning(made, source, content.end if trace.has_end else None, trace.offset_ns)
-
-
-def _marked(source: Source, ranges: Ranges, content: _Content, host_ranges: bool) -> tuple[Content, Attributed]:
-    """The content of a trace whose passes are named, and the work in its ranges."""
-    work = Attributed.none(ranges) if host_ranges else attributed(source.path, ranges, content.work.activity)
-    named, calls = transfers(work.ranges, work.worked), pl.concat(content.calls)
-    begin, end = ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    kept = calls.filter(near(pl.col("start"), pl.lit(begin), pl.lit(end)))
-    notes = []
-    if far := calls.height - kept.height:
-        text = f"sends, receives and collectives {UNTIMED}"
-        notes = [Note("times-unusable", "warning", text, str(source.path), far)]
-    calls = work.devices.placed(kept)
-    p2p = named if named.height else nccl.transfers(calls)
-    found = marked(source, work, p2p=p2p, collectives=nccl.collectives(calls))
-    return replace(found, notes=(*found.notes, *notes)), work
-
-
-def near(times: pl.Expr, begin: pl.Expr, end: pl.Expr) -> pl.Expr:
-    """Whether each of the `times` lies within a day of the ranges, which last from `begin` to `end`, as NCCL's kernels
-    do wherever they were launched."""
-    return times.is_between(begin - LONGEST_TASK_NS, end + LONGEST_TASK_NS)
-
-
-def _inferred(
-    source: Source, options: ReadOptions, ranges: Ranges, content: _Content, dialects: Dialects
-) -> Inferred | None:
-    """What is found in a trace without named passes. Raises SourceError where it is nothing."""
-    if ranges.marked or options.infer == "off" or options.host_ranges or not content.work.kernels:
-        return None
-    from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
-    from trace_export.sources.launches.process import find_blocks
-
-    beside = beside_passes(content.named, dialects, only=options.infer == "only")
-    found = find_blocks(read_process(source.path, beside))
-    if found.impossible:
-        raise range_notes.no_names(
-            source.path, "annotation", content.names, content.remedy, launches=found.impossible, rules=ranges.unmatched
-        )
+def _open(
+    sources: Sequence[Source], options: ReadOptions, dialects: Dialects, stack: ExitStack
+) -> list[list[_Events] | SourceError]:
+    """Reads the traces, of which nothing stays open. The beginnings become columns together."""
+    found = [caught(source.path, partial(_read, source, options, dialects)) for source in sources]
+    opened = [events for one in found if not isinstance(one, SourceError) for events in one]
+    if beginnings := [events for events in opened if events.pending]:
+        _take_together(beginnings, dialects)
     return found
 
 
-def _completed(source: Source, options: ReadOptions, named: Content, content: _Content, dialects: Dialects) -> Content:
-    """The content of a trace whose names say only some of its passes, with the others."""
-    if options.infer == "off" or options.host_ranges or not content.work.kernels:
-        return named
-    from trace_export.sources.kineto.unmarked import read_process
-    from trace_export.sources.launches import content as launches
-    from trace_export.sources.launches.process import find_blocks
+def _read(source: Source, options: ReadOptions, dialects: Dialects) -> list[_Events]:
+    with open_trace(source.path, _wanted(dialects), beginning=options.beginning) as trace:
+        recorded = _job(trace, "rank")
+        if recorded is not None and options.ranks is not None and recorded not in options.ranks:
+            return []
+        events = _Events(source, trace)
+        tasks = KeptTasks(options.keep_tasks, source.path, trace.offset_ns)
+        if options.beginning and not isinstance(trace, PerfettoTrace):
+            events.pending = list(chain.from_iterable(trace.pieces()))
+            if trace.shortened:
+                return [events]
+            pieces = iter([columns_of(events.pending)])
+            events.pending = []
+        else:
+            pieces = trace.events()
+        for piece in pieces:
+            events.take(piece, dialects)
+            tasks.add(piece)
+        tasks.close()
+        return [events]
 
-    beside = beside_passes(content.named, dialects, only=False)
-    return launches.completed(source.path, named, {0: find_blocks(read_process(source.path, beside))})
+
+def _take_together(traces: Sequence[_Events], dialects: Dialects) -> None:
+    """Takes the pending events of beginnings, for which the calls of the table library take longer than their rows.
+    The work of the GPU is not looked at."""
+    rows = [trace.pending for trace in traces]
+    process = pl.Series(np.arange(len(rows)).repeat(list(map(len, rows))), dtype=pl.Int64)
+    events = columns_of(list(chain.from_iterable(rows))).with_columns(process.alias("process"))
+    kernels = events.filter(pl.col("cat") == "kernel")
+    ranges, calls = _cpu_ranges(events, dialects), nccl.calls(kernels.filter(TIMED))
+    of_trace = events.group_by("process").agg(
+        callers=CALLERS, end=pl.col("end").max(), works=(IS_CALL | (pl.col("cat") == "kernel")).any()
+    )
+    facts = {place: others for place, *others in of_trace.iter_rows()}
+    of_kernels = kernels.group_by("process").agg(pid=_PIDS, devices=_DEVICES, device=DEVICE.first())
+    on_device = {place: others for place, *others in of_kernels.iter_rows()}
+    named = ranges.filter(dialects.may_know("text")).partition_by("process", as_dict=True)
+    of_nccl = calls.partition_by("process", as_dict=True)
+    for place, trace in enumerate(traces):
+        callers, trace._end, trace._works = facts[place]
+        trace._callers.update(callers)
+        pids, devices, trace._device = on_device.get(place, ((), (), None))
+        trace._pids.update(pids)
+        trace._devices.update(devices)
+        for pieces, own in ((trace._ranges, named), (trace._calls, of_nccl)):
+            if (place,) in own:
+                pieces.append(own[place,].with_columns(PROCESS))
+        trace._every = partial(_texts_of, ranges, place)
+        trace.pending = []
 
 
-def _launched(source: Source, found: Inferred, content: _Content) -> Content:
-    """The content of a trace whose passes were found; transfers and collectives as PyTorch names them, if it does."""
-    from trace_export.sources.launches import content as launches
-
-    blocks, calls = launches.content(source.path, {0: found}), pl.concat(content.calls)
-    named = nccl.transfers(calls)
-    return replace(blocks, p2p=named if named.height else blocks.p2p, collectives=nccl.collectives(calls))
+def _texts_of(ranges: pl.DataFrame, process: int) -> pl.Series:
+    return ranges.filter(pl.col("process") == process)["text"]
 
 
-def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
+class _Events:
+    """What a trace holds: see ranges.reader.Opened. `pending`: events of a beginning that are no columns yet."""
+
+    what = "annotation"
+
+    def __init__(self, source: Source, trace: Trace) -> None:
+        self.source = source
+        self.pending: list[Event] = []
+        self._trace = trace
+        self._ranges: list[pl.DataFrame] = []
+        self._rows = 0
+        self._counts = NameCounts()
+        self._every: Callable[[], pl.Series] | None = None
+        """The names of all ranges that are not counted yet."""
+        self._work = GpuWork()
+        self._works = False
+        """Whether a beginning has launches or kernels."""
+        self._calls: list[pl.DataFrame] = [pl.DataFrame(schema=KERNELS)]
+        self._callers: set[str] = set()
+        self._pids: set[str] = set()
+        self._devices: set[str] = set()
+        """Of kernels: Kineto files those of a device under a process of its number."""
+        self._device: int | None = None
+        self._end: int | None = None
+
+    def take(self, events: pl.DataFrame, dialects: Dialects) -> None:
+        """Takes a piece of the trace."""
+        self._callers.update(events.select(CALLERS).to_series())
+        if len(self._callers) > 1:
+            raise self._of_several_processes(self._callers)
+        self._end = max((end for end in (self._end, events["end"].max()) if isinstance(end, int)), default=None)
+        events = events.with_columns(PROCESS)
+        ranges = _cpu_ranges(events, dialects, self._rows)
+        self._rows += ranges.height
+        append(self._ranges, ranges.filter(dialects.may_know("text")))
+        self._counts.add(ranges["text"])
+        self._work.add(events)
+        kernels = events.filter(pl.col("cat") == "kernel")
+        self._pids.update(kernels.select(_PIDS).to_series())
+        self._devices.update(kernels.select(_DEVICES).to_series())
+        self._work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
+        append(self._calls, nccl.calls(kernels.filter(TIMED)))
+        if self._device is None and kernels.height:
+            self._device = kernels.select(DEVICE).item(0, 0)
+
+    def named(self, dialects: Dialects) -> Named:
+        if len(self._callers) > 1:
+            raise self._of_several_processes(self._callers)
+        if len(self._pids) > 1 and not self._pids <= self._devices:
+            raise self._of_several_processes(self._pids)
+        return Named(dialects, self._ranges)
+
+    @property
+    def host(self) -> Host:
+        name = self._trace.header.get("host_name")
+        known = isinstance(name, str) and is_host(name)
+        key = str(name)[:LONGEST_NAME] if known else self.source.host
+        return Host(key, key, self._trace.offset_ns)
+
+    @property
+    def short(self) -> bool:
+        return self._trace.shortened
+
+    @property
+    def world(self) -> int | None:
+        return _job(self._trace, "world_size") or None
+
+    @property
+    def remedy(self) -> str:
+        return f"{REMEDY}, {WITHOUT_GRAPHS}" if self._work.replayed else REMEDY
+
+    def members(self) -> pl.DataFrame:
+        return pl.DataFrame()
+
+    def counted_names(self) -> NameCounts:
+        if self._every is not None:
+            self._counts.add(self._every())
+            self._every = None
+        return self._counts
+
+    def without_passes(self, ranges: Ranges) -> Collection[int]:
+        unnamed = 0 in ranges.partial or not ranges.marked
+        return (0,) if unnamed and self._work.kernels and not self.short else ()
+
+    def launches(self, of: Collection[int] | None, named: Named, beside: Ranges) -> Iterator[tuple[int, Process]]:
+        from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
+
+        yield 0, read_process(self.source.path, beside)
+
+    def no_ranges(self, counts: NameCounts) -> SourceError | None:
+        error = SourceError(self.source.path, "no pass is named", "look at all of it with --full")
+        return error if self.short else None
+
+    def no_work(self) -> SourceError | None:
+        if self._work.kernels or not self._trace.has_end or self._works:
+            return None
+        without, launched = "recorded without ProfilerActivity.CUDA", self._work.launched
+        return range_notes.no_kernels(self.source.path, without, "record with it", launched=launched)
+
+    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
+        return self._work.activity(ranges, parts)
+
+    def last_copies(self, ranges: Ranges) -> None:
+        return None
+
+    def kernels_of_nccl(self) -> pl.DataFrame:
+        if len(self._calls) > 1:
+            self._calls = [pl.concat(self._calls)]
+        return self._calls[0]
+
+    def devices(self) -> ByProcess:
+        return {}
+
+    def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
+        """The number of the one rank is that of distributedInfo, our marks, the file's name or the stages. Raises
+        SourceError where the marks are of several ranks."""
+        recorded = _job(self._trace, "rank")
+        check_names(self.source.path, ranges, recorded)
+        marks, stages = ranges.frame["rank"].drop_nulls(), ranges.stages.get(0, [])
+        evidence = (
+            (recorded, "recorded"),
+            (marks.first(), "recorded"),
+            (self.source.rank, self.source.rank_origin),
+            (min(stages, default=0), "assumed"),
+        )
+        rank, origin = next((number, origin) for number, origin in evidence if number is not None)
+        places = ranges.frame["place"].drop_nulls()
+        stage = places.first() if places.len() else min(stages, default=None)
+        row = {
+            "process": 0, "rank": rank, "rank_origin": origin, "stage": stage,
+            "stage_origin": None if stage is None else "recorded", "device": self._device,
+            "pid": _pid_of(self._callers),
+        }  # fmt: skip
+        return pl.DataFrame([row], _RANK), []
+
+    def notes(self, first: int) -> list[Note]:
+        return [*_clock_notes(self._trace, self._trace.offset_ns + first), *_losses(self._trace)]
+
+    def end(self, *, inferred: bool) -> int | None:
+        return self._end if self._trace.has_end else None
+
+    def _of_several_processes(self, processes: Collection[str]) -> SourceError:
+        pids = " and ".join(sorted(processes))
+        what = f"holds the work of several processes (pid {pids}), whose numbers are the same"
+        return SourceError(self.source.path, what, "draw the traces that were merged, one of each rank")
+
+
+def _pid_of(callers: Collection[str]) -> int | None:
+    """The number of the process that launches, of `CALLERS`."""
+    number = whole_number(next(iter(callers), None))
+    return number if number is not None and number < 1 << 31 else None
+
+
+def _wanted(dialects: Dialects) -> Wanted:
+    """The events that are read: with rules of the user also the frames of Python."""
+    return Wanted(f"{WANTED.categories}|{FRAME}", WANTED.marks) if dialects.of_user.rules else WANTED
+
+
+def _cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.DataFrame:
+    """The ranges on the CPU among `events` and their process: row, numbered from `first`, process, thread, start, end,
+    text. Of the frames of Python those that rules of the user name."""
+    kind = pl.col("cat")
+    counts = (kind == "user_annotation") | ((kind == "cpu_op") & _MARKS)
+    if dialects.of_user.rules:
+        counts |= (kind == FRAME) & dialects.of_user.may_know("name")
+    ranges = events.filter(counts)
+    number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
+    return ranges.select(number, "process", thread(), "start", "end", text=pl.col("name"))
+
+
+def _clock_notes(trace: Trace, first_ns: int) -> list[Note]:
     """A warning where the base in the trace is no date of ours. Raises SourceError where it has none but needs one:
     `first_ns`, the unix time of its first block, is long ago."""
     if first_ns >= YEAR_2000_NS:
@@ -200,131 +322,14 @@ def clock_notes(trace: Trace, first_ns: int) -> list[Note]:
     )
 
 
-def _gather(content: _Content, trace: Trace, dialects: Dialects, tasks: KeptTasks) -> None:
-    rows, callers = 0, set[str]()
-    processes, devices = set[str](), set[str]()
-    """Of kernels: Kineto files those of a device under a process of its number."""
-    for events in trace.events():
-        callers.update(events.select(CALLERS).to_series())
-        if len(callers) > 1:
-            raise _of_several_processes(trace.path, callers)
-        content.pid = pid_of(callers)
-        content.end = max((end for end in (content.end, events["end"].max()) if isinstance(end, int)), default=None)
-        events = events.with_columns(PROCESS)
-        ranges = cpu_ranges(events, dialects, rows)
-        rows += ranges.height
-        named = ranges.filter(dialects.may_know("text"))
-        append(content.named, named)
-        content.names.add(ranges["text"])
-        content.work.add(events)
-        kernels = events.filter(pl.col("cat") == "kernel")
-        processes.update(kernels["pid"].drop_nulls().unique())
-        devices.update(kernels["device"].drop_nulls().unique())
-        content.work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
-        append(content.calls, nccl.calls(kernels.filter(TIMED)))
-        if content.device is None and kernels.height:
-            content.device = kernels.select(DEVICE).item(0, 0)
-        tasks.add(events)
-    tasks.close()
-    if len(processes) > 1 and not processes <= devices:
-        raise _of_several_processes(trace.path, processes)
-
-
-def pid_of(callers: Collection[str]) -> int | None:
-    """The number of the process that launches, of `CALLERS`."""
-    number = whole_number(next(iter(callers), None))
-    return number if number is not None and number < 1 << 31 else None
-
-
-def _of_several_processes(path: Path, processes: Collection[str]) -> SourceError:
-    what = f"holds the work of several processes (pid {' and '.join(sorted(processes))}), whose numbers are the same"
-    return SourceError(path, what, "draw the traces that were merged, one of each rank")
-
-
-def wanted(dialects: Dialects) -> Wanted:
-    """The events that are read: with rules of the user also the frames of Python."""
-    return Wanted(f"{WANTED.categories}|{FRAME}", WANTED.marks) if dialects.of_user.rules else WANTED
-
-
-def cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.DataFrame:
-    """The ranges on the CPU among `events` and their process: row, numbered from `first`, process, thread, start, end,
-    text. Of the frames of Python those that rules of the user name."""
-    kind = pl.col("cat")
-    counts = (kind == "user_annotation") | ((kind == "cpu_op") & _MARKS)
-    if dialects.of_user.rules:
-        counts |= (kind == FRAME) & dialects.of_user.may_know("name")
-    ranges = events.filter(counts)
-    number = pl.int_range(first, first + pl.len(), dtype=pl.Int64).alias("row")
-    return ranges.select(number, "process", thread(), "start", "end", text=pl.col("name"))
-
-
-def _check(source: Source, ranges: Ranges, content: _Content, host: bool) -> None:
-    """Raises SourceError when there is nothing to draw."""
-    if not ranges.marked and ranges.untimed:
-        raise range_notes.no_times(source.path)
-    if not ranges.marked:
-        raise range_notes.no_names(
-            source.path,
-            "annotation",
-            content.names,
-            content.remedy,
-            rules=ranges.unmatched,
-        )
-    if not host and not content.work.kernels:
-        without = "recorded without ProfilerActivity.CUDA"
-        raise range_notes.no_kernels(source.path, without, "record with it", launched=content.work.launched)
-
-
-def job(trace: Trace, name: str) -> int | None:
+def _job(trace: Trace, name: str) -> int | None:
     """A number of distributedInfo: `rank`, or `world_size`."""
     job = trace.header.get("distributedInfo")
     number = whole_number(job.get(name)) if isinstance(job, dict) else None
     return number if number is not None and 0 <= number < 1 << 31 else None
 
 
-def host_of(trace: Trace, source: Source) -> str:
-    name = trace.header.get("host_name")
-    return name[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
-
-
-def ranks_of(trace: Trace, source: Source, ranges: Ranges, device: int | None, pid: int | None) -> pl.DataFrame:
-    """The one rank, as `ranges.profile` takes it. Its number is that of distributedInfo, our marks, the file's name or
-    the stages. Raises SourceError where the marks are of several ranks."""
-    check_names(source.path, ranges, job(trace, "rank"))
-    names = {c: ranges.frame[c].drop_nulls() for c in ("rank", "place")}
-    own = ranges.stages.get(0, [])
-    rank, origin = next(
-        (number, origin)
-        for number, origin in (
-            (job(trace, "rank"), "recorded"),
-            (names["rank"].first(), "recorded"),
-            (source.rank, source.rank_origin),
-            (min(own, default=0), "assumed"),
-        )
-        if number is not None
-    )
-    stage = names["place"].first() if names["place"].len() else min(own, default=None)
-    return pl.DataFrame(
-        {
-            "process": [0],
-            "rank": [rank],
-            "rank_origin": [origin],
-            "stage": [stage],
-            "stage_origin": ["recorded" if stage is not None else None],
-            "device": [device],
-            "pid": [pid],
-        },
-        schema_overrides={
-            "process": pl.Int64,
-            "pid": pl.Int64,
-            "stage": pl.Int32,
-            "stage_origin": pl.String,
-            "device": pl.Int32,
-        },
-    )
-
-
-def losses(trace: Trace) -> list[Note]:
+def _losses(trace: Trace) -> list[Note]:
     notes = []
     if trace.damaged and not trace.truncated:
         text = "its gzip data are damaged: events may be missing or wrong"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -18,7 +17,8 @@ from trace_export.sources.launches import emitted
 from trace_export.sources.nsys.nccl import Calls, layouts
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
+from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.ranges import RANGE
 from trace_export.sources.shared.sqlite import Database, decoded
 
 TABLE = "NVTX_EVENTS"
@@ -29,38 +29,14 @@ LONGEST_RANGE = 256
 """Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
 
-@dataclass
-class Named:
-    """Ranges whose names `dialects` may know, in pieces, and the calls of NCCL; `operators`: whether nodes of the
-    autograd engine have ranges, too (emit_nvtx)."""
-
-    dialects: Dialects
-    calls: Calls
-    named: list[pl.DataFrame] = field(default_factory=list)
-    operators: bool = False
-
-    def add(self, chunk: pl.DataFrame) -> None:
-        """Takes in a frame as `with_texts` makes it."""
-        ranges = chunk.filter(pl.col("type") != DOMAIN_CREATED, self.dialects.may_know("text"))
-        self.named.append(ranges.select(*RANGE, "text"))
-        self.calls.add(chunk, DOMAIN_CREATED)
-        self.operators = self.operators or emitted.numbers_nodes(chunk["text"])
-
-    def pipeline(self) -> Ranges:
-        """The ranges of the processes that have a block other than the optimizer's, with their NCCL calls."""
-        return gather(self.named, self.calls.calls(), self.dialects)
-
-    def beside(self, *, only: bool) -> Ranges:
-        """See ranges.beside_passes."""
-        return beside_passes(self.named, self.dialects, only=only)
-
-
-def read_ranges(db: Database, dialects: Dialects) -> Named:
-    """All ranges whose names count."""
-    found = Named(dialects, Calls(layouts(db)))
+def read_ranges(db: Database, dialects: Dialects) -> tuple[Named, pl.DataFrame]:
+    """All ranges whose names count, and the members of communicators (nccl.MEMBERS)."""
+    named, calls = Named(dialects), Calls(layouts(db))
     for chunk in _chunks(db):
-        found.add(chunk)
-    return found
+        named.add(chunk.filter(pl.col("type") != DOMAIN_CREATED))
+        calls.add(chunk, DOMAIN_CREATED)
+    named.calls += calls.calls()
+    return named, calls.members()
 
 
 def read_operators(db: Database) -> dict[int, pl.DataFrame]:
@@ -82,14 +58,14 @@ def counted_names(db: Database) -> NameCounts:
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:
-    """The ranges and names of domains in frames of bounded size, see `with_texts`."""
+    """The ranges and names of domains in frames of bounded size, see `_with_texts`."""
     names: dict[int, str] = {}
-    for frame in recorded(db):
-        look_up(db, frame["textId"], names)
-        yield with_texts(frame, names)
+    for frame in _recorded(db):
+        _look_up(db, frame["textId"], names)
+        yield _with_texts(frame, names)
 
 
-def recorded(db: Database) -> Iterator[pl.DataFrame]:
+def _recorded(db: Database) -> Iterator[pl.DataFrame]:
     """The ranges and names of domains as recorded, in frames of bounded size: the columns of `RANGE`, `textId`, `type`,
     `domain`, and as bytes `text` and `payload`. An open range ends before it starts."""
     if not db.has(TABLE):
@@ -106,7 +82,7 @@ def recorded(db: Database) -> Iterator[pl.DataFrame]:
         yield frame.with_columns(process=pl.col("thread") // (1 << 24))
 
 
-def look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
+def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
     """Adds the names behind ids of strings to `names`, "" where there is none, as of -1, which stands for no id."""
     names[-1] = ""
     if unknown := [number for number in ids.unique() if number not in names]:
@@ -116,8 +92,8 @@ def look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
         names |= dict(db.texts(sql, [json.dumps(unknown)]))
 
 
-def with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
-    """`recorded` with the columns of `RANGE`, `text`, `type`, `domain` and `payload`; `names` has those behind its ids
+def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
+    """`_recorded` with the columns of `RANGE`, `text`, `type`, `domain` and `payload`; `names` has those behind its ids
     of strings."""
     numbers = frame["textId"].unique()
     texts = pl.Series([names[number] for number in numbers], dtype=pl.String)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import polars as pl
@@ -72,7 +73,7 @@ def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
     return recorded.or_else(_of_stages(ranges.stages)).or_else(run_facts(found["marker"]))
 
 
-def _of_stages(stages: dict[int, list[int]]) -> Declared:
+def _of_stages(stages: Mapping[int, list[int]]) -> Declared:
     """Chunks, depth and placement of the pipeline, as far as the stages of all processes of a file determine them.
 
     With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -101,19 +102,18 @@ class Devices:
 
 @dataclass(frozen=True)
 class Attributed:
-    """Ranges with the work in them: the `ranges`, of parts where processes run several `devices`; `worked` what
-    `with_activity` makes of them and the `activity`. `gpus`: the device of each process, of several the first."""
+    """Ranges with the `activity` in them: the `ranges`, of parts where processes run several `devices`. `gpus`: the
+    device of each process, of several the first. Without activity the ranges are drawn themselves."""
 
     ranges: Ranges
-    worked: pl.DataFrame
     activity: GpuActivity | None = None
     devices: Devices = Devices()
     gpus: Mapping[int, int] = field(default_factory=dict)
 
-    @staticmethod
-    def none(ranges: Ranges) -> Attributed:
-        """No work in the ranges, which are drawn themselves."""
-        return Attributed(ranges, with_activity(ranges, None))
+    @cached_property
+    def worked(self) -> pl.DataFrame:
+        """What `with_activity` makes of the ranges."""
+        return with_activity(self.ranges, self.activity)
 
 
 def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Parts], GpuActivity]) -> Attributed:
@@ -123,15 +123,15 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
     gpus = {process: min(kernels) for process, kernels in activity.devices.items()}
     several = {process: used for process, kernels in activity.devices.items() if (used := runs_several(kernels))}
     if not several:
-        return Attributed(ranges, with_activity(ranges, activity), activity, gpus=gpus)
+        return Attributed(ranges, activity, gpus=gpus)
     parts = _parts(ranges.frame, several)
     split = _split(ranges.frame, parts)
     worked = with_activity(replace(ranges, frame=split), attribute(split, parts))
     blocks = _placed_blocks(path, worked)
     kept, left_out = _kept(worked, blocks)
-    own = replace(ranges, frame=kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
+    own = ranges.with_frame(kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
     activity = attribute(own.frame, parts)
-    return Attributed(own, with_activity(own, activity), activity, Devices(parts, left_out), gpus)
+    return Attributed(own, activity, Devices(parts, left_out), gpus)
 
 
 def _number() -> pl.Expr:

@@ -5,9 +5,9 @@ Used by the readers whose blocks are ranges around launches of GPU work (Nsight 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import polars as pl
 
@@ -37,41 +37,36 @@ class Ranges:
     of dialects.NAMES and `CALL`, and `repaired`; sorted by process, start, the longer first, thread and text. A step or
     setup that was open at the end of the capture ends where it starts; all other open ranges are only in `unclosed`,
     which has the same columns less the last. `unused`: ranges with names of passes that do not count beside other names
-    and share no time with what those name; the columns of `unclosed`. `transfers`: see dialects.TRANSFERS. `untimed`:
-    how many ranges were left out for their invalid times; `unmatched`: the user's rules that match no name."""
+    and share no time with what those name; the columns of `unclosed`. `transfers`: see dialects.TRANSFERS. `invalid`:
+    the ranges that were left out for their times. `stages`: process → the stages that its names call its own, in order;
+    `marked`: the processes with blocks. `unmatched`: the user's rules that match no name."""
 
     frame: pl.DataFrame
     transfers: pl.DataFrame
     unclosed: pl.DataFrame
     unused: pl.DataFrame
-    untimed: int
+    invalid: pl.DataFrame
+    stages: Mapping[int, list[int]]
+    marked: frozenset[int]
     unmatched: tuple[str, ...] = ()
 
     @staticmethod
+    @cache
     def none() -> Ranges:
         """No ranges."""
         return gather((), (), Dialects.of(()))
 
-    @cached_property
-    def stages(self) -> dict[int, list[int]]:
-        """Process → the stages that its names call its own, in order."""
-        own = self.of("block", "p2p", "boundary")
-        stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
-        grouped = stages.group_by("process").agg(pl.col("stage").unique().sort())
-        return dict(grouped.iter_rows())
+    @property
+    def untimed(self) -> int:
+        """How many ranges were left out for their times."""
+        return self.invalid.height
 
-    def knowing(self, stages: dict[int, list[int]], marked: frozenset[int]) -> Ranges:
-        """Itself, where these properties are known already."""
-        vars(self).update(stages=stages, marked=marked)
-        return self
+    def with_frame(self, frame: pl.DataFrame) -> Ranges:
+        """These ranges in place of those of its `frame`."""
+        return replace(self, frame=frame, stages=_stages(frame), marked=_marked(frame))
 
     def of(self, *roles: str) -> pl.DataFrame:
         return self.frame.filter(pl.col("role").is_in(roles))
-
-    @cached_property
-    def marked(self) -> frozenset[int]:
-        """The processes with blocks."""
-        return frozenset(self.of("block")["process"])
 
     @cached_property
     def partial(self) -> frozenset[int]:
@@ -102,8 +97,7 @@ def gather(
         how="diagonal",
     ).filter(_trains() | every)
     frame, weak = _without_weak_names(_with_one_kind_of_step(frame, dialects))
-    height, frame = frame.height, frame.filter(_timed())
-    untimed = height - frame.height
+    invalid, frame = frame.filter(~_timed()), frame.filter(_timed())
     opened = pl.col("end") < pl.col("start")
     unclosed = frame.filter(opened & (pl.col("role") != COMMUNICATION)).sort("process", "start", *_SAME_TIMES)
     around = pl.col("role").is_in(["step", "setup"])
@@ -111,14 +105,10 @@ def gather(
     frame = _repaired(frame.with_columns(end=last).filter(~opened)).sort(
         "process", "start", "end", *_SAME_TIMES, descending=[False, False, True, False, False]
     )
-    return Ranges(
-        frame.with_row_index("id").cast({"id": pl.Int64}),
-        parsed.transfers.unique(maintain_order=True),
-        unclosed,
-        _apart(weak.filter(_timed() & ~opened), frame),
-        untimed,
-        dialects.unmatched(whole["text"]),
-    )
+    frame = frame.with_row_index("id").cast({"id": pl.Int64})
+    unused = _apart(weak.filter(_timed() & ~opened), frame)
+    transfers = parsed.transfers.unique(maintain_order=True)
+    return Ranges(frame, transfers, unclosed, unused, invalid, _stages(frame), _marked(frame))
 
 
 def beside_passes(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bool) -> Ranges:
@@ -126,7 +116,19 @@ def beside_passes(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bo
     those that do not depend on how a runtime names its passes: PyTorch's own and the user's."""
     ranges = gather(named, (), dialects, every=True)
     own = pl.col("dialect").is_in(["torch", "user"])
-    return replace(ranges, frame=ranges.frame.filter(own)) if only else ranges
+    return ranges.with_frame(ranges.frame.filter(own)) if only else ranges
+
+
+def _stages(frame: pl.DataFrame) -> dict[int, list[int]]:
+    """Process → the stages that its names call its own, in order."""
+    own = frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
+    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
+    return dict(stages.group_by("process").agg(pl.col("stage").unique().sort()).iter_rows())
+
+
+def _marked(frame: pl.DataFrame) -> frozenset[int]:
+    """The processes with blocks."""
+    return frozenset(frame.filter(pl.col("role") == "block")["process"])
 
 
 def _timed() -> pl.Expr:

@@ -86,7 +86,7 @@ def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
     return dict(recorded.unique("process", keep="first", maintain_order=True).iter_rows())
 
 
-def from_stages(stages: dict[int, list[int]]) -> ByProcess:
+def from_stages(stages: Mapping[int, list[int]]) -> ByProcess:
     """The smallest stage, unless several replicas of the pipeline are in the file."""
     numbers = {process: min(own) for process, own in stages.items()}
     return numbers if len(set(numbers.values())) == len(numbers) else {}

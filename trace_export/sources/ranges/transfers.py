@@ -20,6 +20,12 @@ TOGETHER = tuple(
     )
 )  # fmt: skip
 """Calls of NCCL and RCCL that are collectives."""
+KERNELS = {
+    "process": pl.Int64(), "op": pl.String(), "group": pl.String(), "peer": pl.Int64(), "seq": pl.Int64(),
+    "bytes": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "device": pl.Int64(),
+}  # fmt: skip
+"""A kernel of NCCL with what the framework knows of it: what it does, the name of its group, the global rank of the
+other side, and its number in the group."""
 MOVES = (*ALONE, *TOGETHER)
 """Calls that move data; others (ncclGroupEnd, ncclCommInitRank) do not."""
 
@@ -137,3 +143,38 @@ def collectives(work: pl.DataFrame) -> pl.DataFrame:
         start=pl.coalesce("comm_start", "start"),
         end=pl.coalesce("comm_end", "end"),
     )
+
+
+def transfers_of(kernels: pl.DataFrame) -> pl.DataFrame:
+    """The sends and receives among `KERNELS`: process, role, peer, group, sequence, op, bytes, start, end.
+
+    The k-th of its group, side and peer in the process; a batch of several is one kernel that names none, and left out.
+    """
+    sides = kernels.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null())
+    sides = sides.sort("start", maintain_order=True)
+    return sides.select(
+        "process",
+        pl.col("op").alias("role"),
+        "peer",
+        "group",
+        pl.int_range(pl.len()).over("process", "group", "op", "peer").alias("sequence"),
+        "op",
+        "bytes",
+        "start",
+        "end",
+    )
+
+
+def collectives_of(kernels: pl.DataFrame) -> pl.DataFrame:
+    """All other `KERNELS` that have a name: process, group, sequence, op, bytes, start, end.
+
+    PyTorch's own sequence number of the group where all of a process have one, else the k-th of its group and name.
+    """
+    rest = kernels.filter(
+        pl.col("op").is_not_null() & ~pl.col("op").str.contains("^(?i:send|recv|sendrecv|coalesced)$")
+    )
+    rest = rest.sort("start", maintain_order=True)
+    numbered = pl.col("seq").is_not_null().all().over("process")
+    place = pl.int_range(pl.len()).over("process", "group", "op")
+    sequence = pl.when(numbered).then("seq").otherwise(place).alias("sequence")
+    return rest.select("process", "group", sequence, "op", "bytes", "start", "end")

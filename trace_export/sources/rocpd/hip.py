@@ -6,7 +6,7 @@ application's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
@@ -23,7 +23,9 @@ STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536
 """One number for that. Where the stream was not recorded, its number is that of all, and the queue tells them apart."""
 
 
-def attribute(processes: list[Tables], ranges: pl.DataFrame, parts: by_launch.Parts = by_launch.WHOLE) -> GpuActivity:
+def attribute(
+    processes: Sequence[Tables], ranges: pl.DataFrame, parts: by_launch.Parts = by_launch.WHOLE
+) -> GpuActivity:
     """The kernels by range; see by_launch.attribute."""
     wanted = {*ranges["process"].unique(), *parts}
     trained = [tables for tables in processes if tables.process in wanted]

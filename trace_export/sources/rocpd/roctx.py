@@ -6,8 +6,7 @@ in another table: a mark, and no range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
@@ -15,44 +14,21 @@ from trace_export.sources.launches import emitted
 from trace_export.sources.launches.sequence_numbers import OPERATORS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.ranges import RANGE, Ranges, beside_passes, gather
+from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.ranges import RANGE
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import decoded
 
 
-@dataclass
-class Named:
-    """Ranges whose names `dialects` may know, in pieces, and the calls of RCCL; `operators`: whether nodes of the
-    autograd engine have ranges, too (emit_nvtx)."""
-
-    dialects: Dialects
-    named: list[pl.DataFrame] = field(default_factory=list)
-    calls: list[pl.DataFrame] = field(default_factory=list)
-    operators: bool = False
-
-    def add(self, ranges: pl.DataFrame) -> None:
-        """Adds some of the ranges: the columns of `RANGE` and `text`."""
-        self.named.append(ranges.filter(self.dialects.may_know("text")))
-        self.calls.append(ranges.filter(pl.col("text").str.starts_with("nccl")))
-        self.operators = self.operators or emitted.numbers_nodes(ranges["text"])
-
-    def pipeline(self) -> Ranges:
-        """The ranges of the processes that have a block other than the optimizer's, with their calls of RCCL."""
-        return gather(self.named, self.calls, self.dialects)
-
-    def beside(self, *, only: bool) -> Ranges:
-        """See ranges.beside_passes."""
-        return beside_passes(self.named, self.dialects, only=only)
-
-
-def read_ranges(processes: list[Tables], dialects: Dialects) -> Named:
+def read_ranges(processes: Iterable[Tables], dialects: Dialects) -> Named:
     """All ranges whose names count."""
-    found = Named(dialects)
+    named = Named(dialects)
     for tables in processes:
         for chunk in recorded(tables):
-            found.add(chunk)
-    return found
+            named.add(chunk)
+            named.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+    return named
 
 
 def read_operators(tables: Tables) -> pl.DataFrame:
@@ -61,7 +37,7 @@ def read_operators(tables: Tables) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=OPERATORS), *(emitted.operators(chunk) for chunk in ranges)])
 
 
-def counted_names(processes: list[Tables]) -> NameCounts:
+def counted_names(processes: Iterable[Tables]) -> NameCounts:
     """The names of all ranges."""
     counts = NameCounts()
     for tables in processes:

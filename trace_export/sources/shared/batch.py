@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 
@@ -14,6 +15,7 @@ from trace_export.model import Profile
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.source import ReadOptions, Source
 
+Made = TypeVar("Made")
 Result = Profile | SourceError
 """What there is to read in a source, or why it cannot be read."""
 
@@ -25,7 +27,7 @@ def each(
     return [caught(source.path, partial(read, source, options)) for source in sources]
 
 
-def caught(path: Path, make: Callable[[], Profile]) -> Result:
+def caught(path: Path, make: Callable[[], Made]) -> Made | SourceError:
     """What `make` gives, or the error that it raises."""
     try:
         with as_source_error(path):

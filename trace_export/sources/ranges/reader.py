@@ -1,0 +1,440 @@
+"""Profilers of ranges: from opened sources to their profiles, in ten steps that are the same for all of them.
+
+| step | what is made of each source, or of all at once | by |
+|---|---|---|
+| 1 open | its processes on one host, one `Opened` each | the adapter |
+| 2 names | the ranges whose names may count | the adapter, `named.py` |
+| 3 ranges | those that do count | `ranges.py`, at once |
+| 4 launches | passes that no range names | `launches` |
+| 5 check | an error where there is nothing to draw | here, the adapter |
+| 6 work | the GPU work in each range | `devices.py`, `attribution.py` |
+| 7 tables | blocks, transfers and collectives | `blocks.py`, `transfers.py`, at once |
+| 8 content | notes on them, and what the launches add | `profile.py`, `launches` |
+| 9 ranks | who each process is | the adapter, `ranks.py` |
+| 10 profile | the tables in unix time | `profile.py`, at once |
+
+What is worked out process by process is worked out at once for the processes of all sources: most of the time that a
+small source takes goes into the calls of the table library, and not into its rows. The number of a process becomes
+distinct by the place of its source in the upper bits. A source that fails in a step keeps its error, and the others go
+on without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
+from itertools import chain, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import polars as pl
+
+from trace_export.errors import SourceError, path_text
+from trace_export.model import COLLECTIVES, MEMBERS, P2P, SPANS, Declared, Note, Profile, concat, conform, empty
+from trace_export.sources.launches import content as launches
+from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.attribution import GpuActivity
+from trace_export.sources.ranges.blocks import blocks
+from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.devices import Attributed, attributed
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.frequent import NameCounts
+from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.profile import Content, Host, described, in_unix_time, marked
+from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
+from trace_export.sources.ranges.ranks import ByProcess
+from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
+from trace_export.sources.shared.batch import Result, caught
+from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
+from trace_export.sources.source import ReadOptions, Source
+
+if TYPE_CHECKING:
+    from trace_export.sources.launches.process import Inferred, Process
+
+MOST_PROCESSES = 1024
+"""Each process is gone through by itself; a source is of one machine."""
+_BITS = 40
+_HALF = 1 << (_BITS - 1)
+"""The number of a process has 40 bits, of which the first may be a sign."""
+
+
+class Opened(Protocol):
+    """The processes of one host in an opened source, which answers the questions of `read`."""
+
+    @property
+    def source(self) -> Source: ...
+
+    @property
+    def host(self) -> Host: ...
+
+    @property
+    def what(self) -> str:
+        """What the profiler calls a range."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """How to record passes that are named."""
+        ...
+
+    @property
+    def short(self) -> bool:
+        """Whether only the beginning of its events is looked at; the passes there have the times of the host."""
+        ...
+
+    def end(self, *, inferred: bool) -> int | None:
+        """When the last range began of a source of which only the beginning is looked at, or the last launch, where
+        passes were `inferred` from launches; None where that is not known."""
+        ...
+
+    @property
+    def world(self) -> int | None:
+        """The number of ranks of the job."""
+        ...
+
+    def named(self, dialects: Dialects) -> Named:
+        """The ranges whose names count."""
+        ...
+
+    def counted_names(self) -> NameCounts:
+        """The names of all ranges."""
+        ...
+
+    def without_passes(self, ranges: Ranges) -> Collection[int] | None:
+        """The processes with GPU work of which the `ranges` name no passes, or only some; None: all."""
+        ...
+
+    def launches(
+        self, processes: Collection[int] | None, named: Named, beside: Ranges
+    ) -> Iterator[tuple[int, Process]]:
+        """What these processes launched; `beside`: the ranges of steps and optimizers."""
+        ...
+
+    def no_ranges(self, counts: NameCounts) -> SourceError | None:
+        """The error of a source without any range, where it says more than that no range is named like a pass."""
+        ...
+
+    def no_work(self) -> SourceError | None:
+        """The error of a source whose GPU work cannot be attributed, as there is none."""
+        ...
+
+    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
+        """The GPU work by range, see by_launch.attribute."""
+        ...
+
+    def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
+        """Finds where transfers without a kernel end, see transfers.transfers."""
+        ...
+
+    def kernels_of_nccl(self) -> pl.DataFrame | None:
+        """NCCL's kernels, see transfers.KERNELS, where these say more than the ranges."""
+        ...
+
+    def devices(self) -> ByProcess:
+        """Process → its GPU, of processes whose GPU work is not looked at."""
+        ...
+
+    def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
+        """The ranks of these processes, as `ranks.assigned` gives them, and notes on them."""
+        ...
+
+    def members(self) -> pl.DataFrame:
+        """The members of communicators: process, group, own (the rank in it), size."""
+        ...
+
+    def notes(self, first: int) -> Sequence[Note]:
+        """What is to be said of the source; its first block begins at `first`. Raises SourceError."""
+        ...
+
+
+Open = Callable[[Sequence[Source], ReadOptions, Dialects, ExitStack], Sequence[Sequence[Opened] | SourceError]]
+"""Opens sources for as long as the stack is open: for each an `Opened` for every host in it, none where no rank of it
+is wanted, or its error."""
+
+
+@dataclass
+class _Part:
+    """What is known so far of an opened source. `tables`: its named blocks, transfers and collectives; `far`: how many
+    kernels of NCCL were left out for their times."""
+
+    opened: Opened
+    named: Named = field(init=False)
+    ranges: Ranges = field(init=False)
+    found: dict[int, Inferred] = field(default_factory=dict)
+    work: Attributed = field(init=False)
+    tables: tuple[pl.DataFrame, ...] = ()
+    far: int = 0
+    contents: list[Content] = field(default_factory=list)
+    ranks: pl.DataFrame = field(init=False)
+    notes: list[Note] = field(default_factory=list)
+    result: Result | None = None
+
+    @property
+    def path(self) -> Path:
+        return self.opened.source.path
+
+
+def read(sources: Sequence[Source], options: ReadOptions, open_sources: Open) -> list[Result]:
+    """The profile of each source, or its error: where it is none of its format, or has no block with GPU work (unless
+    `options.host_ranges` asks for the ranges themselves)."""
+    dialects = Dialects.of(options.markers)
+    with ExitStack() as stack:
+        opened = open_sources(sources, options, dialects, stack)
+        hosts = [() if isinstance(found, SourceError) else found for found in opened]
+        parts = list(map(_Part, chain.from_iterable(hosts)))
+        good = _each(parts, lambda part: _name(part, dialects))
+        _find_ranges(good, dialects, options)
+        good = _each(good, lambda part: _infer(part, dialects, options))
+        good = _each(good, lambda part: _check(part, options))
+        good = _each(good, lambda part: _attribute(part, options))
+        _make_tables(good)
+        good = _each(good, _describe)
+        good = _each(good, lambda part: _rank(part, options))
+        _make_profiles(good)
+    left = iter(parts)
+    return [
+        found if isinstance(found, SourceError) else _of_hosts([part.result for part in islice(left, len(found))])
+        for found in opened
+    ]
+
+
+def _each(parts: Sequence[_Part], step: Callable[[_Part], None]) -> list[_Part]:
+    """Does a step for each part. Those in which it does not fail; the others keep their error as result."""
+    good = []
+    for part in parts:
+        error = caught(part.path, partial(step, part))
+        if error is None:
+            good.append(part)
+        else:
+            part.result = error
+    return good
+
+
+def _of_hosts(results: Sequence[Result | None]) -> Result:
+    """The result of a source from those of its hosts: an error only where none has a profile."""
+    profiles = [result for result in results if isinstance(result, Profile)]
+    if len(profiles) < 2:
+        return next(iter((*profiles, *(result for result in results if result is not None))), Profile())
+    return concat(profiles)
+
+
+def _name(part: _Part, dialects: Dialects) -> None:
+    part.named = part.opened.named(dialects)
+
+
+def _find_ranges(parts: Sequence[_Part], dialects: Dialects, options: ReadOptions) -> None:
+    if options.infer == "only":
+        for part in parts:
+            part.ranges = Ranges.none()
+        return
+    named, calls = (_distinct(rows) for rows in ([p.named.ranges for p in parts], [p.named.calls for p in parts]))
+    for part, ranges in zip(parts, _split(gather(named, calls, dialects), len(parts)), strict=True):
+        part.ranges = ranges
+        if dialects.of_user.rules:
+            part.ranges = replace(ranges, unmatched=dialects.unmatched(part.named.texts))
+
+
+def _infer(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
+    if options.infer == "off" or options.host_ranges:
+        return
+    processes = part.opened.without_passes(part.ranges)
+    if processes is None or processes:
+        from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
+
+        beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
+        launched = part.opened.launches(processes, part.named, beside)
+        part.found = {process: find_blocks(one) for process, one in launched}
+
+
+def _check(part: _Part, options: ReadOptions) -> None:
+    """Raises SourceError when there is no block, or no GPU work for any."""
+    ranges, opened = part.ranges, part.opened
+    if (processes := len(ranges.marked | part.found.keys())) > MOST_PROCESSES:
+        raise SourceError(part.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
+    if any(not one.impossible for one in part.found.values()):
+        return
+    if ranges.marked:
+        error = None if options.host_ranges else opened.no_work()
+        if error is not None:
+            raise error
+        return
+    why = launches.most_frequent_reason(part.found.values()) if part.found else ""
+    counts = opened.counted_names()
+    if not why and (error := opened.no_ranges(counts)):
+        raise error
+    if ranges.untimed:
+        raise range_notes.no_times(part.path)
+    rules = ranges.unmatched
+    raise range_notes.no_names(part.path, opened.what, counts, opened.remedy, launches=why, rules=rules)
+
+
+def _attribute(part: _Part, options: ReadOptions) -> None:
+    on_device = part.ranges.marked and not options.host_ranges and not part.opened.short
+    ranges = part.ranges
+    part.work = attributed(part.path, ranges, part.opened.activity) if on_device else Attributed(ranges)
+
+
+def _make_tables(parts: Sequence[_Part]) -> None:
+    """The tables of the processes whose passes are named: of all sources of which little was read together."""
+    named = [part for part in parts if part.ranges.marked]
+    short = [part for part in named if part.opened.short]
+    for some in ([short] if short else []) + [[part] for part in named if not part.opened.short]:
+        for part, *tables in zip(some, *(_apart(table, len(some)) for table in _tables(some)), strict=True):
+            part.tables = tuple(tables)
+
+
+def _tables(parts: Sequence[_Part]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Blocks, transfers and collectives of short parts, or of one that is not. Where no transfer of a source is named,
+    the kernels of NCCL are its transfers."""
+    first = parts[0]
+    work = first.work if len(parts) == 1 else Attributed(_joined(parts))
+    copies = first.opened.last_copies(work.ranges) if len(parts) == 1 and not work.devices.parts else None
+    found = blocks(work.worked, work.ranges, host=work.activity is None)
+    p2p, joint = transfers(work.ranges, work.worked, copies), None
+    kernels = _distinct([[] if (rows := _near_kernels(part)) is None else [rows] for part in parts])
+    if kernels:
+        calls = work.devices.placed(pl.concat(kernels))
+        sides, others = transfers_of(calls).with_columns(_PLACE), p2p.select(_PLACE)
+        silent = sides.join(others, on="_place", how="anti", maintain_order="left").drop("_place")
+        p2p, joint = pl.concat([p2p, silent], how="diagonal_relaxed"), collectives_of(calls)
+    return found, p2p, collectives(work.worked) if joint is None else joint
+
+
+def _near_kernels(part: _Part) -> pl.DataFrame | None:
+    """The kernels of NCCL within a day of the ranges, as they are wherever they were launched."""
+    kernels = part.opened.kernels_of_nccl()
+    if kernels is None:
+        return None
+    begin, end = part.ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    kept = kernels.filter(pl.col("start").is_between(begin - LONGEST_TASK_NS, end + LONGEST_TASK_NS))
+    part.far = kernels.height - kept.height
+    return kept
+
+
+def _describe(part: _Part) -> None:
+    """The content of the processes without named passes, and of those with them."""
+    path, kernels = part.path, part.opened.kernels_of_nccl()
+    unnamed, in_part = launches.by_names(part.found, part.ranges)
+    if any(not one.impossible for one in unnamed.values()):
+        content = launches.content(path, unnamed)
+        if kernels is not None:
+            p2p = transfers_of(kernels)
+            content = replace(content, p2p=p2p if p2p.height else content.p2p, collectives=collectives_of(kernels))
+        part.contents.append(content)
+    if part.tables:
+        named = marked(path, part.work, *part.tables)
+        if part.far:
+            text = f"sends, receives and collectives {UNTIMED}"
+            named = replace(named, notes=(*named.notes, Note("times-unusable", "warning", text, str(path), part.far)))
+        part.contents.append(launches.completed(path, named, in_part) if in_part else named)
+
+
+def _rank(part: _Part, options: ReadOptions) -> None:
+    """Who the processes are, and what is to be said of all of the source."""
+    opened, work = part.opened, part.work
+    gpus = {process: one.device for process, one in part.found.items() if one.device is not None}
+    inferred = {process for process, one in part.found.items() if not one.impossible}
+    processes = sorted({*inferred, *part.ranges.marked, *gpus})
+    if part.ranges.marked:
+        gpus |= opened.devices() if work.activity is None else work.gpus
+    ranks, notes = opened.ranks(part.ranges, processes, gpus)
+    ranks = work.devices.ranks(ranks, work.ranges)
+    ranks = ranks.filter(pl.col("process").is_in(sorted(inferred | work.ranges.marked)))
+    part.ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
+    first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
+    part.notes = [*opened.notes(first), *notes, *range_notes.unmatched(part.path, part.ranges.unmatched)]
+
+
+def _make_profiles(parts: Sequence[_Part]) -> None:
+    """The profile of each part, from the tables of all."""
+    if not parts:
+        return
+    offsets = [pl.lit(part.opened.host.offset_ns, pl.Int64) for part in parts]
+    numbers = [
+        [part.ranks.select("process", pl.col("rank").cast(pl.Int64), offset_ns=offset)]
+        for part, offset in zip(parts, offsets, strict=True)
+    ]
+    ranks, tables = pl.concat(_distinct(numbers)), []
+    for name, schema in (("blocks", SPANS), ("p2p", P2P), ("collectives", COLLECTIVES)):
+        rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
+        tables.append(_apart(in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema), len(parts)))
+    for part, spans, p2p, joint in zip(parts, *tables, strict=True):
+        part.result = _profile(part, *(rows.drop("process") for rows in (spans, p2p, joint)))
+
+
+def _profile(part: _Part, spans: pl.DataFrame, p2p: pl.DataFrame, joint: pl.DataFrame) -> Profile:
+    opened = part.opened
+    hosts, ranks = described(opened.source, part.ranks, opened.host, part.contents)
+    declared = reduce(Declared.or_else, (content.declared for content in part.contents))
+    notes = (*part.notes, *chain.from_iterable(content.notes for content in part.contents))
+    until = {}
+    if opened.short:
+        end = opened.end(inferred=bool(part.found))
+        until[path_text(part.path)] = None if end is None else end + opened.host.offset_ns
+    made = Profile(
+        hosts, ranks, spans, p2p, collectives=joint, members=_members(part, ranks),
+        declared=replace(declared, world=opened.world), notes=notes, recorded_until=until,
+    )  # fmt: skip
+    return part.work.devices.restored(made, part.path)
+
+
+def _members(part: _Part, ranks: pl.DataFrame) -> pl.DataFrame:
+    """The members of communicators by their ranks."""
+    members = part.opened.members()
+    if members.is_empty():
+        return empty(MEMBERS)
+    of_ranks = members.join(ranks.select("rank", "process"), on="process").rename({"own": "member"})
+    return conform(of_ranks.sort("rank", "group"), MEMBERS)
+
+
+def _split(whole: Ranges, count: int) -> list[Ranges]:
+    """The ranges of each of `count` parts."""
+    if count == 1:
+        return [whole]
+    frames = [_apart(rows, count) for rows in (whole.frame, whole.unclosed, whole.unused, whole.invalid)]
+    stages: list[dict[int, list[int]]] = [{} for _ in range(count)]
+    for process, own in whole.stages.items():
+        place, number = _of_part(process)
+        stages[place][number] = own
+    marked: list[set[int]] = [set() for _ in range(count)]
+    for process in whole.marked:
+        place, number = _of_part(process)
+        marked[place].add(number)
+    numbered = [frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64)) for frame in frames[0]]
+    return [
+        Ranges(frame, whole.transfers, unclosed, unused, invalid, stages[place], frozenset(marked[place]))
+        for place, (frame, unclosed, unused, invalid) in enumerate(zip(numbered, *frames[1:], strict=True))
+    ]
+
+
+def _joined(parts: Sequence[_Part]) -> Ranges:
+    """The ranges of all parts."""
+    frame = pl.concat(_distinct([[part.ranges.frame] for part in parts]))
+    return parts[0].ranges.with_frame(frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64)))
+
+
+_PLACE = ((pl.col("process") + _HALF) // (1 << _BITS)).alias("_place")
+"""The place of the part whose process a row is of, see `_distinct`."""
+
+
+def _of_part(process: int) -> tuple[int, int]:
+    """The place of the part whose process this is, and its number there."""
+    place = (process + _HALF) >> _BITS
+    return place, process - (place << _BITS)
+
+
+def _distinct(frames: Sequence[Sequence[pl.DataFrame]]) -> list[pl.DataFrame]:
+    """The frames of all parts, with other numbers of processes in those of each part."""
+    moved = ((place << _BITS, rows) for place, own in enumerate(frames) for rows in own)
+    return [rows.with_columns(pl.col("process") + by) if by else rows for by, rows in moved]
+
+
+def _apart(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
+    """The rows of each of `count` parts with the numbers of its processes, in their order."""
+    if count == 1:
+        return [frame]
+    placed = frame.with_columns(_PLACE).with_columns(pl.col("process") - pl.col("_place") * (1 << _BITS))
+    parts = placed.partition_by("_place", as_dict=True, include_key=False)
+    return [parts.get((place,), frame.clear()) for place in range(count)]
