@@ -323,24 +323,29 @@ def overview(
     cache: str | PathLike[str] | None = None,
     force: bool = False,
     family: str | None = None,
+    multi_machine: bool = False,
     follow_links: bool = False,
     ranks: NumberSet = None,
     run: int | str = "latest",
+    replica: NumberSet = None,
     steps: NumberSet = None,
+    stages: NumberSet = None,
+    window: str | Window | None = None,
     pp: int | None = None,
     tp: int | None = None,
     dp: int | None = None,
     cp: int | None = None,
     host_ranges: bool = False,
     markers: str | Sequence[str] = (),
+    columns: str | None = None,
     infer: Infer = "auto",
     align: Align | PathLike[str] | str = "auto",
     jobs: int | None = None,
     scheduler: str | None = None,
     progress: Progress | None = None,
 ) -> Overviewed:
-    """A run of any number of ranks: each pipeline replica is read, aligned and measured by itself, and what comes back
-    is compared. See `trace_export.Overview`.
+    """A run of any number of ranks and what costs it most, as `report` says it; of more than 1,024 ranks each pipeline
+    replica is read, aligned and measured by itself, and what comes back is compared. See `trace_export.Overview`.
 
     `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
     those of the replica that is most like the others and of those that have exceptions, in the folder traces. `cache`
@@ -352,15 +357,17 @@ def overview(
     from trace_export.workflow import requests
 
     options = load_options(
-        log_dir, family=family, follow_links=follow_links, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp,
-        host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs, scheduler=scheduler,
+        log_dir, family=family, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, run=run, pp=pp,
+        tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, jobs=jobs,
+        scheduler=scheduler,
     )  # fmt: skip
-    wanted = requests.Request(options, align_options(align, None, None), selection(steps, None, None))
+    wanted = requests.Request(options, align_options(align, None, None), selection(steps, stages, window))
     output = overviews.OverviewOptions(
         arguments.choices(formats, "formats", OverviewFormat),
         arguments.path_or_none(path, "path"),
         arguments.flag(traces, "traces"),
         arguments.path_or_none(cache, "cache"),
+        arguments.numbers(replica, "replica"),
     )
     found, files = overviews.overview(
         wanted,

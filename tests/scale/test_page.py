@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 import polars as pl
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser
 
 import trace_export
 from tests.support.browser import browser, opened
@@ -31,29 +31,8 @@ def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width
         tab.locator("#state", has_text="96 of 96 ranks").wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
         assert tab.locator("h2").all_inner_texts()[:4] == [
-            "Exceptions", "Ranks and steps", "Slowdown by worker", "Stages",
+            "Causes", "Exceptions", "Ranks and steps", "Stages",
         ]  # fmt: skip
-
-
-def test_the_slowdown_of_the_workers_leads_to_their_replica(
-    browser: Browser, page: Path, written: tuple[Path, trace_export.Overviewed]
-) -> None:
-    """A click on the worker of a slow rank marks its replica in the map above."""
-    workers = written[1].overview.workers
-    slowest = workers.sort("slowdown", descending=True).row(0, named=True)
-    there = workers["replica"].unique().sort().to_list()
-    with opened(browser, page) as tab:
-        box = tab.locator("#workers").bounding_box()
-        assert box is not None
-        x = 60 + (there.index(slowest["replica"]) + 0.5) / len(there) * (box["width"] - 60)
-        y = (slowest["stage"] + 0.5) / 4 * (box["height"] - 18)
-        tab.locator("#workers").hover(position={"x": x, "y": y})
-        said = f"replica {slowest['replica']} · stage {slowest['stage']}\nslowdown: {slowest['slowdown']:.3f}"
-        assert tab.locator("#tip").inner_text().startswith(said)
-        assert tab.locator("#most").inner_text().startswith(f"{slowest['slowdown']:.3f}")
-        tab.locator("#workers").click(position={"x": x, "y": y})
-        # The 8 ranks of the replica, and 12 on each side.
-        expect(tab.locator("#state")).to_contain_text("32 of 96 ranks")
 
 
 def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page: Path) -> None:

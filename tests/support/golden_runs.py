@@ -193,6 +193,7 @@ RUNS: dict[str, GoldenRun] = {
             "report spans.csv",
             f"export work.csv {COLUMNS} --format csv --out work",
             f"report work.csv {COLUMNS}",
+            f"overview work.csv {COLUMNS} --json --out overview",
             f"compare work.csv spans.csv {COLUMNS}",
         ],
         files={"work.csv": work_table(0.8)},
@@ -223,6 +224,7 @@ RUNS: dict[str, GoldenRun] = {
             "overview logs --format html,parquet --traces --out out --jobs 1",
             "overview --log_dir logs --ranks 0-3 --steps 2-3 --align wall --strict --json --out part",
             "overview logs --quiet --debug --verbose --out quiet",
+            "overview logs --multi_machine --replica 0 --stages 1-2 --time 0.1s-400ms --json --out some",
         ],
     ),
     "compare": GoldenRun(

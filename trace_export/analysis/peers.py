@@ -67,8 +67,8 @@ class Slow:
     alone: Flags
 
 
-def slow_groups(items: Items, groups: Sequence[Group]) -> list[Slow]:
-    """The groups that explain what is slow, the one that explains most first; `groups` from coarse to fine.
+def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list[Slow]:
+    """The `most` groups that explain what is slow, the one that explains most first; `groups` from coarse to fine.
 
     The group with the largest sum of excess is taken, the coarser of two with the same; its excess is taken away, and
     what is left is looked at again.
@@ -78,12 +78,13 @@ def slow_groups(items: Items, groups: Sequence[Group]) -> list[Slow]:
     for group in groups:
         if 0 < len(group.items) < len(mean):
             sets.setdefault(tuple(sorted(group.items.tolist())), []).append(group)
-    for _ in range(MOST if len(mean) > 1 else 0):
-        best = _best(items, mean, sets)
+    looked_at = set[tuple[int, ...]]()
+    for _ in range(most if len(mean) > 1 else 0):
+        best = _best(items, mean, sets, looked_at)
         if best is None:
             break
         slow, others = best
-        del sets[tuple(sorted(slow.items.tolist()))]
+        looked_at.add(tuple(slow.items.tolist()))  # the spread of its kind is still that of all
         if len(others) >= ENOUGH:
             middle = np.median(others)
             if slow.excess - middle < DEVIATIONS * 1.4826 * np.median(np.abs(others - middle)):
@@ -93,12 +94,17 @@ def slow_groups(items: Items, groups: Sequence[Group]) -> list[Slow]:
     return found
 
 
-def _best(items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]) -> tuple[Slow, Floats] | None:
-    """The group that explains most, and the excess of the others of its kind; None where none counts."""
+def _best(
+    items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]], looked_at: set[tuple[int, ...]]
+) -> tuple[Slow, Floats] | None:
+    """The group that explains most of those not `looked_at`, and the excess of the others of its kind; None where none
+    counts."""
     best, score, rated = None, 0.0, dict[str, list[float]]()
     for kind, average, slow in _rated(items, mean, sets):
         rated.setdefault(kind, []).append(average)
         if slow is None or slow.excess <= items.least or slow.sigmas <= SIGMAS:
+            continue
+        if tuple(slow.items.tolist()) in looked_at:
             continue
         if slow.excess * len(slow.items) > 1.0001 * score:
             best, score = slow, slow.excess * len(slow.items)

@@ -56,13 +56,17 @@ def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sent
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
     if measured.steps.is_empty():
         return ()
-    causes = [
-        Sentence(row["code"], _facts(row), cause_words.sentence(row), cause_words.next_step(row))
-        for row in found.causes.iter_rows(named=True)
-        if row["sentence"]
-    ]
-    first = causes or [_nothing(found, theory)]
-    return (*_missing(measured.whole), *first, _step(measured, found, theory), _certainty(found, measured.whole))
+    first = causes(found.causes) or [_nothing(found, theory)]
+    whole, host = measured.whole, bool(host_share(measured.whole))
+    times = measured.step_ns, measured.pipeline_ns, measured.bubble
+    step = step_sentence(measured.steps, *times, host=host, made_of=_made_of(found, theory, whole))
+    return (*_missing(whole), *first, step, _certainty(found, whole))
+
+
+def causes(found: pl.DataFrame) -> list[Sentence]:
+    """The sentences on the causes (`explanation.CAUSES`) that are worth one."""
+    rows = found.filter("sentence").iter_rows(named=True)
+    return [Sentence(row["code"], _facts(row), cause_words.sentence(row), cause_words.next_step(row)) for row in rows]
 
 
 def _facts(row: cause_words.Row) -> dict[str, Any]:
@@ -95,10 +99,18 @@ def _missing_text(lacks: Absent) -> str:
     return f"{what}; all that follows is about the others."
 
 
-def _step(measured: Bubbles, found: Explanation, theory: Theory) -> Sentence:
-    """How long a step takes, what it is made of, and how much of it is bubble."""
-    steps = counted(measured.steps)
-    step, pipeline, bubble = measured.step_ns, measured.pipeline_ns, measured.bubble
+def step_sentence(
+    steps: pl.DataFrame,
+    step: float | None,
+    pipeline: float | None,
+    bubble: float | None,
+    *,
+    host: bool,
+    made_of: tuple[str, dict[str, Any]] = ("", {}),
+) -> Sentence:
+    """How long a step takes, what it is made of (as text, and facts), and how much of it is bubble: as means over the
+    whole ones of `steps` (step_ns, pipeline_ns, whole). `host`: whether times are those of the host."""
+    steps = counted(steps)
     each = (steps["step_ns"] if step is not None else steps["pipeline_ns"]).drop_nulls()
     least, most = (float(x) for x in (each.min() or 0, each.max() or 0))  # type: ignore[arg-type]
     facts: dict[str, Any] = {
@@ -109,9 +121,9 @@ def _step(measured: Bubbles, found: Explanation, theory: Theory) -> Sentence:
     time = f"{what} takes {duration(length)}"
     if least > 0 and most > UNEVEN * least:
         time += f" (from {duration(least)} to {duration(most)})"
-    said, more = _made_of(found, theory, measured.whole)
+    said, more = made_of
     idle = "" if bubble is None else f"; ranks are idle for {bubble:.1%} of the pipeline time (the bubble)"
-    whose = OF_HOST if host_share(measured.whole) else ""
+    whose = OF_HOST if host else ""
     return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.")
 
 

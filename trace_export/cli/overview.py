@@ -15,7 +15,7 @@ EXCEPTIONS_SHOWN = 20
 
 @opt.with_groups
 def overview(
-    place: opt.Place,
+    source: opt.Source,
     passes: opt.Passes,
     sizes: opt.Sizes,
     *,
@@ -26,9 +26,17 @@ def overview(
         ),
     ] = "all",
     run: opt.RunNumber = "latest",
+    replica: Annotated[
+        str,
+        typer.Option(
+            help="Read these data-parallel copies of the pipeline only.", metavar="LIST", rich_help_panel=opt.SELECTION
+        ),
+    ] = "all",
     steps: Annotated[
         str, typer.Option(help="Steps to measure: 2-4 or all.", metavar="LIST", rich_help_panel=opt.SELECTION)
     ] = "all",
+    stages: opt.Stages = "all",
+    window: opt.Time = None,
     cache: opt.Cache = None,
     formats: Annotated[
         str,
@@ -62,12 +70,12 @@ def overview(
 ) -> None:
     """Show any number of ranks on one page: ranks × steps as a heat map, the stages, and what differs from its peers.
 
-    Each pipeline replica is read, aligned and measured by itself; only small tables come back.
+    Of more than 1,024 ranks each pipeline replica is read, aligned and measured by itself; only small tables come back.
     """
     from trace_export import api
     from trace_export.scale import words
 
-    given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
+    given: dict[str, Any] = {**source.arguments(), **passes.arguments(), **sizes.arguments()}
     with terminal.progress(printing) as progress:
         done = api.overview(
             path=path,
@@ -77,7 +85,10 @@ def overview(
             force=force,
             ranks=ranks,
             run=run,
+            replica=replica,
             steps=steps,
+            stages=stages,
+            window=window,
             align=align,
             jobs=jobs,
             scheduler=scheduler,
@@ -92,7 +103,7 @@ def overview(
         terminal.json(encode(overview_document(found)))
     elif not printing.quiet:
         terminal.lead(words.heading(found))
-        terminal.sentences(words.sentences(found))
+        terminal.sentences([sentence.text for sentence in words.sentences(found)])
         terminal.lines(words.exception_lines(found, EXCEPTIONS_SHOWN))
         terminal.notes(found.notes, printing.verbose)
         terminal.files(done.files)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import INT, REAL, TIME, Schema, conform
+from trace_export.analysis.whole_steps import counted
+from trace_export.model import INT, REAL, SEGMENT, STEP_KEY, TIME, Schema, conform
 from trace_export.scale.summary import Summary
+from trace_export.steps.idle import INNER
 
 CELLS: Schema = {
     "replica": INT, "stage": INT, "tp": INT, "rank": INT, "run": INT, "step": INT, "whole": pl.Boolean(),
@@ -26,7 +28,8 @@ STEPS: Schema = {
     "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "pipeline_ns": REAL, "longest_ns": REAL,
     "step_ns": REAL, "bubble": REAL,
 }  # fmt: skip
-"""Medians over the replicas, the longest pipeline time, and the mean idle share."""
+"""The pipeline time as a mean over the ranks, and the longest; `step_ns` from the first block of the step to that of
+the next, of replicas without a common axis as a mean over their axes; `bubble` as the ratio of sums over the ranks."""
 
 
 def cells(summary: Summary) -> pl.DataFrame:
@@ -36,7 +39,7 @@ def cells(summary: Summary) -> pl.DataFrame:
     in_step, length = ["replica", "run", "step"], pl.col("step_end_ns") - pl.col("step_start_ns")
     begins = rows.group_by(in_step).agg(pl.col("step_start_ns").first())
     behind = pl.col("step_start_ns") - pl.col("step_start_ns").min().over("run", "step")
-    waits = ["forward_ns", "backward_ns", "transfer_ns", "late_ns", "unknown_ns"]
+    waits = [f"{cause}_ns" for cause in INNER]
     usual = pl.col("busy_ns").median().over("stage", "run", "step")
     found = rows.join(
         begins.select(*in_step, behind_ns=behind), on=in_step, nulls_equal=True, maintain_order="left"
@@ -61,13 +64,39 @@ def bands(cells: pl.DataFrame) -> pl.DataFrame:
     return conform(found.sort("stage"), BANDS)
 
 
-def steps(cells: pl.DataFrame) -> pl.DataFrame:
-    """The table `STEPS`."""
-    of_replica = cells.group_by("run", "step", "replica").agg(
-        pl.col("pipeline_ns", "step_ns").first(), pl.col("whole").first(), ranks=pl.len(), bubble=pl.col("idle").mean()
-    )
-    found = of_replica.group_by("run", "step").agg(
-        pl.col("ranks").sum(), pl.col("whole").all(), pl.col("step_ns").median(), pl.col("bubble").mean(),
-        longest_ns=pl.col("pipeline_ns").max(), pipeline_ns=pl.col("pipeline_ns").median(),
+def steps(summary: Summary) -> pl.DataFrame:
+    """The table `STEPS`, added up over the ranks of all parts."""
+    length = pl.col("step_end_ns") - pl.col("step_start_ns")
+    sums = summary.rank_steps.group_by(STEP_KEY).agg(
+        ranks=pl.len(), whole=pl.col("whole").all(), pipeline_ns=length.mean(), longest_ns=length.max(),
+        bubble=pl.when(length.sum() > 0).then(1 - pl.col("busy_ns").sum() / length.sum()),
     )  # fmt: skip
-    return conform(found.sort("run", "step"), STEPS)
+    found = sums.join(_step_times(summary), on=STEP_KEY, how="left", nulls_equal=True)
+    return conform(found.sort(STEP_KEY), STEPS)
+
+
+def _step_times(summary: Summary) -> pl.DataFrame:
+    """run, step, step_ns."""
+    segment = ["axis", *SEGMENT]
+    axes = summary.ranks.select("rank", "axis")
+    begun = summary.rank_steps.join(axes, on="rank", how="left").group_by(*segment, "step").agg(
+        pl.col("step_start_ns").min(), of_parts=pl.col("step_ns").mean()
+    ).sort(*segment, "step")  # fmt: skip
+    following = pl.col("step").shift(-1).over(segment) == pl.col("step") + 1
+    time = (pl.col("step_start_ns").shift(-1) - pl.col("step_start_ns")).over(segment)
+    known = pl.col("of_parts").is_not_null()
+    each = begun.with_columns(step_ns=pl.when(following & known).then(time).otherwise("of_parts"))
+    return each.group_by(STEP_KEY).agg(pl.col("step_ns").mean())
+
+
+def mean_of(steps: pl.DataFrame, column: str) -> float | None:
+    """The mean of a column of `STEPS` over the whole steps, where there are any; None where nothing is known."""
+    mean = counted(steps)[column].mean()
+    return float(mean) if isinstance(mean, float | int) else None
+
+
+def bubble_of(summary: Summary, steps: pl.DataFrame) -> float | None:
+    """The bubble of the run: of its whole steps, where it has any."""
+    rows = summary.rank_steps.join(counted(steps), on=STEP_KEY, how="semi", nulls_equal=True)
+    length = int((rows["step_end_ns"] - rows["step_start_ns"]).sum())
+    return 1 - int(rows["busy_ns"].sum()) / length if length else None

@@ -1,4 +1,8 @@
-"""The steps from a folder to an overview, in order: find → place → split → summarise each part → merge → compare."""
+"""The steps from a folder to an overview.
+
+A run of few ranks is read whole, as for a report. One of many is read replica by replica: find → place → split →
+summarise each part → merge → compare; and a report on some of the replicas says what its exceptions cost.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,28 @@ from functools import partial
 
 import polars as pl
 
-from trace_export.analysis.what_if import Slowdown
+from trace_export.analysis.explanation import Explanation, Trust
 from trace_export.clocks import two_levels
-from trace_export.errors import NothingToExportError
-from trace_export.model import Note, Profile
+from trace_export.errors import NothingToExportError, UsageError
+from trace_export.model import TEXT, Note
 from trace_export.pipeline.rank_order import MOST
-from trace_export.scale import bands, slowdown
+from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
-from trace_export.scale.measure import Task, failed, failures_of, measure, summarise
+from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
 from trace_export.scale.parts import Part, split
 from trace_export.scale.places import REMEDY, Places, absent
-from trace_export.scale.replicas import Placed, all_ranks, reduce_everywhere
+from trace_export.scale.replicas import Placed, all_ranks, of_replicas, reduce_everywhere
 from trace_export.scale.summary import Summary, by_code, merge
-from trace_export.selection import Numbers, Selection
+from trace_export.selection import Numbers
 from trace_export.sources import cost
-from trace_export.workflow.options import AlignOptions
 from trace_export.workflow.progress import Progress, counted, silent
-from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.requests import Request, load
+from trace_export.workflow.run import Run, aligned
 
 S_PER_RANK = 0.005
 """What one core takes to interpret, align and measure a rank of some 130 blocks."""
+WHOLE_RANKS = 1024
+"""So many ranks are read whole, and so many of a larger run are explained."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,8 @@ class Overview:
 
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with
     the schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
-    `failures` as in `scale.summary`, `workers` as in `scale.slowdown`. `slowdown` is None where the steps cannot be
-    simulated. `representative` is the
+    `failures` as in `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of
+    `Explanation`, of the replicas `explained`. `representative` is the
     replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
     `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
     """
@@ -45,14 +51,17 @@ class Overview:
     cells: pl.DataFrame
     bands: pl.DataFrame
     steps: pl.DataFrame
+    bubble: float | None
+    causes: pl.DataFrame
+    levels: pl.DataFrame
+    trust: Trust
+    explained: tuple[int, ...]
     exceptions: pl.DataFrame
     replicas: pl.DataFrame
     ranks: pl.DataFrame
     links: pl.DataFrame
     hosts: pl.DataFrame
     failures: pl.DataFrame
-    workers: pl.DataFrame
-    slowdown: Slowdown | None
     representative: int | None
     sources: int
     notes: tuple[Note, ...]
@@ -64,20 +73,65 @@ class Overview:
 
 
 def overview(
-    options: LoadOptions,
-    clocks: AlignOptions,
-    selection: Selection,
-    placed: Placed,
+    wanted: Request,
+    placed: Placed | None,
+    replicas: Numbers | None = None,
     progress: Progress = silent,
+    whole_ranks: int = WHOLE_RANKS,
 ) -> Overview:
-    """An overview of the replicas that `placed` finds, or of those with one of `options.read.ranks`. Raises
-    NothingToExportError where no source has a block."""
-    table, read = placed.with_steps(selection.steps), all_ranks(options).read
-    if options.read.ranks is not None:
-        table = table.filter(pl.col("dp").is_in(table.filter(options.read.ranks.holds("rank"))["dp"].implode()))
+    """An overview of the `replicas` (all) that `placed` finds (None: of a table), and that have one of the ranks of
+    `wanted`; of at most `whole_ranks` ranks from the run read whole. Raises NothingToExportError where no source has a
+    block, AlignmentError, UsageError where there is no such replica."""
+    if placed is None:
+        run = _run(wanted, progress)
+        return of_run(run, run.profile.ranks["source"].n_unique())
+    table, ranks = placed.with_steps(wanted.part.steps), wanted.source.read.ranks
+    if ranks is not None:
+        table = table.filter(pl.col("dp").is_in(table.filter(ranks.holds("rank"))["dp"].implode()))
+    if replicas is not None:
+        table = table.filter(replicas.holds("dp"))
+    all_of_them = ranks is None and replicas is None
+    some = None if all_of_them else Numbers.of(table["dp"].unique().drop_nulls()) if table.height else replicas
+    if table["rank"].n_unique() <= whole_ranks:
+        found = of_run(_run(_of_some(wanted, some, placed), progress), len(placed.located.sources))
+    else:
+        found = _in_parts(wanted, table, placed, progress, whole_ranks)
+    lacking = absent(placed.places) if all_of_them else 0
+    left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
+    unread = 0 if left_out else max(table["rank"].n_unique() - found.ranks["rank"].n_unique(), 0)
+    return replace(found, missing_ranks=lacking + unread)
+
+
+def _of_some(wanted: Request, replicas: Numbers | None, placed: Placed) -> Request:
+    """The request for all ranks, or those of some replicas."""
+    whole = replace(wanted, source=all_ranks(wanted.source), located=placed.located)
+    return whole if replicas is None else of_replicas(whole, replicas, placed)
+
+
+def _run(wanted: Request, progress: Progress) -> Run:
+    """The run on aligned clocks."""
+    run = load(wanted.source, progress, wanted.located)
+    return replace(aligned(run, wanted.clocks, progress), _selection=wanted.part)
+
+
+def of_run(run: Run, sources: int) -> Overview:
+    """The overview of a run that was read whole, of so many sources, with all hosts on one axis."""
+    axis = run.hosts.select("host", axis=pl.lit(""))
+    summary = replace(measure(run._bubbles, axis), failures=failures_of(run.failures))
+    return _compared(summary, run, sources, run.notes)
+
+
+def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Progress, explained: int) -> Overview:
+    """The overview of ranks with their places (`table`), replica by replica; some with at most so many ranks are
+    explained."""
+    options = all_ranks(wanted.source)
+    if wanted.part.window is not None:
+        what = f"a part of the time can be chosen of {explained:,} ranks at most"
+        raise UsageError(what, "choose ranks or steps", parameter="window")
+    parts, read = split(placed.located.sources, table), options.read
+    if len(table) < len(placed.places.table):
         read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
-    parts = split(placed.located.sources, table)
-    task = Task(read, clocks.method, selection, table["dp"].n_unique(), options.run)
+    task = Task(read, wanted.clocks.method, wanted.part, options.run)
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
     summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)
@@ -88,10 +142,23 @@ def overview(
     mixed = _of_several_runs(summary) if options.run != "all" else []
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes, *mixed])
     _check_places(placed.places, summary.notes)
-    found = _compared(_on_one_axis(summary), placed.places.declared.pp, len(placed.located.sources), notes)
-    lacking = absent(placed.places) if options.read.ranks is None else 0
-    unread = table["rank"].n_unique() - found.ranks["rank"].n_unique()
-    return replace(found, missing_ranks=lacking + max(unread, 0))
+    summary = _on_one_axis(summary)
+    some = _worth_explaining(summary, explained)
+    return _compared(summary, _run(_of_some(wanted, some, placed), progress), len(placed.located.sources), notes)
+
+
+def _worth_explaining(summary: Summary, count: int) -> Numbers:
+    """Replicas with at most so many ranks: half of them those with the first exceptions, and others from all over."""
+    alike = cohorts(summary)
+    there = alike["replica"].to_list()
+    most = max(2, count // max(int(alike["ranks"].max() or 1), 1))  # type: ignore[arg-type]
+    ranks = exceptions(summary, alike).drop_nulls("ranks").select(rank=pl.col("ranks").explode())
+    places = summary.ranks.select("rank", "replica")
+    different = ranks.join(places, on="rank", maintain_order="left")["replica"].unique(maintain_order=True)
+    first = different.head(most // 2).to_list()
+    others = [n for n in there if n not in set(first)]
+    more = min(most - len(first), len(others))
+    return Numbers.of(sorted({*first, *(others[n * len(others) // more] for n in range(more))}))
 
 
 def _check_places(places: Places, notes: Sequence[Note]) -> None:
@@ -113,13 +180,6 @@ def _of_several_runs(summary: Summary) -> list[Note]:
     return [Note("replicas-of-runs", "warning", text)]
 
 
-def of_profile(profile: Profile, sources: int) -> Overview:
-    """The overview of a profile that was read whole, of so many sources, with all hosts on one axis."""
-    axis = profile.hosts.select("host", axis=pl.lit(""))
-    summary = measure(profile, axis, Selection(), max(profile.ranks["dp"].n_unique(), 1))
-    return _compared(summary, profile.declared.pp, sources, profile.notes)
-
-
 def _on_one_axis(summary: Summary) -> Summary:
     """The summary with all replicas on one axis, as far as collectives connect them."""
     if summary.ends["axis"].n_unique() < 2:
@@ -129,28 +189,43 @@ def _on_one_axis(summary: Summary) -> Summary:
     times = ["first_ns", "last_ns", "step_start_ns", "step_end_ns"]
     rows = summary.rank_steps.join(axes, on="rank", how="left", maintain_order="left")
     moved = two_levels.on_shared_axis(rows, times, placed).drop("axis")
-    return replace(summary, rank_steps=moved, hosts=two_levels.combined(summary.hosts, placed))
+    shared = placed.select(axis="host", shared=pl.format("component {}", pl.col("component").fill_null(0)).cast(TEXT))
+    ranks = summary.ranks.join(shared, on="axis", how="left", maintain_order="left")
+    ranks = ranks.with_columns(axis=pl.coalesce("shared", "axis")).drop("shared")
+    return replace(summary, rank_steps=moved, ranks=ranks, hosts=two_levels.combined(summary.hosts, placed))
 
 
-def _compared(summary: Summary, stages: int | None, sources: int, notes: tuple[Note, ...]) -> Overview:
-    cells, alike = bands.cells(summary), cohorts(summary)
-    slower = slowdown.of_workers(summary.graphs, summary.lengths, stages)
+def _compared(summary: Summary, run: Run, sources: int, notes: tuple[Note, ...]) -> Overview:
+    """The overview of a summary; `run` has those of its replicas that are explained."""
+    cells, alike, steps = bands.cells(summary), cohorts(summary), bands.steps(summary)
+    found = run.explain()
     return Overview(
         cells=cells,
         bands=bands.bands(cells),
-        steps=bands.steps(cells),
+        steps=steps,
+        bubble=bands.bubble_of(summary, steps),
+        causes=_named_causes(found, run),
+        levels=found.levels,
+        trust=found.trust,
+        explained=tuple(replica_numbers(run.ranks)["replica"].unique().sort()),
         exceptions=exceptions(summary, alike),
         replicas=alike.join(summary.replicas, on="replica", how="left", maintain_order="left"),
         ranks=summary.ranks.join(_held(summary), on="rank", how="left", maintain_order="left").sort("rank"),
         links=summary.links,
         hosts=summary.hosts.sort("host"),
         failures=summary.failures,
-        workers=slowdown.worker_table(slower, summary.ranks),
-        slowdown=slower,
         representative=representative(alike),
         sources=sources,
         notes=notes,
     )
+
+
+def _named_causes(found: Explanation, run: Run) -> pl.DataFrame:
+    """The causes, whose replicas have their numbers in the whole run."""
+    numbers = replica_numbers(run.ranks)["replica"].unique().sort()
+    if found.causes["replica"].is_null().all():
+        return found.causes
+    return found.causes.with_columns(replica=numbers.gather(found.causes["replica"]))
 
 
 def _held(summary: Summary) -> pl.DataFrame:

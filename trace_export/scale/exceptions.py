@@ -1,51 +1,59 @@
 """What differs from its peers, by name: ranks, links, hosts' clocks and replicas; and which replicas behave alike.
 
-Everything is compared with the same thing of the other replicas: a rank with the ranks of its stage, a link with the
-links between the same stages. An exception is larger than a threshold and stands out of the scatter of its peers.
+Ranks and links are compared as for the causes of `analysis.explanation`, by the sums of all that were read, whether or
+not a step would be shorter without what is slow.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import polars as pl
 
-from trace_export.analysis.stragglers import ENOUGH, SLOW, SLOW_LINK
-from trace_export.model import INT, REAL, TEXT, Schema, conform
+from trace_export.analysis.compared import Compared, Sums, mean_lengths
+from trace_export.analysis.peers import Ints, Items, Slow, slow_groups
+from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema, conform
 from trace_export.scale.summary import Summary
 
-STANDS_OUT = 6.0
-"""An exception lies so many robust standard deviations (1.4826 × the median absolute deviation) from its peers' median.
-Of a million normal values none does."""
+MOST = 24
+"""Exceptions of ranks, and of links, that are named."""
+SLOW, SLOW_LINK = 1.1, 1.5
+"""Blocks and transfers are exceptions from so many times the length of their peers' on: what is less is named where it
+costs something. (The first is the threshold of MegaScan, arXiv 2507.19845; transfers vary more than computation.)"""
 DRIFT = 60e-6
 """A host whose rate differs more than this from the usual one has a drifting clock: twice the largest difference that
 Huygens measured between sound hosts (30 µs/s, NSDI '18)."""
+STANDS_OUT = 6.0
+"""And by so many robust standard deviations (1.4826 × the median absolute deviation): of a million normal values none
+does."""
 MOST_ARE_SOUND = 3
 """Of so many hosts of a replica the median is the rate of a sound one where one drifts."""
-ALL = 0.75
-"""A host or a replica of which so large a part of the ranks is slow is slow itself; its ranks are not named one by
-one."""
 SAME_SPEED = 0.03
 """Replicas of the same settings behave alike where their speeds, in order, lie no further apart than this."""
-BIAS_NS = 1000.0
-"""A difference of times below this is no exception, however small the scatter: clocks and profilers are not better."""
 
 EXCEPTIONS: Schema = {
-    "kind": TEXT, "replica": INT, "rank": INT, "to_rank": INT, "stage": INT, "host": TEXT, "what": TEXT,
-    "value": REAL, "usual": REAL, "ratio": REAL,
+    "kind": TEXT, "replica": INT, "rank": INT, "to_rank": INT, "stage": INT, "host": TEXT, "ranks": pl.List(INT),
+    "what": TEXT, "value": REAL, "usual": REAL, "ratio": REAL,
 }  # fmt: skip
-"""`kind`: `settings`, `slow-host`, `slow-replica`, `slow-rank`, `slow-link`, `drifting-clock`. `value` beside what is
-`usual`: ns; micro-batches in a step, or 1 beside 0 where the order of blocks is another one, for settings; ns/ns for
-clocks."""
+"""`kind`: `settings`, `slow-replica`, `slow-stage`, `slow-host`, `slow-rank`, `slow-link`, `drifting-clock`. `replica`,
+`rank`, `stage` and `host` where it is one; a link goes from `rank` to `to_rank`. `ranks`: all of them. `ratio`: the
+length of the blocks or transfers by that of the peers. `value` beside what is `usual`: micro-batches in a step, or 1
+beside 0 where the order of blocks is another one, for settings; ns/ns for clocks."""
 COHORTS: Schema = {
     "replica": INT, "cohort": INT, "microbatches": REAL, "order": pl.UInt64(), "speed": REAL, "ranks": INT,
 }  # fmt: skip
-"""`cohort` is numbered from 0 by size; `speed` is the median over the replica's ranks of their work on a micro-batch,
-by the median of their stage."""
+"""`cohort` is numbered from 0 by size; `speed` is the median over the replica's ranks of their work, by the median of
+their stage."""
 
 
 def cohorts(summary: Summary) -> pl.DataFrame:
     """The replicas (`COHORTS`), sorted by number."""
-    ranks = summary.ranks.drop_nulls(["replica", "work_ns"])
-    relative = pl.col("work_ns") / pl.col("work_ns").median().over("stage")
+    compared = _compared(summary)
+    items, there = _work(summary, compared)
+    work = compared.ranks[there.tolist()].select("rank", work=pl.Series(items.mean, dtype=REAL))
+    ranks = summary.ranks.drop_nulls("replica").join(work, on="rank", maintain_order="left")
+    relative = pl.col("work") / pl.col("work").median().over("stage")
     of_replica = ranks.with_columns(relative=relative).group_by("replica").agg(
         pl.col("microbatches").median(),
         order=pl.struct("stage", "order").sort_by("stage", "tp").implode().hash(),
@@ -74,50 +82,81 @@ def representative(cohorts: pl.DataFrame) -> int | None:
 
 
 def exceptions(summary: Summary, alike: pl.DataFrame) -> pl.DataFrame:
-    """All exceptions (`EXCEPTIONS`), those of hosts and replicas first, of a kind the largest first; `alike` as
-    `cohorts` gives it."""
+    """All exceptions (`EXCEPTIONS`): settings, then what is slow, that which explains most first, then clocks; `alike`
+    as `cohorts` gives it."""
     settings = _other_settings(alike)
-    compared = summary.ranks.filter(~pl.col("replica").is_in(settings["replica"].implode()))
-    slow = _slow_ranks(compared)
-    several_hosts = compared.group_by("replica").agg(several=pl.col("host").n_unique() > 1)
-    across_hosts = _whole(slow, compared, "replica", 1).join(several_hosts.filter("several"), on="replica", how="semi")
-    replicas = slow.join(across_hosts, on="replica", how="semi")
-    slow = slow.join(across_hosts, on="replica", how="anti")
-    hosts = slow.join(_whole(slow, compared, "host", 2), on="host", how="semi")
-    slow = slow.join(hosts, on="host", how="anti")
-    rest = _whole(slow, compared, "replica", 1)
-    replicas = pl.concat([replicas, slow.join(rest, on="replica", how="semi")])
+    other = settings["replica"].implode()
+    compared = _compared(summary, summary.ranks.filter(~pl.col("replica").is_in(other)))
+    rows = [*_slow_ranks(summary, compared), *_slow_links(summary, compared)]
+    slow = pl.DataFrame(rows, schema_overrides={"ranks": pl.List(INT)}) if rows else pl.DataFrame({"kind": []})
     parts = [
-        ("settings", settings),
-        ("slow-host", _together(hosts, "host")),
-        ("slow-replica", _together(replicas, "replica")),
-        ("slow-rank", slow.join(rest, on="replica", how="anti")),
-        ("slow-link", _slow_links(summary)),
-        ("drifting-clock", _drifting(summary)),
+        settings.with_columns(kind=pl.lit("settings")),
+        slow,
+        _drifting(summary).with_columns(kind=pl.lit("drifting-clock")),
     ]
-    rows = [conform(frame.with_columns(kind=pl.lit(kind)), EXCEPTIONS) for kind, frame in parts]
-    return pl.concat(
-        [frame.sort("ratio", "rank", "host", descending=[True, False, False], nulls_last=True) for frame in rows]
-    )
+    return pl.concat([conform(frame, EXCEPTIONS) for frame in parts])
 
 
-def _whole(slow: pl.DataFrame, ranks: pl.DataFrame, what: str, least: int) -> pl.DataFrame:
-    """The replicas or hosts (`what`) of `least` ranks or more that are slow as a whole, unless all would be."""
-    counts = ranks.group_by(what).agg(ranks=pl.col("rank").n_unique())
-    shares = slow.group_by(what).agg(slow=pl.col("rank").n_unique()).join(counts, on=what)
-    whole = (pl.col("slow") >= ALL * pl.col("ranks")) & (pl.col("ranks") >= least) & (pl.len() < counts.height)
-    return shares.filter(whole).select(what)
+def _compared(summary: Summary, ranks: pl.DataFrame | None = None) -> Compared:
+    """The comparisons of some ranks (all)."""
+    chosen = summary.ranks if ranks is None else ranks
+    stage = pl.col("stage", "replica").fill_null(0)
+    places = chosen.select("rank", stage, "device", host=pl.col("label").fill_null(""))
+    return Compared(places.unique("rank").sort("rank"))
 
 
-def _together(slow: pl.DataFrame, what: str) -> pl.DataFrame:
-    """A row for the slow ranks of each replica or host (`what`), with the stage, replica and host of all of them where
-    that is one."""
-    one = [pl.when(pl.col(c).n_unique() == 1).then(pl.col(c).first()).alias(c) for c in ("stage", "replica", "host")]
-    return slow.group_by(what).agg(
-        *(each for each in one if each.meta.output_name() != what),
-        pl.col("value", "usual", "ratio").median(),
-        what=pl.lit("its blocks take longer on nearly all of its ranks"),
-    )
+def _work(summary: Summary, compared: Compared) -> tuple[Items, Ints]:
+    """The work of the ranks that are compared, and their rows."""
+    work = summary.work.join(compared.ranks, on="rank", how="semi", maintain_order="left")
+    step = work.select(pl.struct(*STEP_KEY).rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
+    unit = work.select(pl.struct("kind", "chunk").rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
+    return compared.work(compared.rows(work["rank"].to_numpy()), step, unit, _sums(work))
+
+
+def _sums(frame: pl.DataFrame) -> Sums:
+    return Sums(*(frame[name].to_numpy().astype(np.float64) for name in ("count", "sum_ns", "squares")))
+
+
+def _slow_ranks(summary: Summary, compared: Compared) -> list[dict[str, object]]:
+    """The ranks, replicas, stages and hosts whose blocks take longer than those of their peers."""
+    items, there = _work(summary, compared)
+    found = []
+    for slow in slow_groups(replace(items, least=SLOW - 1), compared.groups(there), MOST):
+        kind = "rank" if slow.groups[0].kind == "lane" else slow.groups[0].kind
+        found.append(
+            _row(f"slow-{kind}", compared.place(slow, there), slow, "its blocks take longer than on its peers")
+        )
+    return found
+
+
+def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]:
+    """The links whose transfers take longer than those of their peers."""
+    ends = [pl.col(name).is_in(compared.ranks["rank"].implode()) for name in ("src_rank", "dst_rank")]
+    table = summary.links.filter(*ends)
+    if table.is_empty():
+        return []
+    kinds = sorted(set(table["direction"]))
+    number = table["direction"].replace_strict(dict(zip(kinds, range(len(kinds)), strict=True)), return_dtype=pl.Int64)
+    links = np.stack([table[c].cast(pl.Int64).to_numpy() for c in ("src_rank", "dst_rank")] + [number.to_numpy()])
+    items = mean_lengths(np.arange(len(table)), _sums(table), compared.link_alike(links))
+    found = []
+    for slow in slow_groups(replace(items, least=SLOW_LINK - 1), compared.link_groups(links), MOST):
+        place = compared.link_place(links[:, slow.items], kinds)
+        ways = {"F": "activations", "B": "gradients"}.get(str(place["direction"]), "both directions")
+        row = _row("slow-link", place, slow, f"its transfers take longer ({ways})")
+        found.append({**row, "rank": place["src_rank"], "to_rank": place["dst_rank"]})
+    return found
+
+
+def _row(kind: str, place: dict[str, object], slow: Slow, what: str) -> dict[str, object]:
+    ranks, hosts = place["ranks"], place["hosts"]
+    assert isinstance(ranks, list)
+    assert isinstance(hosts, list)
+    return {
+        "kind": kind, "replica": place["replica"], "rank": ranks[0] if len(ranks) == 1 else None, "to_rank": None,
+        "stage": place.get("stage"), "host": hosts[0] if len(hosts) == 1 else None, "ranks": ranks, "what": what,
+        "ratio": 1 + slow.excess,
+    }  # fmt: skip
 
 
 def _other_settings(alike: pl.DataFrame) -> pl.DataFrame:
@@ -145,45 +184,6 @@ def _short(number: str) -> pl.Expr:
     return pl.col(number).round(2).cast(TEXT).str.strip_suffix(".0")
 
 
-def _slow_ranks(ranks: pl.DataFrame) -> pl.DataFrame:
-    """The ranks whose forwards, backwards or weight gradients take longer than on the other ranks of their stage; of
-    several kinds the one that is slowest."""
-    kinds = {"forward_ns": "forwards", "backward_ns": "backwards", "weight_ns": "weight gradients"}
-    long = ranks.unpivot(
-        list(kinds), index=["rank", "replica", "stage", "host", "blocks"], variable_name="which"
-    ).drop_nulls("value")
-    compared = _beside_peers(long, ["stage", "which"], "value", SLOW)
-    slow = compared.filter(pl.col("stands_out") & (pl.col("blocks") >= ENOUGH))
-    slowest = slow.sort("ratio", descending=True).unique("rank", keep="first", maintain_order=True)
-    return slowest.with_columns(what=pl.format("its {} take longer than on its peers", pl.col("which").replace(kinds)))
-
-
-def _slow_links(summary: Summary) -> pl.DataFrame:
-    """The links that are slower than those between the same stages; a slow one in both directions is named once."""
-    places = summary.ranks.select("rank", "replica", "stage", "host")
-    ends = summary.links.join(places, left_on="src_rank", right_on="rank").join(
-        places.select(dst_rank="rank", to_stage="stage"), on="dst_rank"
-    )
-    compared = _beside_peers(ends, ["stage", "to_stage", "direction"], "median_ns", SLOW_LINK)
-    slow = compared.filter(pl.col("stands_out") & (pl.col("transfers") >= ENOUGH)).sort("ratio", descending=True)
-    pair = [
-        pl.min_horizontal("src_rank", "dst_rank").alias("low"),
-        pl.max_horizontal("src_rank", "dst_rank").alias("high"),
-    ]
-    named = slow.with_columns(pair).with_columns(both=pl.len().over("low", "high") > 1)
-    named = named.unique(["low", "high"], keep="first", maintain_order=True)
-    way = (
-        pl.when("both")
-        .then(pl.lit("both directions"))
-        .when(pl.col("direction") == "F")
-        .then(pl.lit("activations"))
-        .otherwise(pl.lit("gradients"))
-    )
-    return named.with_columns(
-        rank="src_rank", to_rank="dst_rank", value="median_ns", what=pl.format("its transfers take longer ({})", way)
-    )
-
-
 def _drifting(summary: Summary) -> pl.DataFrame:
     """The hosts whose clock runs faster or slower than those of the others.
 
@@ -202,13 +202,3 @@ def _drifting(summary: Summary) -> pl.DataFrame:
     found = found.filter((pl.col("off") > DRIFT) & (pl.col("off") > STANDS_OUT * pl.col("spread")))
     words = pl.format("its clock runs {} µs a second off the others'", (pl.col("off") * 1e6).round(0).cast(INT))
     return found.with_columns(what=words)
-
-
-def _beside_peers(frame: pl.DataFrame, peers: list[str], value: str, least: float) -> pl.DataFrame:
-    """`frame` with usual, ratio and stands_out: the `value` beside that of the rows that agree in `peers`."""
-    usual = pl.col(value).median().over(peers)
-    spread = 1.4826 * (pl.col(value) - usual).abs().median().over(peers)
-    placed = frame.with_columns(usual=usual, spread=spread).with_columns(ratio=pl.col(value) / pl.col("usual"))
-    margin = pl.max_horizontal(STANDS_OUT * pl.col("spread"), pl.lit(BIAS_NS))
-    out = (pl.col("ratio") > least) & (pl.col(value) - pl.col("usual") > margin)
-    return placed.with_columns(stands_out=out.fill_null(False))

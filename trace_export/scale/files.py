@@ -7,18 +7,30 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.analysis.stragglers import SLOW
 from trace_export.choices import OverviewFormat
 from trace_export.scale import words
 from trace_export.scale.build import Overview
+from trace_export.scale.exceptions import SLOW, SLOW_LINK
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map, worker_map
+from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map
 from trace_export.writers.overview.page import Contents, Table, page
 from trace_export.writers.paths import output_folder
 from trace_export.writers.tables import write_frame
 
 STEM = "pipeline_overview"
-TABLES = ("cells", "ranks", "replicas", "bands", "steps", "exceptions", "links", "hosts", "failures", "workers")
+TABLES = (
+    "cells",
+    "ranks",
+    "replicas",
+    "bands",
+    "steps",
+    "exceptions",
+    "links",
+    "hosts",
+    "failures",
+    "causes",
+    "levels",
+)
 QUANTITIES = (
     Quantity("busy", "busy time, by the median of the stage", "×", least=(1 / SLOW, SLOW)),
     Quantity("idle", "idle share (bubble)", "%", 100.0),
@@ -67,20 +79,20 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     return Contents(
         title=f"Pipeline overview: {name}",
         heading=words.heading(found),
-        sentences=words.sentences(found),
+        sentences=[sentence.text for sentence in words.sentences(found)],
         warning=words.missing(found),
         first=[
-            Table("Exceptions", words.exception_rows(found), _THRESHOLDS, _places(found, cells), _linked(found, links))
+            Table("Causes", words.cause_rows(found), "What a step would take less without it, in a replay."),
+            Table("Exceptions", words.exception_rows(found), _THRESHOLDS, _places(found, cells), _linked(found, links)),
         ],
         map=cells,
-        workers=worker_map(found.workers) if found.slowdown and found.replicas.height > 1 else None,
         bands=found.bands.select("stage", *ms),
         tables=[
             Table("", words.stage_rows(found)),
             Table(
                 "Replicas that behave alike", words.cohort_rows(found), _cohort_note(found), {}, _typical(found, links)
             ),
-            *_slowest(found, cells, links),
+            Table("What a step is made of", words.level_rows(found)),
             Table("Steps", words.step_rows(found), _STEPS),
             *([Table("Traces", *_traces(found, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
@@ -88,27 +100,13 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     )
 
 
-SLOWEST = 24
-"""So many workers are named."""
-
-
-def _slowest(found: Overview, cells: HeatMap, links: Mapping[int, str]) -> list[Table]:
-    """The workers that make the run the slowest, none of one replica."""
-    rows = words.worker_rows(found, SLOWEST)
-    if rows.is_empty() or found.replicas.height < 2:
-        return []
-    places = {row: cells.of_rank(rank) for row, rank in enumerate(rows["rank"])}
-    traces = {row: links[replica] for row, replica in enumerate(rows["replica"]) if replica in links}
-    return [Table("Workers that make the run slower", rows, "", {r: at for r, at in places.items() if at}, traces)]
-
-
 _THRESHOLDS = (
-    "Compared with the same stage, or the same link, of the other replicas: blocks that take more than 1.1 times as "
-    "long, transfers that take more than 1.5 times as long, and that stand out of the scatter of their peers."
+    f"Blocks that take {SLOW} times as long as those of the peers, transfers that take {SLOW_LINK} times as long as "
+    "those between the same stages, where these scatter less; whether or not a step would be shorter without it."
 )
 _STEPS = (
-    "step: from the first block of a replica to that of the next step; pipeline: from its first block to its last; "
-    "medians over the replicas, and the longest."
+    "step: from the first block to that of the next step; pipeline: from the first block of a replica to its last, the "
+    "mean over the ranks, and the longest."
 )
 
 
@@ -146,7 +144,8 @@ def _traces(
 def _places(found: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
     """Where the map has the rank, or else the replica, of each exception."""
     places = {}
-    for row, (rank, replica) in enumerate(found.exceptions.select("rank", "replica").iter_rows()):
+    first = pl.coalesce("rank", pl.col("ranks").list.first())
+    for row, (rank, replica) in enumerate(found.exceptions.select(first, "replica").iter_rows()):
         place = cells.of_rank(rank) if rank is not None else None if replica is None else cells.of_replica(replica)
         if place is not None:
             places[row] = place

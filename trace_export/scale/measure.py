@@ -1,4 +1,4 @@
-"""One part of a run, from its sources to its summary: read, interpret, align, analyse."""
+"""What an overview keeps of a part of the run: sums and small tables of its ranks and steps."""
 
 from __future__ import annotations
 
@@ -6,47 +6,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.stragglers import rank_work, slow_links, step_work
 from trace_export.choices import Align, RunChoice
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
-from trace_export.model import (
-    INT,
-    RANK_STEP_KEY,
-    REAL,
-    STEP_KEY,
-    STEPS,
-    TEXT,
-    WORK_KINDS,
-    Declared,
-    Profile,
-    conform,
-)
+from trace_export.model import RANK_STEP_KEY, REAL, STEP_KEY, TEXT, WORK_KINDS, Declared, Profile, conform
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
-from trace_export.scale import slowdown
+from trace_export.pipeline.replicas import data_parallel
 from trace_export.scale.parts import Part
-from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, Summary, by_code
+from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, WORK, Summary, by_code
 from trace_export.schedules.passes import FORWARDS
 from trace_export.segments import with_window
 from trace_export.selection import Selection, select
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
+from trace_export.steps import graph as steps
+from trace_export.steps.graph import Graph, Ints
 from trace_export.workers.attempt import attempt
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with each part of a run of so many `replicas`."""
+    """What to do with each part of a run."""
 
     options: ReadOptions
     align: Align | Path
     selection: Selection
-    replicas: int = 1
     run: RunChoice = "latest"
 
 
@@ -85,28 +75,24 @@ def _expected(profile: Profile, part: Part) -> tuple[Profile, list[SourceError]]
 def summarise(part: Part, task: Task) -> Summary:
     """The summary of a part. Raises as `read_part` does."""
     profile, failures = read_part(part, task)
+    profile = completeness.check(profile, one_clock=True, all_ranks=False)
     axis = two_levels.axes(profile.clocks, str(part.number))
-    measured = measure(profile, axis, task.selection, task.replicas)
-    ends = two_levels.shared_ends(profile, axis)
-    return replace(measured, ends=ends, failures=failures_of(failures))
+    measured = measure(Bubbles(profile).of(select(profile, task.selection)), axis)
+    return replace(measured, ends=two_levels.shared_ends(profile, axis), failures=failures_of(failures))
 
 
-def measure(profile: Profile, axis: pl.DataFrame, selection: Selection, replicas: int) -> Summary:
-    """The figures of an interpreted profile, with some of so many `replicas`, whose hosts are each on an `axis` (host,
-    axis), without what it shares with others and what could not be read."""
-    checked, runs = _by_replica(profile)
-    chosen = select(checked, selection)
-    bubbles = Bubbles(checked).of(chosen)
-    graphs, lengths = slowdown.measured(profile, selection, replicas)
+def measure(bubbles: Bubbles, axis: pl.DataFrame) -> Summary:
+    """The figures of what is shown of a profile, whose hosts are each on an `axis` (host, axis), without what it shares
+    with others and what could not be read. What ranks and links are compared by is of the whole profile."""
+    whole, graph = bubbles.whole, bubbles.graph
     return Summary(
-        rank_steps=_rank_steps(bubbles, runs),
-        ranks=_ranks(chosen, axis),
-        links=conform(slow_links(chosen, bubbles.waits), LINKS),
-        hosts=conform(profile.clocks.join(axis, on="host", maintain_order="left"), HOSTS),
-        replicas=_replicas(profile),
-        graphs=graphs,
-        lengths=lengths,
-        notes=by_code(checked.notes),
+        rank_steps=_rank_steps(bubbles),
+        ranks=_ranks(bubbles.profile, axis),
+        work=_work(graph),
+        links=_links(graph),
+        hosts=conform(whole.clocks.join(axis, on="host", maintain_order="left"), HOSTS),
+        replicas=_replicas(whole),
+        notes=by_code(whole.notes),
     )
 
 
@@ -115,40 +101,18 @@ def failed(error: TraceExportError, part: Part) -> Summary:
     return Summary(failures=failures_of([error] * len(part.sources)))
 
 
-def _by_replica(profile: Profile) -> tuple[Profile, pl.DataFrame]:
-    """The profile, checked for completeness, with a run of its own for each replica, because a step is that of a
-    replica here; and dp, run, own_run of these.
-
-    Replicas are checked together, and only where not all is whole one by one: their settings may differ.
-    """
-    profile = replace(profile, spans=profile.spans.with_columns(pl.col("run").fill_null(0)))
-    replica = profile.ranks.select("rank", "dp")
-    spans = profile.spans.join(replica, on="rank", how="left", maintain_order="left")
-    runs = spans.select("dp", "run").unique().sort("dp", "run").with_columns(own_run=pl.int_range(pl.len(), dtype=INT))
-    checked = completeness.check(profile, one_clock=True, all_ranks=False)
-    steps, notes = checked.steps.join(runs, on="run"), checked.notes
-    if runs["dp"].n_unique() > 1 and not checked.steps["whole"].all():
-        found = [_of_replica(profile, dp) for dp in runs["dp"].unique().sort()]
-        steps = pl.concat([one.steps.join(runs.filter(pl.col("dp") == dp), on="run") for dp, one in found])
-        notes = profile.notes + tuple(note for _, one in found for note in one.notes[len(profile.notes) :])
-    spans = spans.join(runs, on=["dp", "run"], how="left", maintain_order="left").with_columns(run="own_run")
-    whole = conform(steps.with_columns(run="own_run"), STEPS)
-    return replace(profile, spans=spans.select(profile.spans.columns), steps=whole, notes=notes), runs
-
-
-def _of_replica(profile: Profile, dp: int) -> tuple[int, Profile]:
-    ranks = profile.ranks.filter(pl.col("dp") == dp)
-    spans = profile.spans.join(ranks, on="rank", how="semi", maintain_order="left")
-    return dp, completeness.check(replace(profile, ranks=ranks, spans=spans), one_clock=True, all_ranks=False)
-
-
-def _rank_steps(bubbles: Bubbles, runs: pl.DataFrame) -> pl.DataFrame:
-    original = runs.select("run", own_run="own_run")
+def _rank_steps(bubbles: Bubbles) -> pl.DataFrame:
     to_next = bubbles.steps.select(*STEP_KEY, "step_ns")
-    steps = with_window(bubbles.ranks, bubbles.profile.spans)
-    steps = steps.join(to_next, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-    found = steps.rename({"run": "own_run"}).join(original, on="own_run", how="left", maintain_order="left")
-    return conform(found, RANK_STEPS)
+    rows = with_window(bubbles.ranks, bubbles.whole.spans)
+    return conform(rows.join(to_next, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"), RANK_STEPS)
+
+
+def replica_numbers(ranks: pl.DataFrame) -> pl.DataFrame:
+    """rank, replica: the data-parallel number of each of `ranks` (`model.RANKS`), or where it is not known that of its
+    order."""
+    numbered = data_parallel(ranks)
+    known = ranks.select("rank", "dp").join(numbered, on="rank", maintain_order="left")
+    return known.select("rank", replica=pl.coalesce("dp", "replica"))
 
 
 def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
@@ -163,31 +127,57 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
         backward_ns=length.filter(kind == "B").median(),
         weight_ns=length.filter(kind == "W").median(),
     )
-    steps = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
+    each = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         count=pl.len(),
         microbatches=FORWARDS.sum() / chunks.n_unique(),
         order=pl.struct("kind", chunks).implode().hash(),
     )
-    fullest = steps.sort("rank", "count", descending=[False, True], maintain_order=True).unique("rank", keep="first")
+    fullest = each.sort("rank", "count", descending=[False, True], maintain_order=True).unique("rank", keep="first")
+    labels = profile.hosts.select("host", label=pl.coalesce("label", "host").fill_null(""))
     found = (
-        profile.ranks.join(axis, on="host", how="left", maintain_order="left")
+        profile.ranks.drop("replica")
+        .join(replica_numbers(profile.ranks), on="rank", maintain_order="left")
+        .join(axis, on="host", how="left", maintain_order="left")
+        .join(labels, on="host", how="left", maintain_order="left")
         .join(blocks, on="rank", maintain_order="left")
         .join(fullest.select("rank", "microbatches", "order"), on="rank", maintain_order="left")
-        .join(
-            rank_work(step_work(profile)).select("rank", work_ns="microbatch_ns"),
-            on="rank",
-            how="left",
-            maintain_order="left",
-        )
     )
-    return conform(found.drop("replica").rename({"dp": "replica"}), RANKS)
+    return conform(found, RANKS)
+
+
+def _work(graph: Graph) -> pl.DataFrame:
+    """The table `WORK` of the steps that count."""
+    rows = np.flatnonzero((graph.sort == steps.WORK) & graph.counted)
+    chunk = graph.recorded.blocks["chunk"].gather(graph.block[rows]).fill_null(0)
+    of = {name: getattr(graph, name)[rows] for name in ("rank", "step", "kind")}
+    found = _sums(graph, rows, {**of, "chunk": chunk})
+    named = graph.recorded.steps.select(*STEP_KEY)[found["step"]]
+    return conform(found.with_columns(run=named["run"], step=named["step"]), WORK)
+
+
+def _links(graph: Graph) -> pl.DataFrame:
+    """The table `LINKS` of the steps that count."""
+    rows = np.flatnonzero((graph.sort == steps.TRANSFER) & graph.counted)
+    found = _sums(graph, rows, {"src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "kind": graph.kind[rows]})
+    names = pl.Series([kind[-1] for kind in graph.kinds], dtype=TEXT)
+    return conform(found.with_columns(direction=names.gather(found["kind"])), LINKS)
+
+
+def _sums(graph: Graph, rows: Ints, keys: dict[str, Ints | pl.Series]) -> pl.DataFrame:
+    """count, sum_ns and squares of the lengths of the operations with the same keys, sorted by these."""
+    length = pl.col("length").cast(REAL)
+    frame = pl.DataFrame({**keys, "length": graph.length[rows]})
+    sums = frame.group_by(list(keys)).agg(
+        count=pl.len(), sum_ns=pl.col("length").sum(), squares=(length * length).sum()
+    )
+    return sums.sort(list(keys))
 
 
 def _replicas(profile: Profile) -> pl.DataFrame:
     """The schedule that the part's replicas follow, where they follow one."""
     found = profile.interpreted.recognition
     name = found.named.name if found.named else None
-    numbers = profile.ranks["dp"].unique().sort().to_frame("replica")
+    numbers = replica_numbers(profile.ranks).select(pl.col("replica").unique().sort())
     return conform(numbers.with_columns(schedule=pl.lit(name, TEXT), certainty=pl.lit(found.certainty)), REPLICAS)
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from trace_export.documents import VERSION, MeanNs, NoteRow, Ratio, Share, Version, rows
+from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument
+from trace_export.documents import VERSION, MeanNs, NoteRow, Ratio, SentenceRow, Share, Version, rows
 from trace_export.scale import words
 
 if TYPE_CHECKING:
-    from trace_export.analysis.what_if import Slowdown
     from trace_export.scale.build import Overview
 
 
 class StepRow(TypedDict):
-    """A step: medians over the replicas, the longest pipeline time, and the mean idle share."""
+    """A step: its pipeline time as a mean over the ranks, and the longest; the time to the next step; the bubble."""
 
     run: int | None
     step: int | None
@@ -41,15 +41,18 @@ class BandRow(TypedDict):
 
 
 class ExceptionRow(TypedDict):
-    """What differs from its peers. `value` and `usual`: nanoseconds; for clocks ns/ns; for settings micro-batches in a
-    step, or 1 and 0 where the order of blocks is another one."""
+    """What differs from its peers, whether or not it costs anything. `rank`, `host` and so on where it is one, `ranks`
+    all of them; a link goes from `rank` to `to_rank`. `ratio`: the length of its blocks or transfers by that of its
+    peers. `value` and `usual`: of clocks ns/ns; of settings micro-batches in a step, or 1 and 0 where the order of
+    blocks is another one."""
 
-    kind: Literal["settings", "slow-host", "slow-replica", "slow-rank", "slow-link", "drifting-clock"]
+    kind: Literal["settings", "slow-replica", "slow-stage", "slow-host", "slow-rank", "slow-link", "drifting-clock"]
     replica: int | None
     rank: int | None
     to_rank: int | None
     stage: int | None
     host: str | None
+    ranks: list[int] | None
     what: str | None
     value: float | None
     usual: float | None
@@ -78,22 +81,9 @@ class FailureRow(TypedDict):
     count: int
 
 
-class StragglerCost(TypedDict):
-    """How many times longer the pipelines take than without stragglers (`S`), by stage (the key), and the measured time
-    by the simulated; to the last block, without collectives and optimizers. `level`: what was recorded, `messages` or
-    `blocks` only. That of each worker is in a Parquet table."""
-
-    S: Ratio
-    fidelity: Ratio
-    level: str
-    by_stage: dict[str, float]
-    replicas: int
-    steps: int
-
-
 class OverviewDocument(TypedDict):
-    """`trace-export overview --json`: a run of any number of ranks. `representative`: the replica that is most like the
-    others."""
+    """`trace-export overview --json`: a run of any number of ranks. `causes`, `levels` and `trust` as in `report`, of
+    the replicas `explained`: of up to 1,024 ranks all. `representative`: the replica that is most like the others."""
 
     document: Literal["overview"]
     version: Version
@@ -102,9 +92,12 @@ class OverviewDocument(TypedDict):
     sources: int
     unread: int
     missing_ranks: int
-    slowdown: StragglerCost | None
+    explained: list[int]
     representative: int | None
-    verdict: list[str]
+    verdict: list[SentenceRow]
+    causes: list[CauseRow]
+    levels: list[LevelRow]
+    trust: TrustDocument
     steps: list[StepRow]
     bands: list[BandRow]
     exceptions: list[ExceptionRow]
@@ -123,24 +116,16 @@ def overview_document(found: Overview) -> OverviewDocument:
         "sources": found.sources,
         "unread": found.unread,
         "missing_ranks": found.missing_ranks,
-        "slowdown": None if found.slowdown is None else _cost(found.slowdown),
+        "explained": list(found.explained),
         "representative": found.representative,
-        "verdict": words.sentences(found),
+        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in words.sentences(found)],
+        "causes": rows(found.causes, CauseRow),
+        "levels": rows(found.levels, LevelRow),
+        "trust": cast(TrustDocument, {**asdict(found.trust), "gains": found.trust.gains}),
         "steps": rows(found.steps, StepRow),
         "bands": rows(found.bands, BandRow),
         "exceptions": rows(found.exceptions, ExceptionRow),
         "replicas": rows(found.replicas, ReplicaRow),
         "failures": rows(found.failures, FailureRow),
         "notes": [cast(NoteRow, asdict(note)) for note in found.notes],
-    }
-
-
-def _cost(found: Slowdown) -> StragglerCost:
-    return {
-        "S": found.total,
-        "fidelity": found.fidelity,
-        "level": found.level,
-        "by_stage": {str(stage): found.part(times) for stage, times in found.by_stage.items()},
-        "replicas": len(found.replicas),
-        "steps": len(found.steps),
     }

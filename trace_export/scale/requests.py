@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_export.choices import OverviewFormat
-from trace_export.errors import path_text
+from trace_export.errors import UsageError, path_text
 from trace_export.scale import files
-from trace_export.scale.build import Overview, of_profile
+from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
 from trace_export.scale.catalogue import HELD
 from trace_export.scale.replicas import Placed, look, of_replicas, remember
 from trace_export.selection import Numbers, Selection
+from trace_export.sources import span_table
 from trace_export.workflow import requests
 from trace_export.workflow.progress import Progress, silent
-from trace_export.workflow.reading import Located
+from trace_export.workflow.reading import Located, locate
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
 from trace_export.workflow.run import Run
@@ -33,12 +34,13 @@ MOST_TRACES = 24
 @dataclass(frozen=True)
 class OverviewOptions:
     """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too.
-    `cache`: where to keep what was found, see `replicas.look`."""
+    `cache`: where to keep what was found, see `replicas.look`. `replicas`: those to read (None: all)."""
 
     formats: Sequence[OverviewFormat]
     out: Path | None
     traces: bool = False
     cache: Path | None = None
+    replicas: Numbers | None = None
 
 
 def overview(
@@ -47,20 +49,38 @@ def overview(
     """An overview, and its files. Raises UsageError before any block is read if one of them may not be replaced;
     NothingToExportError, OutputError."""
     log_dir = wanted.source.log_dir
-    placed = look(wanted.source, output.cache, progress)
-    with Outputs([*placed.located.inputs, *wanted.clocks.inputs], force=force) as outputs:
+    placed = _placed(wanted, output, progress)
+    inputs = locate(wanted.source).inputs if placed is None else placed.located.inputs
+    with Outputs([*inputs, *wanted.clocks.inputs], force=force) as outputs:
         outputs.check(files.planned(output.formats, output.out, log_dir))
         folder = output_folder(_folder(output.out), log_dir) / "traces"
-        if output.traces:  # which ones will be written is not known yet
+        if output.traces and placed:  # which ones will be written is not known yet
             there = placed.places.table["dp"].drop_nulls().unique().sort()
             outputs.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
-        found = build(wanted.source, wanted.clocks, wanted.part, placed, progress)
-        if output.cache and wanted.part == Selection() and wanted.source.read.ranks is None:
+        found = build(wanted, placed, output.replicas, progress)
+        if (
+            output.cache
+            and placed
+            and output.replicas is None
+            and wanted.part == Selection()
+            and wanted.source.read.ranks is None
+        ):
             remember(wanted.source, output.cache, placed, found.ranks.select(HELD.keys()))
-        traces = _traces(found, wanted, placed, folder, force) if output.traces else {}
+        traces = _traces(found, wanted, placed, folder, force) if output.traces and placed else {}
         name = path_text(log_dir.resolve().name or log_dir)
         files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
     return found, [*outputs.written, *traces.values()]
+
+
+def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
+    """Where the ranks are; None of a table, which is read whole. Raises UsageError for what a table does not have."""
+    if not span_table.is_table(wanted.source.log_dir, wanted.source.columns):
+        return look(wanted.source, output.cache, progress)
+    given = {"replica": output.replicas is not None, "cache": output.cache is not None, "traces": output.traces}
+    for name in (name for name, asked in given.items() if asked):
+        what = f"{wanted.source.log_dir} is one table, of which no replica is read by itself"
+        raise UsageError(what, "leave it out", parameter=name)
+    return None
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ class BesideReport:
         ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
         if ranks.height <= CHART_RANKS:
             return ""
-        found = of_profile(run.profile, ranks["source"].n_unique())
+        found = of_run(run, ranks["source"].n_unique())
         page = self._page(report)
         files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
         return page.name

@@ -10,7 +10,6 @@ import polars as pl
 
 from trace_export.clocks.two_levels import ENDS
 from trace_export.model import CLOCKS, INT, REAL, TEXT, TIME, Note, Schema, empty
-from trace_export.scale.slowdown import GRAPHS, LENGTHS
 from trace_export.steps.idle import CAUSES
 
 RANK_STEPS: Schema = {
@@ -19,28 +18,33 @@ RANK_STEPS: Schema = {
     **{f"{cause}_ns": TIME for cause in CAUSES},
 }  # fmt: skip
 """A rank in a step. Times are those of its axis; `step_start_ns` and `step_end_ns` the step of its replica, `step_ns`
-that to its next one, as in `Bubbles.steps`. The causes of idle time as in `steps.idle`, whose sum with busy_ns is the
-length of the step."""
+that of its part to the next one, as in `Bubbles.steps`. The causes of idle time as in `steps.idle`, whose sum with
+busy_ns is the length of the step."""
 RANKS: Schema = {
-    "rank": INT, "replica": INT, "stage": INT, "tp": INT, "host": TEXT, "axis": TEXT, "blocks": TIME,
-    "microbatches": REAL, "forward_ns": REAL, "backward_ns": REAL, "weight_ns": REAL, "work_ns": REAL,
+    "rank": INT, "replica": INT, "stage": INT, "tp": INT, "host": TEXT, "label": TEXT, "device": INT, "axis": TEXT,
+    "blocks": TIME, "microbatches": REAL, "forward_ns": REAL, "backward_ns": REAL, "weight_ns": REAL,
     "order": pl.UInt64(),
 }  # fmt: skip
-"""`microbatches` of a step; `forward_ns` … the median lengths of its blocks, `work_ns` the median of its work on a
-micro-batch; `order` is a hash of the kinds of its blocks in order, in its fullest step."""
-LINKS: Schema = {
-    "src_rank": INT, "dst_rank": INT, "direction": TEXT, "transfers": TIME, "median_ns": REAL,
+"""`label`: what its host is called; `microbatches` of a step; `forward_ns` … the median lengths of its blocks; `order`
+is a hash of the kinds of its blocks in order, in its fullest step."""
+WORK: Schema = {
+    "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "count": pl.UInt32(), "sum_ns": TIME,
+    "squares": REAL,
 }  # fmt: skip
-"""The usual time of a transfer, as `analysis.stragglers.slow_links` measures it."""
+"""The blocks of a kind (its place among `model.WORK_KINDS`) and chunk of a rank in a step that counts: how many, the
+sum of their lengths and of the squares of these."""
+LINKS: Schema = {
+    "src_rank": INT, "dst_rank": INT, "direction": TEXT, "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
+}  # fmt: skip
+"""The same of the transfers of a link, as `steps.graph` has them."""
 HOSTS: Schema = {**CLOCKS, "axis": TEXT}
 REPLICAS: Schema = {"replica": INT, "schedule": TEXT, "certainty": TEXT}
 FAILURES: Schema = {"what": TEXT, "first": TEXT, "count": TIME}
 """Sources that could not be read, by what is wrong with them."""
 
 TABLES: dict[str, Schema] = {
-    "graphs": GRAPHS, "lengths": LENGTHS,
-    "rank_steps": RANK_STEPS, "ranks": RANKS, "links": LINKS, "hosts": HOSTS, "replicas": REPLICAS, "ends": ENDS,
-    "failures": FAILURES,
+    "rank_steps": RANK_STEPS, "ranks": RANKS, "work": WORK, "links": LINKS, "hosts": HOSTS, "replicas": REPLICAS,
+    "ends": ENDS, "failures": FAILURES,
 }  # fmt: skip
 
 
@@ -54,13 +58,12 @@ class Summary:
 
     rank_steps: pl.DataFrame = _table(RANK_STEPS)
     ranks: pl.DataFrame = _table(RANKS)
+    work: pl.DataFrame = _table(WORK)
     links: pl.DataFrame = _table(LINKS)
     hosts: pl.DataFrame = _table(HOSTS)
     replicas: pl.DataFrame = _table(REPLICAS)
     ends: pl.DataFrame = _table(ENDS)
     failures: pl.DataFrame = _table(FAILURES)
-    graphs: pl.DataFrame = _table(GRAPHS)
-    lengths: pl.DataFrame = _table(LENGTHS)
     notes: tuple[Note, ...] = ()
 
 
@@ -72,9 +75,8 @@ def merge(parts: Sequence[Summary]) -> Summary:
     counted = (
         tables["failures"].group_by("what", maintain_order=True).agg(pl.col("first").first(), pl.col("count").sum())
     )
-    graphs = tables["graphs"].unique("graph", keep="first", maintain_order=True)
     notes = by_code(note for part in parts for note in part.notes)
-    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted, "graphs": graphs}).items()}
+    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted}).items()}
     return Summary(**whole, notes=notes)
 
 

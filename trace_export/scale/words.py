@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import polars as pl
 
-from trace_export.analysis.stragglers import SLOW
-from trace_export.analysis.what_if import TRUSTED
+from trace_export.analysis import cause_words
+from trace_export.analysis.verdict import LEVELS, Sentence, causes, step_sentence
+from trace_export.scale import bands
 from trace_export.scale.build import Overview
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
 from trace_export.units import duration
 
-NEGLIGIBLE = 1.005
-"""Of a smaller slowdown the parts are noise."""
 KINDS = {
     "settings": ("replica with other settings", "replicas with other settings"),
-    "slow-host": ("slow host", "slow hosts"),
     "slow-replica": ("slow replica", "slow replicas"),
+    "slow-stage": ("slow stage", "slow stages"),
+    "slow-host": ("slow host", "slow hosts"),
     "slow-rank": ("slow rank", "slow ranks"),
     "slow-link": ("slow link", "slow links"),
     "drifting-clock": ("host with a drifting clock", "hosts with a drifting clock"),
@@ -48,105 +49,106 @@ def missing(found: Overview) -> str:
     )
 
 
-def sentences(found: Overview) -> list[str]:
-    """The answer: what stands out, how long a step is, how alike the replicas are, how sure the clocks are."""
-    alike = [_cohorts(found)] if found.replicas.height > 1 else []
-    return [
-        *_slow_stages(found),
-        _exceptions(found),
-        _step(found),
-        *_slowdown(found),
-        *alike,
-        *_clocks(found),
-        *_missing_ranks(found),
-    ]
+def sentences(found: Overview) -> list[Sentence]:
+    """The answer: what costs most, what stands out, how long a step is, how alike the replicas are, how sure the clocks
+    are."""
+    made = [*_explained(found), *causes(found.causes), _exceptions(found), _step(found)]
+    further = [*([_cohorts(found)] if found.replicas.height > 1 else []), *_clocks(found), *_missing_ranks(found)]
+    return [*made, *further]
 
 
-def _slow_stages(found: Overview) -> Iterator[str]:
-    """The stages that are busy for longer than the median stage in all replicas, the slowest first."""
-    usual = found.bands["p50_ns"].median()
-    if found.bands.height < 2 or not usual:
-        return
-    slow = found.bands.filter(pl.col("p5_ns") > SLOW * _real(usual)).sort("p50_ns", "stage", descending=[True, False])
-    for stage, busy in slow.select("stage", "p50_ns").head(1).rows():
-        others = f", and so are {_count(slow.height - 1, 'other stage')}" if slow.height > 1 else ""
-        everywhere = " in every replica" if found.replicas.height > 1 else ""
-        ratio = busy / _real(usual)
-        yield f"Stage {stage} is slow{everywhere}{others}: it is busy for {ratio:.2f} × as long as the median stage."
+def _explained(found: Overview) -> Iterator[Sentence]:
+    """Of which replicas the causes are, where not of all."""
+    some, all_of = len(found.explained), found.replicas.height
+    if some < all_of:
+        text = (
+            f"What costs most was worked out from {some} of {all_of:,} replicas: of those that differ most, and others."
+        )
+        yield Sentence("explained", {"replicas": some, "of": all_of}, text)
 
 
-def _exceptions(found: Overview) -> str:
-    counts = dict(found.exceptions.group_by("kind").len().iter_rows())
-    named = [f"{counts[kind]:,} {words[counts[kind] > 1]}" for kind, words in KINDS.items() if kind in counts]
+def _exceptions(found: Overview) -> Sentence:
+    """What differs from its peers, whatever it costs."""
+    facts = dict(found.exceptions.group_by("kind").len().iter_rows())
+    named = [_count(facts[kind], words[0], words[1]) for kind, words in KINDS.items() if kind in facts]
     if named:
-        return f"{_listed(named)}."
-    if found.replicas.height == 1:
-        return "There is one replica, so nothing can be compared; trace-export report says more about it."
-    return "No replica, rank, link or clock differs from its peers."
-
-
-def _step(found: Overview) -> str:
-    whole = found.steps.filter("whole") if found.steps["whole"].any() else found.steps
-    length, pipeline, longest, bubble = (whole[c].median() for c in ("step_ns", "pipeline_ns", "longest_ns", "bubble"))
-    start = f"A step takes {duration(_real(length))}; its pipeline time" if length is not None else "The pipeline time"
-    whose = ", in times of the host" * any(note.code == "host-times" for note in found.notes)
-    return (
-        f"{start} is {duration(_real(pipeline))} in the median replica and {duration(_real(longest))} in the longest; "
-        f"ranks are idle for {_real(bubble):.1%} of it{whose}."
-    )
-
-
-def _slowdown(found: Overview) -> Iterator[str]:
-    slower = found.slowdown
-    if slower is None:
-        return
-    if slower.fidelity > TRUSTED:
-        share = 1 - 1 / slower.fidelity
-        yield f"The cost of stragglers is not known: {share:.0%} of the pipeline time lies outside the operations."
-    elif slower.total < NEGLIGIBLE:
-        yield "Stragglers cost next to nothing."
+        text = f"{_listed(named)}."
+    elif found.replicas.height == 1:
+        text = "There is one replica, so nothing can be compared; trace-export report says more about it."
     else:
-        yield f"The pipelines take {slower.total:.3g} × as long as they would without stragglers."
+        text = "No replica, rank, link or clock differs from its peers."
+    return Sentence("exceptions", facts, text)
 
 
-def _cohorts(found: Overview) -> str:
+def _step(found: Overview) -> Sentence:
+    times = {name: bands.mean_of(found.steps, name) for name in ("step_ns", "pipeline_ns")}
+    host = any(note.code == "host-times" for note in found.notes)
+    return step_sentence(found.steps, times["step_ns"], times["pipeline_ns"], found.bubble, host=host)
+
+
+def _cohorts(found: Overview) -> Sentence:
     sizes = found.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
     if len(sizes) == 1:
-        return f"All {found.replicas.height:,} replicas behave alike."
+        return Sentence("replicas", {"groups": sizes}, f"All {found.replicas.height:,} replicas behave alike.")
     groups = _count(len(sizes) - 1, "group")
-    return f"{sizes[0]:,} of {found.replicas.height:,} replicas behave alike; the others form {groups}."
+    text = f"{sizes[0]:,} of {found.replicas.height:,} replicas behave alike; the others form {groups}."
+    return Sentence("replicas", {"groups": sizes}, text)
 
 
-def _clocks(found: Overview) -> Iterator[str]:
+def _clocks(found: Overview) -> Iterator[Sentence]:
     if found.hosts.height < 2:
         return
     known = found.hosts["sd_ns"].drop_nulls()
     if known.is_empty():
-        yield "How well the clocks of the hosts agree is not known."
+        text = "How well the clocks of the hosts agree is not known."
+        yield Sentence("clocks", {"clock_sd_ns": None}, text)
         return
-    usual, worst = (f"±{duration(_real(error))}" for error in (known.median(), known.max()))
+    errors = np.array([np.median(known.to_numpy()), known.to_numpy().max()])
+    usual, worst = (f"±{duration(float(error))}" for error in errors)
     unknown = found.hosts.height - len(known)
     rest = f"; of {_count(unknown, 'host')} it is not known" if unknown else ""
-    yield f"The clocks of the hosts agree to {usual} (median), {worst} at worst{rest}."
+    text = f"The clocks of the hosts agree to {usual} (median), {worst} at worst{rest}."
+    yield Sentence("clocks", {"clock_sd_ns": float(errors[1])}, text)
 
 
-def _missing_ranks(found: Overview) -> Iterator[str]:
+def _missing_ranks(found: Overview) -> Iterator[Sentence]:
     if found.missing_ranks:
         ranks = found.missing_ranks + found.ranks["rank"].n_unique()
         share = found.missing_ranks / ranks
         verb = "is" if found.missing_ranks == 1 else "are"
-        yield f"{found.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
+        text = f"{found.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
+        yield Sentence("missing-ranks", {"missing": found.missing_ranks, "of": ranks}, text)
 
 
 def exception_rows(found: Overview) -> pl.DataFrame:
     """The exceptions as a table to read."""
-    ms = pl.when(pl.col("kind").is_in(["slow-rank", "slow-link", "slow-replica", "slow-host"]))
+    ranks = [cause_words.numbers(ranks) if ranks is not None else None for ranks in found.exceptions["ranks"]]
     return found.exceptions.select(
         pl.col("kind").replace({kind: words[0] for kind, words in KINDS.items()}).alias("what"),
-        "replica", "stage", "rank", pl.col("to_rank").alias("to rank"), "host", pl.col("what").alias("why"),
-        ms.then(pl.col("value") / 1e6).alias("ms"), ms.then(pl.col("usual") / 1e6).alias("usual ms"),
+        "replica", "stage", pl.Series("ranks", ranks, pl.String), "host", pl.col("what").alias("why"),
         pl.col("ratio").alias("× usual"),
     )  # fmt: skip
+
+
+def cause_rows(found: Overview) -> pl.DataFrame:
+    """The causes as a table to read."""
+    rows = [
+        (cause_words.title(row), cause_words.numbers(row["ranks"]), row["ratio"], row["gain_ns"], row["gain"])
+        for row in found.causes.iter_rows(named=True)
+    ]
+    table = pl.DataFrame(rows, _CAUSES, orient="row")
+    return table.with_columns(pl.col("gain ms") / 1e6, pl.col("gain %") * 100)
+
+
+_CAUSES = {"cause": pl.String, "ranks": pl.String, "× usual": pl.Float64, "gain ms": pl.Float64, "gain %": pl.Float64}
+
+
+def level_rows(found: Overview) -> pl.DataFrame:
+    """The levels as a table to read."""
+    names = pl.col("level").replace(LEVELS).alias("what")
+    return found.levels.select(
+        names, (pl.col("adds_ns") / 1e6).alias("ms"), (100 * pl.col("share")).alias("% of a step")
+    )
 
 
 def exception_lines(found: Overview, most: int) -> list[str]:
@@ -157,10 +159,11 @@ def exception_lines(found: Overview, most: int) -> list[str]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    to = "" if row["to_rank"] is None else f" → {row['to_rank']}"
-    rank = "" if row["rank"] is None else f"rank {row['rank']}{to}"
+    ranks = cause_words.ranks_text(row["ranks"]) if row["ranks"] else ""
+    if row["to_rank"] is not None:
+        ranks = f"rank {row['rank']} → {row['to_rank']}"
     places = [f"{name} {row[name]}" for name in ("stage", "replica") if row[name] is not None]
-    where = ", ".join([part for part in (rank, *places, row["host"]) if part])
+    where = ", ".join([part for part in (ranks, *places, row["host"]) if part])
     ratio = "" if row["ratio"] is None else f" ({row['ratio']:.2f} × as long)"
     return f"{KINDS[row['kind']][0]}: {where}: {row['what']}{ratio}"
 
@@ -191,25 +194,13 @@ def cohort_rows(found: Overview) -> pl.DataFrame:
     return grouped.drop("replica").with_columns(pl.Series("which", members, pl.String))
 
 
-def worker_rows(found: Overview, most: int) -> pl.DataFrame:
-    """The workers that make the run the slowest."""
-    slowest = found.workers.sort("slowdown", "replica", "stage", descending=[True, False, False], nulls_last=True)
-    return slowest.filter(pl.col("slowdown") >= NEGLIGIBLE).head(most)
-
-
 def failure_rows(found: Overview) -> pl.DataFrame:
     return found.failures.sort("count", descending=True).select("count", pl.col("what").alias("why"), "first")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, several: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
 
 
 def _listed(parts: list[str]) -> str:
     return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
-
-
-def _real(value: object) -> float:
-    """A statistic of a column of numbers, which Polars types as anything."""
-    assert isinstance(value, int | float)
-    return float(value)

@@ -82,24 +82,6 @@ def heat_map(cells: pl.DataFrame, ranks: pl.DataFrame, quantities: Sequence[Quan
     return HeatMap(data, fold, columns_fold, rows.select("rank", "replica", pl.col("row") // fold))
 
 
-MOST_WORKERS = 200_000
-"""Of more, several replicas share a column."""
-
-
-def worker_map(workers: pl.DataFrame) -> dict[str, Any]:
-    """What the script draws of `workers` (replica, stage, slowdown): a column for each replica, a row for each stage.
-    From 1, the time without stragglers, to the largest."""
-    stages = workers["stage"].unique().sort().to_list()
-    replicas = workers["replica"].unique().sort()
-    fold = max(1, -(-len(workers) // MOST_WORKERS))
-    row, column = (workers[name].rank("dense").cast(pl.Int64).to_numpy() - 1 for name in ("stage", "replica"))
-    size = len(stages), -(-len(replicas) // fold)
-    grid = np.maximum(_grid(workers["slowdown"].to_numpy(), (row, column // fold), size), 1.0)
-    first = replicas.gather_every(fold).to_numpy().astype(np.int32)
-    drawn = _quantity(Quantity("slowdown", "slowdown", "×"), grid, low=1.0)
-    return {"stages": stages, "replicas": _packed(first), "columns": size[1], "fold": fold, **drawn}
-
-
 def _names(steps: pl.DataFrame, fold: int) -> list[str]:
     several = steps["run"].n_unique() > 1
     names = [f"{run}: {step}" if several else str(step) for run, step in steps.select("run", "step").iter_rows()]
@@ -120,9 +102,9 @@ def _grid(
     return grid
 
 
-def _quantity(quantity: Quantity, grid: NDArray[np.float64], low: float | None = None) -> dict[str, Any]:
-    """Its values as bytes between its least one (or `low`) and its largest one."""
-    low, high = float(np.nanmin(grid)) if low is None else low, float(np.nanmax(grid))
+def _quantity(quantity: Quantity, grid: NDArray[np.float64]) -> dict[str, Any]:
+    """Its values as bytes between its least one and its largest one."""
+    low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
     if quantity.least is not None:
         low, high = min(low, quantity.least[0]), max(high, quantity.least[1])
     steps = (grid - low) * ((MISSING - 1) / (high - low) if high > low else 0.0)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
 from string import Template
-from typing import Any
 
 import orjson
 import polars as pl
@@ -44,8 +43,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Contents:
-    """What the page shows. `warning`: what is missing in it. `workers`: what the script draws of
-    them (`heat_map.worker_map`), if anything. `bands`: stage, p5, p50, p95, max (all in ms)."""
+    """What the page shows. `warning`: what is missing in it. `bands`: stage, p5, p50, p95, max (all in ms)."""
 
     title: str
     heading: str
@@ -53,7 +51,6 @@ class Contents:
     warning: str
     first: Sequence[Table]
     map: HeatMap
-    workers: dict[str, Any] | None
     bands: pl.DataFrame
     tables: Sequence[Table]
 
@@ -80,7 +77,6 @@ def page(contents: Contents) -> str:
         folded=folded,
         bands=bands.picture(contents.bands),
         tables="".join(map(_table, contents.tables)),
-        workers=_WORKERS if contents.workers else "",
         data=_json(contents),
         script=script,
     )
@@ -90,18 +86,9 @@ def _digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-_WORKERS = """<h2>Slowdown by worker</h2>
-<p>How many times longer the pipelines take than without stragglers, where all is of its usual length but this stage of
-this replica; to the last block, without collectives and optimizers. Where a pixel stands for several replicas, it shows
-the largest value.</p>
-<p class="legend"><span id="least"></span><canvas class="scale" width="256" height="1"></canvas>
-<span id="most"></span></p>
-<canvas id="workers" role="img" aria-label="heat map of the slowdown by stage and replica"></canvas>"""
-
-
 def _json(contents: Contents) -> str:
     """JSON that may stand inside a script element: no `<`, so no tag can end or open in it."""
-    return orjson.dumps({**contents.map.data, "workers": contents.workers}).decode().replace("<", "\\u003c")
+    return orjson.dumps(contents.map.data).decode().replace("<", "\\u003c")
 
 
 def _table(table: Table) -> str:

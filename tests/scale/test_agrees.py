@@ -1,0 +1,104 @@
+"""`overview` names what `report` names, with the same figures, and the gain of the paired run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.pipeline import MS
+from tests.verdicts.judge import CLOSE, bubble, causes
+from trace_export.documents import encode
+from trace_export.scale import words
+from trace_export.scale.build import Overview, overview
+from trace_export.scale.overview_document import overview_document
+from trace_export.scale.replicas import look
+from trace_export.workflow.options import load_options
+from trace_export.workflow.requests import Request
+
+JOB = Job(stages=4, microbatches=8, replicas=16, steps=3, hosts=8, jitter=0.01, seed=4)
+REPLICA, STAGE, HOST = 5, 2, 3
+
+
+def planted(job: Job, what: str) -> tuple[Job, dict[str, Any]]:
+    """A slow host, rank (with the ranks that work in step with it) or link, and where the cause must be."""
+    if what == "host":
+        cells = {job.place(rank)[:2]: 1.3 for rank in job.of_host(HOST)}
+        return replace(job, slow=cells), {"ranks": job.of_host(HOST)}
+    if what == "rank":
+        lane = job.lane(REPLICA, STAGE)
+        return replace(job, slow={(REPLICA, STAGE): 1.4}), {"ranks": lane}
+    ends = job.rank(REPLICA, STAGE), job.rank(REPLICA, STAGE + 1)
+    links = dict.fromkeys(zip(job.lane(REPLICA, STAGE), job.lane(REPLICA, STAGE + 1), strict=True), 3 * MS)
+    return replace(job, links=links), {"src_rank": ends[0], "dst_rank": ends[1]}
+
+
+def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The documents of `report` and `overview`."""
+    whole = trace_export.report(folder, jobs=1).report.json()
+    found = trace_export.overview(folder, folder / "out", jobs=1).overview
+    return json.loads(whole), json.loads(encode(overview_document(found)))
+
+
+CASES = [
+    (form, stages_first, tensor, what)
+    for form in ("paddle", "table")
+    for stages_first, tensor in ((False, 1), (True, 1), (False, 2))
+    for what in ("host", "rank", "link")
+    if not (form == "table" and what == "link")  # a table has blocks alone
+]
+
+
+@pytest.mark.parametrize(("form", "stages_first", "tensor", "what"), CASES)
+def test_overview_and_report_name_the_same(
+    tmp_path: Path, form: str, stages_first: bool, tensor: int, what: str
+) -> None:
+    """64 and 128 ranks in both orders of Megatron, the second of which is Paddle's."""
+    job, place = planted(replace(JOB, stages_first=stages_first, tensor=tensor), what)
+    WRITERS[form](tmp_path, job)
+    report, found = both(tmp_path)
+    for key in ("causes", "levels", "trust"):
+        assert found[key] == report[key]
+    assert causes(found) == causes(report)
+    assert bubble(found) == pytest.approx(bubble(report), rel=1e-9)
+    for name in ("step", "whole", "bubble", "step_ns"):
+        mine, theirs = (
+            [step[name] for step in document["steps"] if step[name] is not None] for document in (found, report)
+        )
+        assert mine == pytest.approx(theirs, rel=1e-9)
+    first, gain = found["causes"][0], simulate(job).step_ns - simulate(replace(job, slow={}, links={})).step_ns
+    assert {name: first[name] for name in place} == place
+    # Blocks alone hide a part of a slow link: what the receiver would have waited for anyway.
+    assert first["gain_ns"] == pytest.approx(gain, rel=0.35 if what == "link" else CLOSE)
+
+
+def in_parts(folder: Path, ranks: int) -> Overview:
+    """The overview of a run with more than so many ranks, which is read replica by replica."""
+    wanted = Request(load_options(folder, jobs=1))
+    return overview(wanted, look(wanted.source, None), whole_ranks=ranks)
+
+
+@pytest.mark.parametrize("stages_first", [False, True])
+@pytest.mark.parametrize("what", ["host", "rank"])
+def test_read_replica_by_replica_it_names_the_same(tmp_path: Path, stages_first: bool, what: str) -> None:
+    """With the sums of all replicas, and causes from some of them, which a sentence says."""
+    job, place = planted(replace(JOB, stages_first=stages_first), what)
+    WRITERS["paddle"](tmp_path, job)
+    found, (report, _) = in_parts(tmp_path, 40), both(tmp_path)
+    assert len(found.explained) == 10
+    said = words.sentences(found)
+    assert said[0].text.startswith("What costs most was worked out from 10 of 16 replicas")
+    first, gain = found.causes.row(0, named=True), simulate(job).step_ns - simulate(replace(job, slow={})).step_ns
+    assert first["code"] == report["causes"][0]["code"]
+    assert set(first["ranks"]) <= set(place["ranks"])
+    assert first["gain_ns"] == pytest.approx(gain, rel=CLOSE)
+    (exception,) = found.exceptions.to_dicts()
+    assert exception["ranks"] == place["ranks"]
+    assert found.bubble == pytest.approx(bubble(report), rel=1e-3)
+    whole = [step["step_ns"] for step in report["steps"]]
+    assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(whole[:-1], rel=1e-3)
