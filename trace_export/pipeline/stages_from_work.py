@@ -219,6 +219,8 @@ def _arranged(
 
     Example: 16 stages of 8 micro-batches under 1F1B: the first nine run all eight forwards first.
     """
+    if (after[~full] < 0).any():
+        return None  # a rank without a forward before its first backward: the capture begins inside a step
     numbers, by_rank = pl.Series(np.arange(len(rank), dtype=np.int32)), np.argsort(rank)
     counted, last = ~full[by_rank], int(after[~full].max())
     sizes = np.bincount(after[~full])

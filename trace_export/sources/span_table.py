@@ -16,6 +16,7 @@ from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import mapped, operation_table
+from trace_export.sources.spans.blocks import runs_of
 from trace_export.sources.spans.columns import Columns
 
 SUFFIXES = (".parquet", ".csv")
@@ -48,7 +49,7 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
 
 def read(path: Path) -> Profile:
     """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
-    one. Without a column `run` its steps count as of one run.
+    one. Without a column `run`, passes that are there again are those of a further run (see blocks.runs_of).
 
     Raises SourceError when the file is no such table, or one of two runs.
     """
@@ -65,7 +66,9 @@ def read(path: Path) -> Profile:
             table["group"].is_not_null() if "group" in table.columns else pl.repeat(False, len(table), eager=True)
         )
         collectives = conform(table.filter(collective), COLLECTIVES)
-        spans = conform(table.filter(~collective), SPANS).with_columns(pl.col("run").fill_null(0))
+        spans = conform(table.filter(~collective), SPANS)
+        known = spans["run"].count() > 0
+        spans = spans.with_columns(pl.col("run").fill_null(0) if known else runs_of(spans).alias("run"))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error

@@ -63,6 +63,7 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     if span_table.is_table(options.log_dir, options.columns):
         foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
         if foreign is not None:
+            foreign, _ = merge([foreign], options.run)
             _stay_with_few(foreign, options)
             foreign = interpret(foreign.with_notes(located.notes), options.declared)
             if foreign.hosts.height < 2:

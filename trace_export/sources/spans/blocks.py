@@ -28,6 +28,11 @@ KINDS = {
 MOST = 0.5
 """Part of the steps of ranks that begin before the one before has ended, above which each has a zero of its own."""
 
+AGAIN_NS = 60 * 10**9
+"""A job takes longer to be started again; within a step no table has such a gap."""
+MOST_RUNS = 1000
+"""A table in which passes are there more often has no runs, but numbers that say something else."""
+
 
 def kind_of(column: str) -> pl.Expr:
     """The kind of block that a name means; null where it means none."""
@@ -46,8 +51,8 @@ def profile_of(
     rows = rows.with_columns(
         *(pl.when(number >= 0).then(number) for number in numbers),
         host=pl.lit(host or source.host) if "host" not in there else pl.col("host").fill_null(host or source.host),
-        run=0,
     )
+    rows = rows.with_columns(run=runs_of(rows))
     ranks = rows.group_by("rank", maintain_order=True).agg(
         pl.col("host").first(), *(pl.col(c).drop_nulls().first() for c in ("stage", "dp") if c in there)
     ).sort("rank")  # fmt: skip
@@ -101,6 +106,33 @@ def group_of(scope: pl.Expr, columns: Collection[str]) -> pl.Expr:
     return pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
 
 
+def runs_of(rows: pl.DataFrame) -> pl.Series:
+    """The run of each row (rank, kind, start_ns, end_ns, step, microbatch, chunk) of a table that does not say it.
+
+    A job that is started again counts its steps anew: where a pass is there once more, after later steps or after
+    AGAIN_NS, and no other is under way, a run begins.
+
+    Example: each rank has its forward 0 of step 1 at 0 and at 600 s, and at 600 s all have had step 2 and are idle.
+    """
+    key = ["rank", "kind", "step", "microbatch", *(["chunk"] if "chunk" in rows.columns else [])]
+    alone = pl.zeros(rows.height, INT, eager=True)
+    if not {"step", "microbatch"} <= set(rows.columns):
+        return alone
+    passes = rows.filter(pl.col("kind").is_in(["F", "B"]), *(pl.col(c).is_not_null() for c in ("step", "microbatch")))
+    turns = passes.sort("start_ns").with_columns(turn=pl.int_range(pl.len(), dtype=INT).over(key))
+    again = turns.filter(pl.col("turn") > 0).group_by("turn").first().sort("turn").select("start_ns", "step")
+    if again.height > MOST_RUNS or not all(_begins_run(passes, *row) for row in again.iter_rows()):
+        return alone
+    return again["start_ns"].search_sorted(rows["start_ns"], side="right").cast(INT)
+
+
+def _begins_run(passes: pl.DataFrame, at: int, step: int) -> bool:
+    """Whether a run begins `at` a time, with this step."""
+    before = passes.filter(pl.col("start_ns") < at)
+    last_step, last_end = before.select(pl.col("step").max(), pl.col("end_ns").max()).row(0)
+    return last_end is not None and last_end <= at and (step < last_step or at - last_end > AGAIN_NS)
+
+
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
     """`rows` (rank, kind, start_ns, end_ns) as they are; where each step counts from a zero of its own, `in_sequence`.
 
@@ -109,8 +141,8 @@ def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
     """
     if "step" not in rows.columns:
         return rows
-    work = rows.filter(pl.col("op").is_null() & pl.col("kind").is_in(WORK_KINDS))
-    steps = work.group_by("rank", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    work = rows.with_columns(run=runs_of(rows)).filter(pl.col("op").is_null() & pl.col("kind").is_in(WORK_KINDS))
+    steps = work.group_by("rank", "run", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     begins = pl.col("start_ns") < pl.col("end_ns").shift(1).over("rank")
     overlap = steps.sort("rank", "start_ns").select((begins.mean() > MOST).fill_null(False)).item()
     return in_sequence(rows, rows.filter(pl.col("op").is_null())) if overlap else rows
