@@ -334,6 +334,11 @@ NOTES: dict[str, Explanation] = {
         "Rank numbers are missing in the folder, so stages that were counted from the ranks may be wrong.",
         "Add the missing profiles, or give `--pp`, `--tp` and `--dp`.",
     ),
+    "ranks-chosen": Explanation(
+        "Ranks, devices or replicas were chosen, and others of the run are not read. Ranks are compared with those "
+        "that were read, and no collective is named as slow, nor who comes late to it: members may not be here.",
+        "Leave `--ranks`, `--replica` and `--devices` out to compare with all.",
+    ),
     "ranks-identical": Explanation(
         "Ranks have exactly the same times, which two processes never have: the file of one was copied to the place of "
         "another. Figures of their stages count it twice.",

@@ -32,10 +32,10 @@ class Judgement:
         return f"{self.case.planted:44.44} {self.said:44.44} {gains}  {', '.join(self.wrong) or 'right'}"
 
 
-def report(folder: Path, job: Job, form: str) -> dict[str, Any]:
-    """The document of `report --json` of the job, written below `folder`."""
+def report(folder: Path, job: Job, form: str, *options: object) -> dict[str, Any]:
+    """The document of `report --json` with `options` of the job, written below `folder`."""
     WRITERS[form](folder, job)
-    extra = ["--multi_machine"] if form == "paddle" and job.hosts > 1 else []
+    extra = [*options, *(["--multi_machine"] if form == "paddle" and job.hosts > 1 else [])]
     done = command("report", folder, "--json", "--jobs", 1, *extra)
     document: dict[str, Any] = json.loads(done.stdout)
     return document

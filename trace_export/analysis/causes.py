@@ -151,8 +151,11 @@ class Candidates:
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
 
     def slow_collectives(self) -> Iterator[Candidate]:
-        """A group's collective beside the same operation of other groups; one that only one group has, has no peers."""
+        """A group's collective beside the same operation of other groups; one that only one group has, has no peers.
+        None where ranks are not here: a collective may be long for a member among them that comes late."""
         graph = self.graph
+        if graph.recorded.partial:
+            return
         for kind in np.unique(graph.kind[self.typical.collective]):
             rows = np.flatnonzero(self.typical.collective & (graph.kind == kind))
             found, key = np.unique(graph.group[rows], return_inverse=True)
@@ -216,6 +219,8 @@ class Candidates:
             host = "late-host" if kind == "host" else "late-rank"
             code = "data-loading" if paused > half else "late-collective" if joint > half else host
             base = typical.length, kept
+            if code == "late-collective" and graph.recorded.partial:
+                continue  # who came last may not be here
             yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
 
     def _scatter(self, late: Floats, counted: Flags) -> Floats:

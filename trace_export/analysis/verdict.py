@@ -176,13 +176,14 @@ def _certainty(found: Explanation, profile: Profile) -> Sentence:
     errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
     hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
     work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
-    steps = found._graph.recorded.steps
+    steps, chosen = found._graph.recorded.steps, any(note.code == "ranks-chosen" for note in profile.notes)
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
         "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
         "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
+        "chosen": cause_words.numbers(drawn["rank"].to_list()) if chosen else None,
         "blocks_host": host_share(profile),
         "outside": outside_share(profile),
         "whole_steps": int(profile.steps["whole"].sum()) if profile.steps.height else steps.height,
@@ -215,6 +216,8 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
     ]
     words = ", ".join(filter(None, inferred))
     yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
+    if facts["chosen"]:
+        yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
     if facts["blocks_host"]:
         yield f"{_blocks(facts['blocks_host'])} have times of the host, which issued their work, not of the device"
     if facts["outside"]:

@@ -14,6 +14,8 @@ from trace_export.schedules.schedule import virtual_stage
 from trace_export.segments import with_window
 from trace_export.tolerances import MESSAGE_AFTER_NS
 
+PARTIAL = {"ranks-chosen", "ranks-missing", "ranks-absent", "stages-missing", "stages-uneven"}
+"""Notes that say that ranks of the run are not here."""
 ODD = 10
 """A step that takes more than this many times the median has a clock that jumped, or a stop, in it."""
 
@@ -29,7 +31,8 @@ class Recorded:
     (it must have an input from another rank). `edges`, a row per dependency between blocks: src, dst (rows of
     `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a row per
     rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps that last
-    no time, or more than `ODD` times the median; a segment ends before and after each of them.
+    no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`: whether ranks
+    of the run are not here.
     """
 
     zero_ns: int
@@ -39,6 +42,7 @@ class Recorded:
     edges: pl.DataFrame
     parts: pl.DataFrame
     odd: tuple[tuple[int | None, int | None], ...]
+    partial: bool
 
 
 def recorded(profile: Profile) -> Recorded:
@@ -55,9 +59,9 @@ def recorded(profile: Profile) -> Recorded:
         .drop("start_ns", "end_ns")
         .with_row_index("row")
     )
-    return Recorded(
-        zero, ranks, steps, blocks, _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero), odd
-    )
+    edges, parts = _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero)
+    partial = not PARTIAL.isdisjoint(note.code for note in profile.notes)
+    return Recorded(zero, ranks, steps, blocks, edges, parts, odd, partial)
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:

@@ -68,7 +68,12 @@ class LoadOptions:
     @property
     def all_ranks(self) -> bool:
         """Whether all ranks that lie there are read, so that one which is absent is missing."""
-        return self.devices is None and self.read.ranks is None and not self.files
+        return not self.chosen and not self.files
+
+    @property
+    def chosen(self) -> bool:
+        """Whether ranks, devices or replicas were chosen, so that others of the run are not read."""
+        return self.devices is not None or self.read.ranks is not None or self.places is not None
 
 
 @dataclass(frozen=True)

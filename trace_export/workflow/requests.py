@@ -16,11 +16,11 @@ from trace_export import one_processor
 from trace_export.clocks.apply import uncorrected
 from trace_export.errors import UsageError
 from trace_export.files import real_path
-from trace_export.model import Profile
+from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.scratch import scratch_folder
-from trace_export.selection import Selection
+from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
@@ -83,6 +83,9 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
     if options.places is not None:
         profile = stages.place(profile, options.places)
     profile = interpret(profile, options.declared)
+    if options.chosen:
+        text = f"only ranks {Numbers.of(profile.ranks['rank'].to_list())} were read, as chosen"
+        profile = profile.with_notes([Note("ranks-chosen", "detail", text)])
     return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
 
 
