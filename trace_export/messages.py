@@ -77,10 +77,6 @@ NOTES: dict[str, Explanation] = {
         "Fewer than 8 messages between two hosts: their relative clocks are mostly prior assumption.",
         "Record more steps, or read the stated uncertainty as real.",
     ),
-    "clock-holdout": Explanation(
-        "The clocks were fitted again on each half of the data; the text has the largest difference between both fits.",
-        "Nothing. It is an estimate of the error.",
-    ),
     "clock-host-split": Explanation(
         "Ranks with the same host name have clocks that contradict each other. They are aligned as several hosts.",
         "Use one folder per machine (`machine0/`, `machine1/`, …) or give containers different host names.",
@@ -100,7 +96,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "clock-set": Explanation(
         "The clock of a host was set while it was recorded, as messages with another host show. The times before and "
-        "after are aligned each by itself. Of two hosts nothing says which one's clock was set.",
+        "after are aligned each by itself. Where nothing tells which of two clocks was set, the text names both hosts.",
         "Record again, and let the time service slew the clocks and not step them.",
     ),
     "clock-start-gap": Explanation(
@@ -112,11 +108,6 @@ NOTES: dict[str, Explanation] = {
         "are uncertain. From here on the new one counts.",
         "Let the hosts' clocks be slewed and not set (`chronyd` without `makestep`), if this happens often.",
     ),
-    "clock-symmetry-assumed": Explanation(
-        "The fit assumes that messages take equally long in both directions. If they do not, half of the difference "
-        "appears as clock offset.",
-        "Record a collective over all stages to remove the assumption.",
-    ),
     "clock-violations": Explanation(
         "How many messages (or blocks, where no messages were recorded) are received before they were sent, before and "
         "after alignment. A warning if some remain.",
@@ -127,10 +118,6 @@ NOTES: dict[str, Explanation] = {
         "host is placed among the others by messages, collectives or dependencies alone. A chart of such hosts has no "
         "dates.",
         "Nothing.",
-    ),
-    "clock-worst-pair": Explanation(
-        "The two hosts whose observations disagree most with the fit, and by how much.",
-        "Nothing if it is far below the length of a block.",
     ),
     "communication-malformed": Explanation(
         "communication.json is not a JSON object. Transfers and collectives of this rank are missing.",

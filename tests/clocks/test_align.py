@@ -106,7 +106,6 @@ def test_lags_that_differ_unseen_stay_inside_the_hard_bound() -> None:
     assert max(map(abs, left.values())) > 10, "the limit that cannot be passed without a collective over the stages"
     for host, bound in result.clocks.select("host", "bound_ns").iter_rows():
         assert abs(left[host]) < bound / 1e3
-    assert "clock-symmetry-assumed" in [n.code for n in result.notes]
 
 
 def moved(profile: Profile, host: str, by_ns: int) -> Profile:

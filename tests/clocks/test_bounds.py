@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.clocks.test_normal_equations import Message, observed
 from trace_export.clocks.bounds import bounds
-from trace_export.clocks.fit_tables import pairs
-from trace_export.clocks.observations import BLOCKS
+from trace_export.clocks.fit import fit_observations
 from trace_export.clocks.solve import Solution
+from trace_export.model import RANKS, conform
 from trace_export.tolerances import CAUSALITY_NS
 
 SLACK_US = CAUSALITY_NS / 1e3
+RANKS_OF_THREE = pl.DataFrame({"rank": [0, 1, 2], "host": ["host0", "host1", "host2"]})
 
 
 def placed(hosts: int, residual: list[float], latency: list[float]) -> Solution:
@@ -44,12 +44,9 @@ def test_messages_that_are_too_early_round_a_circle_contradict_each_other() -> N
     assert np.isfinite(bound).all()
 
 
-def test_the_table_of_host_pairs() -> None:
-    """Residuals 0, 2, 10 µs one way and 1, 4, 5 µs back: medians 2 and 4, of whose difference each clock has half."""
-    known = observed(2, between((0, 1), (0, 1), (0, 1), (1, 0), (1, 0), (1, 0)), [])
-    (row,) = pairs(known, placed(2, [0, 2, 10, 1, 4, 5], [3, 5]), tau=0.5).rows(named=True)
-    assert (row["host_a"], row["host_b"], row["made_of"]) == ("host0", "host1", "p2p")
-    assert (row["messages_ab"], row["messages_ba"]) == (3, 3)
-    assert (row["disagreement_ns"], row["latency_ns"]) == (-1000, 4000)
-    blocks = replace(known, kind=np.full(2, BLOCKS))
-    assert pairs(blocks, placed(2, [0, 2, 10, 1, 4, 5], [3, 5]), tau=0.5)["made_of"].to_list() == ["blocks"]
+def test_pairs_whose_messages_go_one_way_and_those_with_few_are_named() -> None:
+    """0 → 1 alone, nine messages; eight between 1 and 2, and seven between 0 and 2."""
+    ends = [(0, 1)] * 9 + [(1, 2)] * 4 + [(2, 1)] * 4 + [(0, 2)] * 4 + [(2, 0)] * 3
+    found = fit_observations(observed(3, between(*sorted(ends)), []), conform(RANKS_OF_THREE, RANKS))
+    assert found.one_way == ("host0 – host1",)
+    assert found.few_messages == ("host0 – host2",)

@@ -11,7 +11,7 @@ from tests.clocks.test_normal_equations import observed
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.solve import Solution, fit
-from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation, uncertainty
+from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation
 
 STRETCH_US = 125.0
 """The eighth part of a window of 1000 µs."""
@@ -78,22 +78,6 @@ def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> Non
 
 
 SPAN_US = 1e6
-
-
-def turning(by_us: float) -> Problem:
-    """Two hosts, 200 messages each way of 20 µs: by every second message the clocks run apart by `by_us` over the
-    window, by the others they run together by as much, and by all of them they agree in its middle."""
-    sent = np.linspace(0, SPAN_US - 1000, 200)
-    apart = by_us * (sent / SPAN_US - 0.5) * np.where(np.arange(200) % 2, 1, -1)
-    there = [(0, 1, s, s + 20 + a) for s, a in zip(sent + 500, apart, strict=True)]
-    back = [(1, 0, s, s + 20 - a) for s, a in zip(sent + 500, apart, strict=True)]
-    return Problem.of(observed(2, there + back, []), np.zeros(1, np.int64), ClockSettings(drift_ppm=1000.0))
-
-
-def test_the_uncertainty_is_that_at_mid_window() -> None:
-    """Half of the data say +51 µs over the window, the other half -51 µs, all of them 0 in its middle."""
-    found = uncertainty(turning(51.0), np.zeros(2, np.int64))
-    assert found.holdout == pytest.approx(0.0, abs=0.1)
 
 
 def test_without_drift_all_rates_are_equal() -> None:

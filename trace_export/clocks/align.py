@@ -160,7 +160,7 @@ def _refuse(
         raise AlignmentError(f"no observation connects the groups of the hosts {notes.names(separate)}", remedy)
     if unsure and limit is not None:
         raise AlignmentError(f"the clock of {notes.names(unsure)} is known less well than {duration(limit)}", remedy)
-    if fit.one_sided:
-        raise AlignmentError(f"messages go in one direction only between {notes.names(fit.one_sided)}", remedy)
+    if fit.one_way:
+        raise AlignmentError(f"messages go in one direction only between {notes.names(fit.one_way)}", remedy)
     if fit.contradiction:
         raise AlignmentError(f"the messages between {notes.names(fit.contradiction)} contradict each other", remedy)

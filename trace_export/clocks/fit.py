@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,12 +14,15 @@ from trace_export.clocks.clock_steps import CLOCK_STEPS, unseen
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
 from trace_export.clocks.problem import ClockSettings, Problem
-from trace_export.clocks.uncertainty import RESAMPLED, centred, drift_variation, uncertainty
+from trace_export.clocks.uncertainty import centred, drift_variation, uncertainty
 from trace_export.model import empty
 from trace_export.tolerances import CAUSALITY_NS
 
 FEW = 8
 """Between fewer messages than these the priors decide."""
+ENOUGH = 100
+"""So many messages of each directed pair tell how sure the fit is, and whether its latencies differ by direction; of
+more the uncertainty is stated too large."""
 CLEARLY_BETTER = 6
 """By how many standard deviations latencies that differ must fit the collectives better than equal ones. On 120
 simulated runs each (tests/benchmarks/calibrate_clocks.py asymmetry) 6 found a difference in 1 % of those with equal
@@ -30,44 +33,22 @@ latencies and in 71 % of those with 60 and 10 µs; 2 found them in 4 % and 72 %.
 class ClockFit:
     """The correction of each host and how well it is known.
 
-    `clocks` has the schema `model.CLOCKS`; `pairs` that of `fit_tables.PAIRS`. `holdout_ns` is how far the placements
-    of two fits, each on half of the data, differ at most; `drift_variation_ns` how far the clocks depart from constant
-    rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the observations
-    contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set. `asymmetric`:
-    the latencies of the two directions were found to differ.
+    `clocks` has the schema `model.CLOCKS`. `one_way`, `few_messages`: the pairs of hosts whose messages go in one
+    direction only, and those with so few that the priors decide. `drift_variation_ns`: how far the clocks depart from
+    constant rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the
+    observations contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set.
+    `asymmetric`: the latencies of the two directions were found to differ.
     """
 
     clocks: pl.DataFrame
-    pairs: pl.DataFrame
-    holdout_ns: float | None = None
+    one_way: tuple[str, ...] = ()
+    few_messages: tuple[str, ...] = ()
     drift_variation_ns: float = 0.0
     slack_ns: float = CAUSALITY_NS
     contradiction: tuple[str, ...] = ()
     steps: pl.DataFrame = field(default_factory=lambda: empty(CLOCK_STEPS))
     asymmetric: bool = False
     settings: ClockSettings = field(default_factory=ClockSettings)
-
-    @property
-    def worst_pair(self) -> tuple[str, str, float] | None:
-        """The two hosts whose own messages disagree most with the joint fit, and by how many ns."""
-        known = self.pairs.drop_nulls("disagreement_ns")
-        if known.is_empty():
-            return None
-        row = known.sort(pl.col("disagreement_ns").abs(), descending=True).row(0, named=True)
-        return row["host_a"], row["host_b"], row["disagreement_ns"]
-
-    @property
-    def one_sided(self) -> list[str]:
-        """The host pairs whose messages go in one direction only."""
-        return self._named(pl.min_horizontal("messages_ab", "messages_ba") == 0)
-
-    @property
-    def few_messages(self) -> list[str]:
-        """The host pairs with so few messages that the priors decide."""
-        return self._named(pl.col("messages_ab") + pl.col("messages_ba") < FEW)
-
-    def _named(self, which: pl.Expr) -> list[str]:
-        return [f"{a} – {b}" for a, b in self.pairs.filter(which).select("host_a", "host_b").iter_rows()]
 
 
 def fit_clocks(
@@ -106,7 +87,7 @@ def fit_observations(
     settings = settings or ClockSettings()
     if not known.observed.any():
         status = "single-host" if len(known.hosts) == 1 else "wall"
-        return ClockFit(apply.uncorrected(ranks, status), pl.DataFrame(schema=fit_tables.PAIRS), settings=settings)
+        return ClockFit(apply.uncorrected(ranks, status), settings=settings)
     wall = np.array([host not in without_wall_clock for host in known.hosts])
     return _fit(known, settings, wall, empty(CLOCK_STEPS) if steps is None else steps)
 
@@ -122,25 +103,26 @@ def _components(known: Observations) -> Ints:
 def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], steps: pl.DataFrame) -> ClockFit:
     component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
-    problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(RESAMPLED)))
+    problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(ENOUGH)))
     asymmetry = _asymmetry(few)
     if asymmetry is not None:
         problem, few = problem.with_asymmetry(asymmetry), few.with_asymmetry(asymmetry)
-    solution, certainty = solve.fit(problem), uncertainty(few, component)
-    still = bool(np.all(np.abs(centred(solution.drift, component)) < 2 * certainty.drift))
+    solution = solve.fit(problem)
+    mid, drift = uncertainty(few, solution, component)
+    still = bool(np.all(np.abs(centred(solution.drift, component)) < 2 * drift))
     if still:
         problem, few = problem.without_drift(), few.without_drift()
         solution = replace(solve.fit(problem), drift=np.zeros(len(known.hosts)))
-        certainty = replace(uncertainty(few, component), drift=certainty.drift)
+        mid, _ = uncertainty(few, solution, component)
     bound, slack, cycle = bounds.bounds(known, solution, component)
     variation = drift_variation(known, solution)
-    sd = np.minimum(np.sqrt(certainty.mid**2 + certainty.drift**2 / 12 + variation**2), bound)
+    sd = np.minimum(np.sqrt(mid**2 + drift**2 / 12 + variation**2), bound)
     return ClockFit(
         clocks=fit_tables.clocks(
             known, solution, component, sd, bound, unseen(known), still=still, wall=wall, steps=steps
         ),
-        pairs=fit_tables.pairs(known, solution, settings.tau),
-        holdout_ns=certainty.holdout * 1e3,
+        one_way=_host_pairs(known, lambda there, back: np.minimum(there, back) == 0),
+        few_messages=_host_pairs(known, lambda there, back: there + back < FEW),
         drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
         contradiction=tuple(dict.fromkeys(known.hosts[h] for h in cycle)),
@@ -148,6 +130,17 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], 
         asymmetric=asymmetry is not None,
         settings=settings,
     )
+
+
+def _host_pairs(known: Observations, which: Callable[[Ints, Ints], NDArray[np.bool_]]) -> tuple[str, ...]:
+    """The pairs of hosts, as "a – b", for which `which` holds of how many messages go there and back."""
+    hosts = len(known.hosts)
+    low, high = np.minimum(known.source, known.target), np.maximum(known.source, known.target)
+    pair, link = np.unique(low * hosts + high, return_inverse=True)
+    count, onward = np.bincount(known.pair, minlength=len(low)), known.source < known.target
+    there, back = (np.bincount(link[way], count[way], len(pair)) for way in (onward, ~onward))
+    chosen = pair[which(there, back)].tolist()
+    return tuple(f"{known.hosts[at // hosts]} – {known.hosts[at % hosts]}" for at in chosen)
 
 
 def _asymmetry(problem: Problem) -> Floats | None:

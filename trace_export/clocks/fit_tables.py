@@ -1,4 +1,4 @@
-"""A solution as tables: the correction of each host, and how well each pair of hosts fits."""
+"""A solution as a table: the correction of each host."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ from numpy.typing import NDArray
 from trace_export.clocks.observations import BLOCKS, MESSAGE, Floats, Ints, Observations
 from trace_export.clocks.solve import Solution
 from trace_export.model import CLOCKS, TIME, conform
-
-PAIRS = {
-    "host_a": pl.String(), "host_b": pl.String(), "made_of": pl.String(), "messages_ab": pl.Int64(),
-    "messages_ba": pl.Int64(), "latency_ns": pl.Float64(), "q05_ns": pl.Float64(), "q50_ns": pl.Float64(),
-    "q95_ns": pl.Float64(), "disagreement_ns": pl.Float64(),
-}  # fmt: skip
-"""How well the two hosts of a pair fit: messages in each direction, the fitted latency, quantiles of the residuals, and
-by how much the pair alone would move its two hosts against each other (about 0 where nothing else connects them)."""
 
 WORST, SUMMED = ["sd_ns", "bound_ns", "unseen_step_ns"], ["messages", "collectives"]
 """What is said of the parts of a clock that was set: the largest of these, the sum of those."""
@@ -111,34 +103,6 @@ def _evidence(known: Observations, component: Ints) -> tuple[list[str | None], l
         [kinds_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],
         [number_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],
     )
-
-
-def pairs(known: Observations, solution: Solution, tau: float) -> pl.DataFrame:
-    """The host pairs that exchange messages (schema `PAIRS`), by host."""
-    directed = {
-        "low": np.minimum(known.source, known.target),
-        "high": np.maximum(known.source, known.target),
-        "forward": known.source < known.target,
-        "blocks": known.kind == BLOCKS,
-        "latency": solution.latency,
-    }
-    rows = pl.DataFrame({name: values[known.pair] for name, values in directed.items()} | {"r": solution.residual})
-    ahead, behind = pl.col("r").filter("forward"), pl.col("r").filter(~pl.col("forward"))
-    table = rows.group_by("low", "high").agg(
-        made_of=pl.when(pl.col("blocks").first()).then(pl.lit("blocks")).otherwise(pl.lit("p2p")),
-        messages_ab=pl.col("forward").sum(),
-        messages_ba=(~pl.col("forward")).sum(),
-        latency_ns=pl.col("latency").mean() * 1e3,
-        q05_ns=pl.col("r").quantile(0.05) * 1e3,
-        q50_ns=pl.col("r").quantile(0.5) * 1e3,
-        q95_ns=pl.col("r").quantile(0.95) * 1e3,
-        disagreement_ns=(ahead.quantile(tau) - behind.quantile(tau)) * 500,
-    )
-    hosts = pl.DataFrame({"host": known.hosts, "n": pl.Series(range(len(known.hosts)), dtype=pl.Int64)})
-    table = table.sort("low", "high").join(
-        hosts.rename({"host": "host_a", "n": "low"}), on="low", maintain_order="left"
-    )
-    return conform(table.join(hosts.rename({"host": "host_b", "n": "high"}), on="high", maintain_order="left"), PAIRS)
 
 
 def _middle(values: Ints) -> int:

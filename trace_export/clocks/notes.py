@@ -62,16 +62,9 @@ def _without_wall_clock(profile: Profile) -> list[Note]:
 
 def _on_fit(fit: ClockFit) -> list[Note]:
     notes = []
-    if fit.worst_pair is not None:
-        a, b, off = fit.worst_pair
-        text = f"clocks: the largest remaining disagreement is {duration(abs(off))}, between {a} and {b}"
-        notes.append(Note("clock-worst-pair", "detail", text))
     if fit.drift_variation_ns >= DRIFT_VARIES_NS:
         text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
-    if fit.holdout_ns is not None:
-        text = f"clocks: refitting on half of the data moves no clock by more than {duration(fit.holdout_ns)}"
-        notes.append(Note("clock-holdout", "detail", text))
     for step in fit.steps.iter_rows(named=True):
         after, until = (utc(step[name]) for name in ("after_ns", "until_ns"))
         other = f" (or that of {step['against']} by the opposite)" * step["either"]
@@ -81,19 +74,14 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     if fit.contradiction:
         text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
         notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))
-    if fit.one_sided:
-        text = f"clocks: messages in one direction only between {names(fit.one_sided)}"
+    if fit.one_way:
+        text = f"clocks: messages in one direction only between {names(fit.one_way)}"
         notes.append(Note("clock-one-way", "warning", f"{text}; their latency is taken as clock offset"))
     if fit.few_messages:
         notes.append(Note("clock-few-messages", "warning", f"clocks: few messages between {names(fit.few_messages)}"))
     if fit.asymmetric:
         text = "clocks: messages take longer in one direction than in the other, as collectives show"
         notes.append(Note("clock-asymmetric", "note", text))
-    elif not fit.pairs.is_empty():
-        text = "clocks: messages are assumed to take equally long in both directions"
-        notes.append(
-            Note("clock-symmetry-assumed", "detail", f"{text}; if not, half of the difference is taken as clock offset")
-        )
     return notes
 
 

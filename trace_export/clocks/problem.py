@@ -24,7 +24,7 @@ class ClockSettings:
     message loses its weight, both in units of the spread of the earliest delays. `latency_us`, `drift_ppm`: the priors
     (one standard deviation about 0). `same_latency_us`: the prior of half the difference between a host pair's two
     latencies where they are assumed equal. `collective_us`: the least spread of a collective's ends; `huber`: where its
-    loss turns linear, in units of that spread. `rounds`, `tolerance_us`: when to stop. `seed`: of the resampling.
+    loss turns linear, in units of that spread. `rounds`, `tolerance_us`: when to stop.
     """
 
     tau: float = 0.05
@@ -37,7 +37,6 @@ class ClockSettings:
     huber: float = 1.345
     rounds: int = 30
     tolerance_us: float = 0.01
-    seed: int = 0
 
 
 @dataclass(frozen=True)

@@ -42,31 +42,14 @@ class Solution:
     member_us: float = 2.0
 
 
-def fit(
-    problem: Problem, times: Floats | None = None, event_times: Floats | None = None, start: Solution | None = None,
-    rounds: int | None = None,
-) -> Solution:  # fmt: skip
-    """The robust solution; `times` counts each message, `event_times` each collective (for resampling).
-
-    With `start` its losses are kept and its weights are where the search begins.
-    """
-    weights = _first_weights(problem) if start is None else _weights(problem, start)
-    found: Solution | None = start
-    for _ in range(rounds or problem.settings.rounds):
-        counted = Weights(
-            weights.message if times is None else weights.message * times,
-            weights.member if event_times is None else weights.member * event_times[problem.observations.event],
-        )
+def fit(problem: Problem) -> Solution:
+    """The robust solution."""
+    found = _with_losses(problem, solve(problem, _first_weights(problem)))
+    for _ in range(problem.settings.rounds - 1):
         last = found
-        found = solve(problem, counted)
-        if start is None:
-            found = _with_losses(problem, found)
-        else:
-            found = replace(found, losses=start.losses, member_us=start.member_us)
-        if last is not None and _change(last, found) < problem.settings.tolerance_us:
+        found = _with_losses(problem, solve(problem, _weights(problem, last)))
+        if _change(last, found) < problem.settings.tolerance_us:
             break
-        weights = _weights(problem, found)
-    assert found is not None
     return found
 
 
