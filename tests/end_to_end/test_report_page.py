@@ -52,6 +52,16 @@ def test_a_slow_link_marks_both_its_ends(tmp_path: Path) -> None:
     assert rows(data) == {f"stage {s} · rank {JOB.rank(1, s)}": s > 0 for s in range(3)}
 
 
+def test_a_pause_is_in_the_step_and_marked(tmp_path: Path) -> None:
+    text, data, report = page(tmp_path, replace(JOB, pause=80 * MS))
+    assert report.verdict[0].code == "long-pause"
+    assert "the first cause: pause between steps" in text
+    step, lasts = data["steps"][data["first"]], report.steps["step_ns"][report.explained]
+    assert data["pause"]
+    assert step["end"] - step["start"] == pytest.approx(lasts, rel=0.001)
+    assert step["end"] - step["worked"] == pytest.approx(80 * MS + JOB.gap, rel=0.05)
+
+
 def test_without_a_cause_nothing_is_marked(tmp_path: Path) -> None:
     text, data, report = page(tmp_path, JOB)
     assert report.verdict[0].code == "nothing-stands-out"

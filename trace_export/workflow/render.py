@@ -306,6 +306,8 @@ def write_report(
     if cause is not None and cause["ranks"]:
         drawn = frozenset(cause["ranks"]) & set(shown.profile.spans["rank"])
         focus = replace(focus, ranks=drawn, words=f"the first cause: {cause_words.where(cause)}")
+    if cause is not None and cause["code"] == "long-pause":
+        focus = replace(focus, pause=True, words=f"the first cause: {cause_words.name(cause)}")
     tables = {table.title: table for table in result.tables()}
     beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
@@ -313,7 +315,7 @@ def write_report(
             f"Pipeline report: {name}", result.heading, result.verdict, beside, list(tables.values()), True, overview,
             focus,
         )  # fmt: skip
-        picture.write_page(chart, temporary, contents, steps, bubbles=shown.ranks)
+        picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)
 
 
 def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:

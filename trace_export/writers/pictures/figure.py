@@ -73,6 +73,15 @@ class Figure:
         blocks = self.blocks.filter(pl.col("panel") == panel).with_columns(panel=pl.lit(0, pl.UInt32))
         return replace(self, panels=self.panels[[panel]], blocks=blocks)
 
+    def with_pauses(self, steps: pl.DataFrame) -> Figure:
+        """The figure whose panels last to the next step, as a training log counts, where `steps` (run, step, step_ns)
+        says how long that is."""
+        on = ["step"] if self.panels["run"].null_count() else ["run", "step"]
+        known = steps.select(*on, "step_ns").unique(on, keep="none")
+        joined = self.panels.join(known, on=on, how="left", nulls_equal=True, maintain_order="left")
+        end = pl.max_horizontal("end_ns", pl.col("start_ns") + pl.col("step_ns"))
+        return replace(self, panels=joined.with_columns(end_ns=end).drop("step_ns"))
+
     @property
     def remarks(self) -> list[str]:
         """Remarks below the picture: the meaning of the numbers, and what was inferred."""

@@ -161,6 +161,13 @@
       pen.fillStyle = data.rows[row].mark ? ink.mark : data.rows[row].other ? ink.other : ink.idle;
       pen.fillRect(gutter, tops[row] + data.gap / 2, plotWidth(), (tops[row + 1] ?? bottom) - tops[row] - data.gap);
     });
+    if (data.pause) {
+      for (const step of data.steps) {
+        const from = Math.max(x(step.worked), gutter);
+        pen.fillStyle = ink.mark;
+        pen.fillRect(from, TOP, x(step.end) - from, bottom - TOP);
+      }
+    }
     lines.forEach((_, line) => drawLine(line));
     pen.restore();
     if (marked >= 0) {

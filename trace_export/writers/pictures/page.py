@@ -82,10 +82,12 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class Focus:
-    """What the chart shows first, and marks: a `step` (run, step), the rows of some `ranks`, and in words why."""
+    """What the chart shows first, and marks: a `step` (run, step), the rows of some `ranks`, or the `pause` after the
+    step; and in words why."""
 
     step: tuple[int | None, int | None]
     ranks: frozenset[int] = frozenset()
+    pause: bool = False
     words: str = ""
 
 
@@ -184,6 +186,7 @@ def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
     blocks = figure.blocks
     origin = min(figure.panels["start_ns"].to_list())
     lines = blocks.group_by("row", "lane", maintain_order=True).len()
+    worked = dict(blocks.group_by("panel").agg(pl.col("end_ns").max()).iter_rows())
     before = pl.col("end_ns").shift().over("row", "lane").fill_null(origin)
     return {
         "rows": [
@@ -192,9 +195,15 @@ def _data(figure: Figure, first: int, focus: Focus | None) -> dict[str, Any]:
             for row in figure.rows
         ],
         "first": first,
+        "pause": focus is not None and focus.pause,
         "steps": [
-            {"name": name, "start": start - origin, "end": end - origin, "shares": shares}
-            for start, end, name, shares in figure.panels.select("start_ns", "end_ns", "name", "shares").iter_rows()
+            {
+                "name": name, "start": start - origin, "end": end - origin, "shares": shares,
+                "worked": worked.get(number, end) - origin,
+            }
+            for number, (start, end, name, shares) in enumerate(
+                figure.panels.select("start_ns", "end_ns", "name", "shares").iter_rows()
+            )
         ],
         "bubble": figure.has_shares,
         "text": TEXT,

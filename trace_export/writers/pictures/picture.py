@@ -97,10 +97,13 @@ def write_page(
     report: Contents,
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
+    lengths: pl.DataFrame | None = None,
 ) -> None:
-    """Writes one self-contained HTML page: the answer, the chart to zoom, then the tables. Parameters and errors as
-    `write`."""
-    path.write_text(page(figure(chart, steps, bubbles), report, STEPS_SHOWN), encoding="utf-8")
+    """Writes one self-contained HTML page: the answer, the chart to zoom, then the tables. `lengths`: run, step and
+    step_ns of steps that are drawn up to the next one. Other parameters and errors as `write`."""
+    shown = figure(chart, steps, bubbles)
+    shown = shown if lengths is None else shown.with_pauses(lengths)
+    path.write_text(page(shown, report, STEPS_SHOWN), encoding="utf-8")
 
 
 def check_png() -> None:
