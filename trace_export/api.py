@@ -181,7 +181,6 @@ def export(
     bubbles: bool = False,
     model: bool = False,
     critical_path: bool = False,
-    states: bool = False,
     tables: str | Sequence[Table] = "blocks",
     max_slices: int | None = None,
     figure: FigureStyle | None = None,
@@ -209,7 +208,7 @@ def export(
 
     output = write_options(
         path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, states=states, tables=tables, max_slices=max_slices, figure=figure,
+        critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
     )  # fmt: skip
     source = load_options(
         log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
@@ -560,7 +559,6 @@ def watch(
     bubbles: bool = False,
     model: bool = False,
     critical_path: bool = False,
-    states: bool = False,
     devices: NumberSet = None,
     multi_machine: bool = False,
     follow_links: bool = False,
@@ -598,7 +596,7 @@ def watch(
     every_s = None if once_every is None else arguments.seconds(once_every, "once_every")
     export = write_options(
         path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, states=states, tables=tables, figure=figure,
+        critical_path=critical_path, tables=tables, figure=figure,
     )  # fmt: skip
     of_files = {
         "path": path is not None, "formats": formats is not None, "gzip": export.gzip,

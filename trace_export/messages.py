@@ -13,11 +13,6 @@ class Explanation(NamedTuple):
 
 
 NOTES: dict[str, Explanation] = {
-    "archive-drift": Explanation(
-        "The clock of a host drifts, and a viewer moves each trace of an archive by one offset, the right one in the "
-        "middle of its blocks. The chart in the archive is corrected for drift.",
-        "Nothing for most uses. `--format perfetto --detail kernels` corrects the drift of all tasks.",
-    ),
     "blocks-between-steps": Explanation(
         "Blocks were issued after one step range had ended and before the next one began. Each belongs to the nearest "
         "step.",

@@ -68,7 +68,7 @@ def test_help_comes_in_parts(run_cli: Cli, command: str, parts: list[str]) -> No
 
 def test_values_are_offered() -> None:
     assert "zb-h1" in choosing.schedules()
-    names = ["perfetto", "chrome", "perfetto-archive", "svg", "png", "pdf", "html", "parquet", "csv"]
+    names = ["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
     assert choosing.formats("") == names
     assert choosing.formats("svg,p") == [f"svg,{name}" for name in names if name != "svg"]
 

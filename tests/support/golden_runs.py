@@ -67,7 +67,7 @@ def work_table(length: float) -> str:
 
 COLUMNS = "--columns rank=worker,kind=what,start=at:ms,end=until:ms,microbatch=batch,step=iteration"
 NOT_OURS = "not ours"
-EVERYTHING = "--bubbles --model --critical-path --states"
+EVERYTHING = "--bubbles --model --critical-path"
 FIGURE = (
     "--width 18cm --theme grayscale --title Figure --legend below --figure-steps 1 --range 10ms-60ms "
     "--first-microbatch 1"
@@ -179,7 +179,7 @@ RUNS: dict[str, GoldenRun] = {
     ),
     "kineto": GoldenRun(
         {"logs": "kineto/two_hosts"},
-        ["kineto logs --detail kernels --out out", "export logs --format perfetto-archive --out packed", "report logs"],
+        ["kineto logs --detail kernels --out out", "report logs"],
     ),
     "rocpd": GoldenRun({"logs": "rocpd/two_hosts"}, ["rocpd logs --detail kernels --out out", "report logs"]),
     "recorder": GoldenRun(

@@ -21,7 +21,7 @@ from trace_export.writers import mark, tables
 from trace_export.writers.mark import is_marked
 from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.page import Contents
-from trace_export.writers.traces import archive, chrome, perfetto
+from trace_export.writers.traces import chrome, perfetto
 
 PROFILE = two_stages()
 CHART = lay_out(PROFILE, ChartOptions())
@@ -31,7 +31,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "a.pftrace.gz": lambda path: perfetto.write(CHART, path, gzip=True),
     "a.json": lambda path: chrome.write(CHART, path),
     "a.json.gz": lambda path: chrome.write(CHART, path, gzip=True),
-    "a.tar": lambda path: archive.write(CHART, path, []),
     "a.svg": lambda path: picture.write(CHART, path, "svg"),
     "a.png": lambda path: picture.write(CHART, path, "png"),
     "a.pdf": lambda path: picture.write(CHART, path, "pdf"),

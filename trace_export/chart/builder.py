@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 from polars import selectors
 
-from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, STATES, Part, Track
+from trace_export.chart.chart import INSTANTS, SAMPLES, SLICES, Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.ordering import ordered
 
@@ -34,7 +34,6 @@ class Builder:
         self.texts = pl.Categorical(pl.Categories.random())
         self._instants = pl.DataFrame(schema=INSTANTS)
         self._samples = pl.DataFrame(schema=SAMPLES)
-        self._states = pl.DataFrame(schema=STATES)
 
     @property
     def _next_id(self) -> int:
@@ -65,9 +64,6 @@ class Builder:
     def samples(self, frame: pl.DataFrame, track: int) -> None:
         self._samples = self._samples.vstack(frame.select(_on(track), "ts_ns", pl.col("value").cast(pl.Float64)))
 
-    def states(self, frame: pl.DataFrame, track: int) -> None:
-        self._states = self._states.vstack(frame.select(_on(track), "ts_ns", "name"))
-
     def first_ns(self) -> int | None:
         """The first time in any frame."""
         columns = [f["start_ns"] for f in self._slices] + [self._instants["ts_ns"], self._samples["ts_ns"]]
@@ -87,7 +83,7 @@ class Builder:
             with_lanes = self._number()
             slices = ordered(slices.with_columns(_renumbered(with_lanes)), "track")
             final = {track: with_lanes[number] for track, number in final.items()}
-        marks = (f.with_columns(_renumbered(final)) for f in (self._instants, self._samples, self._states))
+        marks = (f.with_columns(_renumbered(final)) for f in (self._instants, self._samples))
         return Part(tuple(self._tracks), slices, *marks), final
 
     def _number(self) -> dict[int, int]:

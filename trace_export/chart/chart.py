@@ -19,8 +19,6 @@ leave at the slice and end at it. All further columns of a frame of slices are a
 Categorical."""
 
 INSTANTS: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}
-STATES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "name": pl.String()}
-"""What holds on a track from `ts_ns` on; null: nothing."""
 SAMPLES: dict[str, pl.DataType] = {"track": pl.UInt32(), "ts_ns": pl.Int64(), "value": pl.Float64()}
 
 
@@ -37,7 +35,7 @@ class Track:
     name: str
     parent: int | None
     order: int = 0
-    kind: Literal["group", "slices", "counter", "state"] = "slices"
+    kind: Literal["group", "slices", "counter"] = "slices"
     description: str = ""
     unit: str = ""
     lane: int = 0
@@ -55,7 +53,6 @@ class Part:
     slices: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SLICES))
     instants: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=INSTANTS))
     samples: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=SAMPLES))
-    states: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=STATES))
 
 
 Put = Callable[[Part], None]

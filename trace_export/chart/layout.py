@@ -30,7 +30,6 @@ from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
-from trace_export.chart.states import add_states
 from trace_export.chart.texts import by_combination
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
@@ -70,9 +69,8 @@ class ChartOptions:
     `schedule`: its name for the title; `runs`: the names of this run and of one that is drawn under it; `clocks`: host
     → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
     (as from `pipeline.edges.drawable_edges`) become arrows where both blocks are drawn. `step_arguments` has the keys
-    run and step; its other columns become arguments of the steps. `states`: where given, each stage gets a state track
-    of its blocks and of these idle stretches, as `states.add_states` says. `from_epoch`: times count from the epoch,
-    not from the first event. `for_picture`: without what pictures do not show: steps, counters and arrows.
+    run and step; its other columns become arguments of the steps. `for_picture`: without what pictures do not
+    show: steps, counters and arrows.
     """
 
     tracks: Tracks = "stage"
@@ -86,8 +84,6 @@ class ChartOptions:
     step_arguments: pl.DataFrame | None = None
     overlays: tuple[Overlay, ...] = ()
     path: PathOverlay | None = None
-    states: pl.DataFrame | None = None
-    from_epoch: bool = False
     for_picture: bool = False
 
 
@@ -114,14 +110,14 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
     _add_overlays(builder, overlays, own, options.color_by)
     if not options.for_picture:
-        _add_counters(builder, profile, blocks, drawn, options.states)
+        _add_counters(builder, profile, blocks, drawn)
     detailed = drawn if options.detail != "spans" else []
     on_devices = device_tracks.add_ranks(builder, profile, detailed, RANKS, options.device_tasks)
     starts = (
         builder.first_ns(),
         device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
     )
-    origin = 0 if options.from_epoch else min((s for s in starts if s is not None), default=0)
+    origin = min((s for s in starts if s is not None), default=0)
     name = title(profile, options.schedule, options.runs)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
@@ -222,15 +218,11 @@ def _flows(rows: NDArray[np.int64], height: int) -> pl.Series:
     return numbered.select(pl.when(pl.col("0").is_not_null()).then(lists)).to_series()
 
 
-def _add_counters(
-    builder: Builder, profile: Profile, blocks: pl.DataFrame, drawn: list[dict[str, Any]], states: pl.DataFrame | None
-) -> None:
+def _add_counters(builder: Builder, profile: Profile, blocks: pl.DataFrame, drawn: list[dict[str, Any]]) -> None:
     """What is busy and in flight on each stage, and the counters of the profile."""
     firsts = [r["rank"] for r in drawn if r["first"]]
     of_firsts = blocks.filter(pl.col("rank").is_in(firsts))
     step_tracks.add_stages_busy(builder, of_firsts, COUNTERS)
-    if states is not None:
-        add_states(builder, of_firsts, states, STEPS + 2)
     if profile.interpretation is not None:
         passes = profile.passes().filter(pl.col("rank").is_in(firsts))
         add_in_flight(builder, passes, profile.interpretation.placement, COUNTERS + 1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trace_export.errors import SourceError
     from trace_export.model import KernelFile, Profile
     from trace_export.sources.folders import Folder, Found
-    from trace_export.sources.source import OriginalTrace, ReadOptions, Source, TaskRequest
+    from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
     Detector = Callable[[Path, list[Folder]], Found]
 
@@ -80,9 +80,7 @@ class Format:
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
-    it is read whole when it is finished. `original` names the function `(path) -> OriginalTrace` of a format that
-    Perfetto opens itself, as "module:function". `batches`: the
-    reader takes less time for several sources at once than for one after another, where little is read of each: their
+    it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one after another, where little is read of each: their
     beginnings, and whole sources of at most `batch_bytes`. `batch_in_threads`: two threads read beginnings faster than
     one on one processor. `together` names a function of such a reader, as "module:function", which gives None for
     sources that `read` must look at.
@@ -101,7 +99,6 @@ class Format:
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
     follower: str | None = None
-    original: str | None = None
     together: str | None = None
     batches: bool = False
     batch_bytes: int = 0
@@ -116,9 +113,6 @@ class Format:
 
     def load_follower(self, keep: int) -> Follower | None:
         return None if self.follower is None else cast("Follower", _named(self.follower)(keep))
-
-    def load_original(self) -> Callable[[Path], OriginalTrace] | None:
-        return None if self.original is None else cast("Callable[[Path], OriginalTrace]", _named(self.original))
 
     def load_together(self) -> Together | None:
         return None if self.together is None else cast("Together", _named(self.together))
@@ -231,7 +225,6 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.kineto.reader",
         speed=Speed(blocks=60, device_tasks=75),  # between plain traces (190, 230) and gzipped ones of a tenth
         guide="kineto",
-        original="trace_export.sources.kineto.original:original",
         batches=True,
     ),
     Format(

@@ -1,4 +1,4 @@
-"""The input of a reader: one `Source` from `find`, and the `ReadOptions` of the run; and what a viewer must know."""
+"""The input of a reader: one `Source` from `find`, and the `ReadOptions` of the run."""
 
 from __future__ import annotations
 
@@ -84,18 +84,6 @@ class TaskRequest:
     def rank(self) -> int:
         """The rank of a source that is one process."""
         return next(iter(self.ranks.values()))
-
-
-@dataclass(frozen=True)
-class OriginalTrace:
-    """A source that Perfetto opens as it is, once unpacked. `extension`: of its format, json or pftrace. `zero_ns`:
-    the time, in the clock of its host, at which Perfetto shows it to begin counting. `clock`: the clock of its times by
-    Perfetto's name; None where the format has none."""
-
-    path: Path
-    extension: str
-    zero_ns: int = 0
-    clock: str | None = None
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from trace_export.pipeline.replicas import data_parallel
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import UNTIMED
-from trace_export.units import duration
 from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.atomic import blamed
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.analysis.slowdown import Slowdown
     from trace_export.writers.pictures.page import Contents
-    from trace_export.writers.traces.archive import Member
 
 HEAT = (1.0, 1.5)
 """The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
@@ -79,7 +77,6 @@ class WriteOptions:
     bubbles: bool = False
     model: bool = False
     critical_path: bool = False
-    states: bool = False
     tables: tuple[Table, ...] = ("blocks",)
     max_slices: int | None = None
     steps: Numbers | None = None
@@ -89,11 +86,6 @@ class WriteOptions:
     names: tuple[str, str] = ("A", "B")
     comparison: Comparison | None = None
     figure: FigureStyle = FigureStyle()
-
-    @property
-    def with_originals(self) -> bool:
-        """Whether a format also holds the traces that were read."""
-        return any(BY_NAME[name].kind == "archive" for name in self.formats)
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -127,11 +119,10 @@ def draw(
     options: WriteOptions,
     detail: Detail,
     *,
-    from_epoch: bool = False,
     for_picture: bool = False,
 ) -> Chart:
     """The chart of a profile, whose bubbles were `measured`: tracks, slices, arrows, counters; and what analysis and
-    theory add to it. `from_epoch` and `for_picture` as in `ChartOptions`."""
+    theory add to it. `for_picture` as in `ChartOptions`."""
     return lay_out(
         profile,
         ChartOptions(
@@ -147,8 +138,6 @@ def draw(
             step_arguments=_step_arguments(measured.steps),
             overlays=tuple(_overlays(profile, measured, options)),
             path=None if options.explanation is None else _drawn_path(profile, options.explanation),
-            states=measured.slices if options.states else None,
-            from_epoch=from_epoch,
         ),
     )
 
@@ -198,8 +187,8 @@ def write(
     """Writes one file in each format, or one for each range of steps; and `clock_alignment.json` where several hosts
     were aligned, unless `out` names one file.
 
-    Raises UsageError before anything is written if a file may not be replaced or there are no traces for an archive,
-    OutputError if a file cannot be written, SourceError if a trace for an archive cannot be read.
+    Raises UsageError before anything is written if a file may not be replaced, OutputError if a file cannot be
+    written.
     """
     paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
@@ -207,13 +196,8 @@ def write(
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
     paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
-    paths += [*files["archive"].values(), *files["picture"].values(), *([alignment] if alignment else [])]
+    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
-    members: list[Member] = []
-    if files["archive"]:
-        from trace_export.workflow import originals
-
-        members = originals.members(profile, options.tracks)
     tables, beside = profile, options.beside
     if options.beside is not None:
         from trace_export.chart.comparison import paired
@@ -233,9 +217,6 @@ def write(
             for path in traces.values():
                 progress(f"writing {path.name}", next(done), len(paths))
             chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
-    for name, path in files["archive"].items():
-        chart = draw(profile, measured, options, detail, from_epoch=True)
-        put(path, partial(BY_NAME[name].load(), chart, members=members))
     for name, path in files["table"].items():
         if "blocks" in options.tables:
             put(path, partial(BY_NAME[name].load(), tables, beside=beside))
@@ -356,13 +337,7 @@ def write_heat_map(found: Slowdown, result: Report, name: str, path: Path, outpu
 
 def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
-    notes = []
-    if options.with_originals:
-        from trace_export.workflow import originals
-
-        if (left := originals.drift_left_ns(profile, options.tracks)) >= SHOWN_NS:
-            text = f"an archive corrects each trace by one offset; up to {duration(left)} of drift are left at its ends"
-            notes.append(Note("archive-drift", "note", text))
+    notes: list[Note] = []
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
     parts = profile.steps.filter(~pl.col("whole")).join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True)

@@ -119,10 +119,6 @@ def export(
     """
     paths = render.planned(output, wanted.source.log_dir)
     (located,), outputs = _located([wanted], force, output.inputs)
-    if output.with_originals:
-        from trace_export.workflow import originals
-
-        originals.check(source.kind for source in located.sources)
     with outputs, ExitStack() as stack:
         if step_table:
             from trace_export.workflow import step_tasks
@@ -192,9 +188,6 @@ def compare(
         what = f"{one.source.log_dir} would be compared with itself"
         remedy = "name another folder, or other steps or runs with `steps_a` and `steps_b`, `run_a` and `run_b`"
         raise UsageError(what, remedy)
-    if output and output.with_originals:
-        what = "perfetto-archive holds the traces of one run"
-        raise UsageError(what, "choose perfetto for a chart of both", parameter="formats")
     log_dir = one.source.log_dir
     paths = render.planned(output, log_dir) if output else []
     located, outputs = _located(wanted, force)

@@ -290,7 +290,6 @@ class Run:
         bubbles: bool = False,
         model: bool = False,
         critical_path: bool = False,
-        states: bool = False,
         tables: str | Sequence[Table] = "blocks",
         max_slices: int | None = None,
         beside: Run | None = None,
@@ -304,7 +303,7 @@ class Run:
         a folder for the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip`
         compresses traces. `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's
         colour shows, kind, microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical
-        schedule, `critical_path` what each step waits for, `states` what each stage does as state tracks. `tables`:
+        schedule, `critical_path` what each step waits for. `tables`:
         what Parquet files hold, blocks, messages, ranks, steps, critical_path. More than `max_slices` in a trace make
         it several files of whole steps. `beside`: another run to draw under this one. `figure`: how pictures look.
         Device tasks are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if
@@ -314,7 +313,7 @@ class Run:
         """
         options = write_options(
             path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-            critical_path=critical_path, states=states, tables=tables, max_slices=max_slices, figure=figure,
+            critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
         )  # fmt: skip
         report = arguments.progress(progress, "progress", silent)
         inputs = self._inputs + options.inputs

@@ -9,19 +9,18 @@ from typing import Any, Literal
 
 from trace_export.choices import Format
 
-Kind = Literal["trace", "archive", "table", "picture"]
+Kind = Literal["trace", "table", "picture"]
 
 
 @dataclass(frozen=True)
 class OutputFormat:
     """A format: its `name` for the user, the `extension` of its files, and the `kind` of its content.
 
-    A trace holds the whole chart, an archive also the traces that were read, a picture the part of it that fits a page,
-    a table the blocks of all ranks. `writer` is MODULE:FUNCTION below this package, imported when it is needed. Of a
-    trace it takes (chart, path, gzip=) and returns a context of what takes the parts of the chart, see `Chart.put`. The
-    others write: an archive takes (chart, path, members=), a table (profile, path, beside=), a picture (chart, path,
-    format=, steps=, bubbles=, style=). `check` is a function of the same form that raises UsageError where the format
-    needs a package that is not installed.
+    A trace holds the whole chart, a picture the part of it that fits a page, a table the blocks of all ranks. `writer`
+    is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=) and
+    returns a context of what takes the parts of the chart, see `Chart.put`. The others write: a table takes (profile,
+    path, beside=), a picture (chart, path, format=, steps=, bubbles=, style=). `check` is a function of the same form
+    that raises UsageError where the format needs a package that is not installed.
     """
 
     name: Format
@@ -49,7 +48,6 @@ def _function(name: str) -> Callable[..., Any]:
 OUTPUT_FORMATS = (
     OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:writing"),
     OutputFormat("chrome", "json", "trace", "traces.chrome:writing"),
-    OutputFormat("perfetto-archive", "tar", "archive", "traces.archive:write"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
     OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),
     OutputFormat("pdf", "pdf", "picture", "pictures.picture:write", "pictures.picture:check_pdf"),

@@ -48,10 +48,6 @@ METRICS: Final = f"# generator: {GENERATOR}\n"
 STEP_LINE: Final = f'{{"generator":"{GENERATOR}","step":'
 """The start of each line that says something of a step."""
 
-MANIFEST_NAME: Final = "perfetto_manifest.json"
-ARCHIVE_ATTRIBUTES: Final[dict[str, str | int]] = {"trace_export.generator": GENERATOR}
-"""The first file of an archive, and its first attributes."""
-
 _HEAD_BYTES: Final = 4096
 _END_BYTES: Final = 1 << 16
 """Enough for the metadata of a span table and what follows them, some 2 kB."""
@@ -95,9 +91,6 @@ _HEADS: Final = (
     re.escape(b"SQLite format 3\0") + rb".{52}" + re.escape(APPLICATION_ID.to_bytes(4, "big")),
     re.escape(METRICS.encode()),
     re.escape(STEP_LINE.encode()),
-    re.escape(MANIFEST_NAME.encode())
-    + rb"\0.{%d}" % (511 - len(MANIFEST_NAME))
-    + re.escape(f'{{"perfetto_manifest":{{"version":1,"attributes":{{"trace_export.generator":"{GENERATOR}"'.encode()),
     re.escape(_ALIGNMENT),
     re.escape(_BASELINE),
 )

@@ -20,7 +20,7 @@ Formats = Annotated[
     str | None,
     _option(
         "--format",
-        help="Any of perfetto, chrome, perfetto-archive, svg, png, pdf, html, parquet, csv; several as svg,pdf."
+        help="Any of perfetto, chrome, svg, png, pdf, html, parquet, csv; several as svg,pdf."
         " Default: as the name of --out says, else the first two.",
         metavar="LIST",
         show_default=False,
@@ -72,9 +72,6 @@ class Charting:
     model: Annotated[bool, _option("--model", help="Draw the theoretical schedule under the measured one.")] = False
     critical_path: Annotated[
         bool, _option("--critical-path", help="Draw what each step waits for: a track, and its blocks in colour.")
-    ] = False
-    states: Annotated[
-        bool, _option("--states", help="Draw what each stage does as state tracks, for Perfetto 57 and later.")
     ] = False
 
 

@@ -35,7 +35,6 @@ def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
             encoder.slices(part.slices, arguments(part.slices))
             encoder.instants(part.instants)
             encoder.counters(part.samples)
-            encoder.states(part.states)
 
         yield put
 
@@ -47,8 +46,6 @@ def descriptor(track: Track) -> bytes:
         body += field(5, track.parent) + field(12, track.order)
     if track.kind == "counter":
         body += field(8, field(6, track.unit) if track.unit else b"")
-    if track.kind == "state":
-        body += field(18, b"")
     if track.description:
         body += field(14, track.description)
     return body + field(11, _EXPLICIT_ORDER)

@@ -35,7 +35,7 @@ from trace_export.writers.traces.packing import (
 from trace_export.writers.traces.sink import Write
 
 _VARINT, _FIXED64, _BYTES = 0, 1, 2
-_SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER, _STATE = 1, 2, 3, 4, 5
+_SLICE_BEGIN, _SLICE_END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _CATEGORIES, _NAMES, _ARGUMENTS, _ARGUMENT_TEXTS, _SEEDS = 1, 2, 3, 29, 43  # tables of InternedData
 _SEQUENCE: Final = 1
 
@@ -256,12 +256,6 @@ class Encoder:
         for batch in batches(frame):
             value = Slot(varint(44 << 3 | _FIXED64), Column.raw64(batch["value"].cast(pl.Float64).to_numpy()))
             self._put(len(batch), [(_COUNTER, self._time(batch["ts_ns"]), [_track(batch), value])])
-
-    def states(self, frame: pl.DataFrame) -> None:
-        """What holds from `ts_ns` on: `name`, or where that is null nothing."""
-        for batch in batches(frame):
-            name = self._text(batch["name"], b"", 10, _NAMES)
-            self._put(len(batch), [(_STATE, self._time(batch["ts_ns"]), [_track(batch), name])])
 
     def _time(self, series: pl.Series) -> Column:
         return Column.varints(series.to_numpy(), self._origin)
