@@ -32,7 +32,7 @@ SHARED = {"launches", "ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
 
 WORKFLOW = (
-    {"arguments", "originals", "progress"}, {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
+    {"arguments", "progress"}, {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
     {"requests", "simulation", "beginnings", "inspection_document"}, {"inspection"},
 )  # fmt: skip
 """The files of `workflow`, from the bottom to the top: a file imports those below it."""
