@@ -80,8 +80,8 @@ class Format:
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
-    it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one after another, where little is read of each: their
-    beginnings, and whole sources of at most `batch_bytes`. `batch_in_threads`: two threads read beginnings faster than
+    it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one
+    after another, where little is read of each: their beginnings, and whole sources of at most `batch_bytes`. `batch_in_threads`: two threads read beginnings faster than
     one on one processor. `together` names a function of such a reader, as "module:function", which gives None for
     sources that `read` must look at.
     """
