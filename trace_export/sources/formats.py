@@ -81,9 +81,9 @@ class Format:
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one
-    after another, where little is read of each: their beginnings, and whole sources of at most `batch_bytes`. `batch_in_threads`: two threads read beginnings faster than
-    one on one processor. `together` names a function of such a reader, as "module:function", which gives None for
-    sources that `read` must look at.
+    after another, where little is read of each: their beginnings, and whole sources of at most `batch_bytes`.
+    `batch_in_threads`: two threads read beginnings faster than one on one processor. `together` names a function of
+    such a reader, as "module:function", which gives None for sources that `read` must look at.
     """
 
     kind: str
