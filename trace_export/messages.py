@@ -491,6 +491,11 @@ NOTES: dict[str, Explanation] = {
         "Some rank lacks blocks of these steps. They are marked, and means leave them out.",
         "See the notes on missing blocks.",
     ),
+    "steps-out-of-order": Explanation(
+        "A rank begins a step before the one with the number before. A clock was set back between them, or steps of "
+        "several recordings have the same numbers. The time from one of these steps to the next is left out.",
+        "Keep the clocks of the hosts from being set while a job is recorded, and give the recordings one by one.",
+    ),
     "steps-truncated": Explanation(
         "The capture begins or ends inside a step, so that its first or last blocks are missing. Means leave these "
         "steps out.",

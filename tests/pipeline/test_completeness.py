@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+import trace_export
+from samples.generators import nsys
 from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
 from trace_export.model import Declared, Profile, Recognition
@@ -190,3 +194,18 @@ def test_times_of_clocks_that_are_not_aligned_are_not_compared() -> None:
     apart = check(run.profile)
     assert "steps-apart" in noted(apart)
     assert not check(run.profile, one_clock=False).notes
+
+
+def test_steps_that_a_clock_set_back_puts_before_earlier_ones_have_no_step_time(tmp_path: Path) -> None:
+    """The clock is set back by 5 s between the steps 1 and 2."""
+    blocks = nsys.blocks_of(STAGES, MICROBATCHES, STEPS, random.Random(1))
+    late = [replace(b, start_ns=b.start_ns + 5 * 10**9, end_ns=b.end_ns + 5 * 10**9) for b in blocks if b.step < 2]
+    nsys.record(tmp_path, [*late, *(b for b in blocks if b.step == 2)], 1, (0,), random.Random(1))
+    run = trace_export.load(tmp_path)
+    (note,) = [note for note in run.notes if note.code == "steps-out-of-order"]
+    assert (note.level, note.count) == ("warning", STAGES)
+    assert "step 2 on ranks 0-3" in note.text
+    times = run.report().steps.sort("step")["step_ns"].to_list()
+    assert times[0] is not None
+    assert times[0] > 0
+    assert times[1:] == [None, None]

@@ -28,9 +28,10 @@ from trace_export.steps.graph import Graph
 from trace_export.steps.idle import CAUSES, INNER, idle
 from trace_export.steps.recorded import recorded
 
-_TO_NEXT = pl.when(pl.col("step") + 1 == pl.col("step").shift(-1).over(SEGMENT)).then(
-    pl.col("start_ns").shift(-1).over(SEGMENT) - pl.col("start_ns")
-)
+_TO_NEXT = pl.when(
+    pl.col("step") + 1 == pl.col("step").shift(-1).over(SEGMENT),
+    pl.col("start_ns") < pl.col("start_ns").shift(-1).over(SEGMENT),  # else a clock was set back
+).then(pl.col("start_ns").shift(-1).over(SEGMENT) - pl.col("start_ns"))
 
 
 class _Whole:

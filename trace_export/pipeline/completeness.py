@@ -61,7 +61,9 @@ def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     steps = parts.group_by(STEP_KEY).agg(whole=~flawed.any()).sort(STEP_KEY)
     notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps)
     absent = _on_ranks(profile) if all_ranks else []
-    return replace(profile, steps=conform(steps, STEPS)).with_notes([*_on_copies(profile, work), *absent, *notes])
+    return replace(profile, steps=conform(steps, STEPS)).with_notes(
+        [*_on_copies(profile, work), *_on_order(work), *absent, *notes]
+    )
 
 
 def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
@@ -290,6 +292,18 @@ def _on_figures(steps: pl.DataFrame) -> list[Note]:
     numbers = Numbers.of(part["step"].drop_nulls())
     text = f"not whole on all ranks, and left out of bubble, step time, stragglers and theory: step {numbers}"
     return [Note("steps-not-whole", "note", f"{text}; {len(steps) - len(part)} of {len(steps)} steps are whole")]
+
+
+def _on_order(work: pl.DataFrame) -> list[Note]:
+    """A warning where a rank begins a step before an earlier one: step times across it are none."""
+    begins = work.drop_nulls("step").group_by([*RANK_STEP_KEY, "window"]).agg(pl.col("start_ns").min())
+    back = pl.col("start_ns") < pl.col("start_ns").shift(1).over(RANK_SEGMENT)
+    found = begins.sort(*RANK_SEGMENT, "step").filter(back)
+    if found.is_empty():
+        return []
+    text = f"steps that begin before the one before them, and have no step time: step {Numbers.of(found['step'])}"
+    ranks = Numbers.of(found["rank"])
+    return [Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(found))]
 
 
 def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
