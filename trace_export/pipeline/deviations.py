@@ -8,7 +8,6 @@ import polars as pl
 from trace_export.model import STEP_KEY, Plan, Recognition
 from trace_export.ordering import run_number, stretches
 from trace_export.pipeline.block_order import CHUNKS, KEY, LETTERS, expected_order, without_pieces, without_weights
-from trace_export.pipeline.operation_matrix import distinct
 from trace_export.pipeline.schedule_match import with_microbatches
 from trace_export.pipeline.step_groups import step_groups
 from trace_export.schedules.words import profile_blocks
@@ -60,7 +59,8 @@ def _forwards(orders: pl.DataFrame) -> pl.Series:
 
 def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
     # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
-    present, row = distinct(orders["stage"].to_numpy())
+    present = orders["stage"].unique().sort().to_numpy()
+    row = np.searchsorted(present, orders["stage"].to_numpy())
     place = orders["position"].to_numpy()
     longest = max(int(places.max(initial=-1)) for places in (place, expected["position"].to_numpy()))
     table = np.full((len(present), longest + 2), -1, np.int64)
