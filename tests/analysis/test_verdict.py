@@ -169,19 +169,18 @@ def test_a_late_host_comes_first() -> None:
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_cause_is_shown_in_the_step_that_it_costs_most(step: int) -> None:
-    """Stage 2 of the second replica starts each block 6 ms late, in one step of three."""
+    """Stage 2 of the second replica starts each block 5 ms late, and 6 ms in one step of three."""
     s = schedule("1f1b", STAGES, MICROBATCHES)
-    sound = run([one()] * 3)
-    late = run([one(), one(late=np.where(stage_of(s) == 2, 6.0 * MS, 0.0)), one()])
+    usual, late = (run([one(), one(late=np.where(stage_of(s) == 2, by * MS, 0.0)), one()]) for by in (5.0, 6.0))
     period, longer = (
         int((spans.filter(step=1)["start_ns"].min() or 0) - (spans.filter(step=0)["start_ns"].min() or 0))  # type: ignore[operator]
-        for spans in (sound.spans, late.spans)
+        for spans in (usual.spans, late.spans)
     )
     shift = pl.when(pl.col("step") > step).then(longer - period).otherwise(0)
-    others = sound.spans.filter(pl.col("step") != step).with_columns(pl.col("start_ns", "end_ns") + shift)
+    others = usual.spans.filter(pl.col("step") != step).with_columns(pl.col("start_ns", "end_ns") + shift)
     that = late.spans.filter(step=step).with_columns(pl.col("start_ns", "end_ns") - step * (longer - period))
-    spans = pl.concat([others, that]).with_columns(id=pl.int_range(pl.len(), dtype=sound.spans.schema["id"]))
-    result = report_of(check(concluded(replace(sound, spans=spans)), one_clock=True, all_ranks=True))
+    spans = pl.concat([others, that]).with_columns(id=pl.int_range(pl.len(), dtype=usual.spans.schema["id"]))
+    result = report_of(check(concluded(replace(usual, spans=spans)), one_clock=True, all_ranks=True))
     assert first(result)[0].startswith("late")
     assert result.causes["step"][0] == step
     assert result.steps["step"][result.explained] == step

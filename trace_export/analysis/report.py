@@ -99,9 +99,13 @@ class Report:
     @property
     def answer(self) -> tuple[Sentence, ...]:
         """The sentences of `verdict` that fit on a screen: of many causes the first ones."""
-        causes = {row["code"] for row in self.causes.select("code").iter_rows(named=True)}
-        said = [sentence for sentence in self.verdict if sentence.code in causes][CAUSES_SAID:]
-        return tuple(sentence for sentence in self.verdict if sentence not in said)
+        codes, causes = set(self.causes["code"]), 0
+        said = []
+        for sentence in self.verdict:
+            causes += sentence.code in codes
+            if sentence.code not in codes or causes <= CAUSES_SAID:
+                said.append(sentence)
+        return tuple(said)
 
     def json(self) -> str:
         """Everything, as one JSON document."""

@@ -46,11 +46,6 @@ class Sentence:
     text: str
     next: str = ""
 
-    @property
-    def whole(self) -> str:
-        """The text, and what to do next."""
-        return f"{self.text} Next: {self.next}." if self.next else self.text
-
 
 def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
@@ -81,7 +76,7 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
         return
     lacks = absent(profile)
     facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
-    yield Sentence("missing-ranks", facts, _missing_text(lacks))
+    yield Sentence("missing-ranks", facts, _missing_text(lacks), "copy their profiles into DIR as well")
 
 
 def _missing_text(lacks: Absent) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 from trace_export.chart.colours import TEXT
 from trace_export.writers import mark
@@ -16,6 +17,8 @@ CELL, LEAST_CELL, HEIGHT = 46.0, 6.0, 26.0
 MOST_WIDTH, MOST_HEIGHT = 1600, 1200
 MARGIN, LABEL, LETTER = 16, 30, 6.5
 """Pixels around the picture, and those that the name of a column and a letter need."""
+REMARK = 110
+"""Letters of a line below the picture."""
 TITLE, WORDS, SMALL = 15, 12, 11
 """Font sizes."""
 STYLE = (
@@ -57,10 +60,11 @@ def draw(table: HeatTable) -> Still:
     ink += _names(table, (left, top), (wide, high))
     ink += _cells(table, (left, top), (wide, high))
     y = top + high * len(table.rows) + 10
-    for remark in table.remarks:
+    remarks = [line for remark in table.remarks for line in wrap(remark, REMARK)]
+    for remark in remarks:
         y += 16
         ink.append(_text(MARGIN, y, remark, "quiet"))
-    longest = max([len(table.title) * 1.3, *(len(remark) for remark in table.remarks)], default=0)
+    longest = max([len(table.title) * 1.3, *map(len, remarks)], default=0)
     width = round(max(left + wide * len(table.columns), MARGIN + longest * LETTER) + MARGIN)
     fonts = {"n": SMALL, "title": TITLE, "quiet": SMALL, "": WORDS}
     return Still(_document(table, width, y + MARGIN, "".join(ink)), width, y + MARGIN, fonts)
