@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from samples.generators import paddle as generate_paddle
+from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
-from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform
+from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform, empty
 from trace_export.pipeline import labels, steps
+from trace_export.pipeline.interpret import interpret
 
 Label = tuple[int | None, int | None]
 
@@ -96,7 +98,8 @@ FIRST, LAST = "FFBFBFBB", "FBFBFBFB"
     ids=["whole", "one place", "whole end", "gap", "order of each kind", "order of appearance"],
 )
 def test_each_rule_on_its_example(steps_of_first: list[str], steps_of_last: list[str], at: int, expected: str) -> None:
-    found = label(profile([steps_of_first, steps_of_last])).spans.filter(rank=0, step=at).sort("start_ns")
+    ended = steps_of_first == ["FBFFFBBB"]
+    found = label(profile([steps_of_first, steps_of_last], ended=ended)).spans.filter(rank=0, step=at).sort("start_ns")
     named = found.select(pl.format("{}{}", "kind", pl.col("microbatch").cast(pl.String).fill_null("?")))
     assert " ".join(named.to_series()) == expected
 
@@ -228,10 +231,34 @@ def test_a_missing_block_does_not_blank_the_step() -> None:
 
 
 def test_an_unknown_order_is_numbered_in_order_with_a_note() -> None:
-    odd = label(profile([["FBFFFBBB"], ["FFBBFBFB"]]))
+    odd = label(profile([["FBFFFBBB"], ["FFBBFBFB"]], ended=True))
     for rank in range(2):
         assert [m for m, _ in numbers(odd, rank, "B")] == [0, 1, 2, 3]
     assert [n.code for n in odd.notes] == ["schedule-unknown"]
+
+
+def test_an_unknown_order_whose_ends_may_be_cut_off_is_not_numbered() -> None:
+    """F F B F B B without its first and last block has as many of both. Where a rank has more, the other one is cut."""
+    alone = label(profile([["FBFB"], ["BFBF"]]))
+    torn = label(profile([["FBFFFBBB"], ["FBBFB"]], ended=True))
+    for found in (alone, torn):
+        assert found.spans["microbatch"].null_count() == len(found.spans)
+        assert [n.code for n in found.notes] == ["schedule-unknown", "microbatch-unknown"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("cut_ms", [60, 150])
+def test_numbers_by_order_of_appearance_are_right_in_cut_captures(seed: int, cut_ms: int) -> None:
+    """One or two steps of 1F1B, each rank cut elsewhere: where no order shows which blocks these are, none has one."""
+    clocks = Clocks(
+        seed=seed, stages=2 + seed % 4, microbatches=3 + seed % 5, steps=1 + seed % 2, cut_ms=cut_ms, offset_us=0
+    )  # fmt: skip
+    true = make(clocks).profile
+    bare = replace(true, spans=true.spans.with_columns(microbatch=pl.lit(None, pl.Int32)), p2p=empty(P2P))
+    found = interpret(bare, Declared())
+    if "schedule-unknown" in [note.code for note in found.notes]:
+        both = found.spans.join(true.spans, on=["rank", "start_ns", "end_ns"], suffix="_true")
+        assert both.filter(pl.col("microbatch") != pl.col("microbatch_true")).is_empty()
 
 
 DUALPIPEV = (

@@ -15,6 +15,7 @@ in. The examples are of the first stage of 1F1B on two stages with four micro-ba
 - The order of each kind, where only that is the plan's, as where weight gradients came out merged: F F B F B F B B W is
   F0 F1 B0 F2 B1 F3 B2 B3, and the W has no number.
 - The order of appearance, where the step fits no schedule, with a warning: F B F F F B B B is F0 B0 F1 F2 F3 B1 B2 B3.
+  Only where the step is whole on all ranks, and its start or its end surely so.
 
 A backward that a sequence number pairs with a forward has the numbers of that forward, whatever its position.
 """
@@ -218,7 +219,7 @@ def _of_loop(
     how = (
         "the chunks lie in a V, and blocks have no number"
         if vee
-        else "micro-batches are numbered in order of appearance"
+        else "micro-batches of steps that are surely whole are numbered in order of appearance"
     )
     text = f"the order of the blocks matches no known schedule; {how}"
     return pl.concat([conform(f, _FOUND) for f in found]), (
@@ -248,7 +249,7 @@ def _by_plan(
 ) -> pl.DataFrame:
     """`_FOUND` for the steps that follow one plan."""
     if numbering is None:
-        return _by_occurrence(work, counted, None)
+        return _by_occurrence(work, _surely_whole(counted, ends), None)
     plan = numbering.plan
     if not numbering.exact:
         found = _by_occurrence(work, counted, plan)
@@ -280,6 +281,14 @@ def _counted(work: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     most = pl.max_horizontal("forwards", "backwards").max().over("run", "step")
     return rows.with_columns(whole=(pl.col("forwards") == most) & (pl.col("backwards") == most))
+
+
+def _surely_whole(counted: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
+    """`counted`, where a step is whole only if it is on all ranks, and one end of it is surely so on each: no plan
+    shows what is missing, and a step that lacks its first forward and its last backward has as many of both."""
+    known = counted.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    whole = pl.col("whole") & (pl.col("starts") | pl.col("ends")).fill_null(False)
+    return known.with_columns(whole=whole.all().over("run", "step")).select(counted.columns)
 
 
 def _by_occurrence(work: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:
