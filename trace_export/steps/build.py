@@ -23,7 +23,7 @@ from trace_export.steps.graph import (
     lowest_fifth,
     ready_of,
 )
-from trace_export.steps.order import levels
+from trace_export.steps.order import levels, uncircled
 from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
 
@@ -82,7 +82,7 @@ def build(recorded: Recorded) -> Graph:
     first, blind = (
         np.concatenate([x, np.zeros(len(operations.start) - len(blocks), np.bool_)]) for x in (first, blind)
     )
-    order_, kept = levels(len(operations.start), waits.of, waits.on, operations.when)
+    kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
     cut, waits = int((~kept).sum()), waits.only(kept)
     joined = barriers.infer(recorded, operations, first, waits, names.kinds)
     more = len(joined.start)
@@ -93,11 +93,9 @@ def build(recorded: Recorded) -> Graph:
         )  # fmt: skip
         waits = joined.waits
         first, blind = (np.concatenate([x, np.zeros(more, np.bool_)]) for x in (first, blind))
-        order_, kept = levels(len(operations.start), waits.of, waits.on, operations.when)
+        kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
         cut, waits = cut + int((~kept).sum()), waits.only(kept)
-        order_, _ = levels(len(operations.start), waits.of, waits.on, operations.when)
-    elif cut:
-        order_, _ = levels(len(operations.start), waits.of, waits.on, operations.when)
+    order_ = levels(len(operations.start), waits.of, waits.on)
     columns = {name: value for name, value in vars(operations).items() if name != "when"}
     return Graph(
         recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind, waits=waits,

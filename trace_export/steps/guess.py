@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from trace_export.ordering import group_number
 from trace_export.steps.graph import Flags, Times
 from trace_export.tolerances import POSTED_NS
 
@@ -37,7 +38,12 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     start, end, free (when the block before on its rank had ended, null for the first of a step), work.
     """
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "free")[edges["dst"]]
-    table = edges.select(*WAY, "dst", "known").with_columns(made, taken["start"], taken["free"]).rename({"end": "made"})
+    way = group_number(edges, *WAY).alias("way")
+    table = (
+        edges.select("dst_rank", "dst", "known", way)
+        .with_columns(made, taken["start"], taken["free"])
+        .rename({"end": "made"})
+    )
     table = table.with_columns(gap=pl.col("start") - pl.col("made"), free=pl.col("free").fill_null(pl.col("made")))
     table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
     late = _lateness(table, blocks)
@@ -47,20 +53,20 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
     # are all alike, it does.
     held = ~pl.col("known") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
-    middle = pl.col("gap").filter(held).median().over(WAY)
+    middle = pl.col("gap").filter(held).median().over("way")
     near = (pl.col("gap") - middle).abs() <= pl.max_horizontal(ALIKE * middle, pl.lit(POSTED_NS))
-    often = held.mean().over(WAY) >= SHARE  # else launches that were late by chance look so
-    alike = (often & (near.filter(held).mean().over(WAY) >= MOSTLY)).fill_null(False)
+    often = held.mean().over("way") >= SHARE  # else launches that were late by chance look so
+    alike = (often & (near.filter(held).mean().over("way") >= MOSTLY)).fill_null(False)
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    usual_both = both.filter(~pl.col("known")).median().over(WAY)
+    usual_both = both.filter(~pl.col("known")).median().over("way")
     near_both = (both - usual_both).abs() <= pl.max_horizontal(ALIKE * usual_both, pl.lit(POSTED_NS / 2))
     queued = ~alike | (middle > usual_both + POSTED_NS)  # the data waited for a rank that was always as busy
-    varies_both = (both - usual_both).abs().filter(~pl.col("known")).median().over(WAY)
-    varies = (pl.col("gap") - middle).abs().filter(held).median().over(WAY)
-    steady = (near_both.filter(~pl.col("known")).mean().over(WAY) >= MOSTLY) | (varies_both < varies)
+    varies_both = (both - usual_both).abs().filter(~pl.col("known")).median().over("way")
+    varies = (pl.col("gap") - middle).abs().filter(held).median().over("way")
+    steady = (near_both.filter(~pl.col("known")).mean().over("way") >= MOSTLY) | (varies_both < varies)
     posted = queued & (usual_both > POSTED_NS) & steady
     posted = (posted & ~pl.col("known")).fill_null(False)
-    exposed = pl.col("gap").filter("seen").median().over(WAY)
+    exposed = pl.col("gap").filter("seen").median().over("way")
     alike = alike & ~posted
     usual = pl.when(alike).then(middle).otherwise(exposed).fill_null(0)
     seen = pl.when(alike).then(held).otherwise("seen").fill_null(False)
@@ -78,7 +84,7 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     that need nothing from another rank; in others only where they take much longer than a transfer, for the receive may
     have been posted late."""
     middle = pl.col("gap").filter("seen").median()
-    needed = table.select("dst", here=pl.col("made") + middle.over(WAY).fill_null(0)).group_by("dst").agg(
+    needed = table.select("dst", here=pl.col("made") + middle.over("way").fill_null(0)).group_by("dst").agg(
         pl.col("here").max()
     )  # fmt: skip
     starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")

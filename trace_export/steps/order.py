@@ -22,32 +22,31 @@ class Levels:
     turns: tuple[tuple[Ints, ...], ...]
 
 
-def levels(count: int, of: Ints, on: Ints, when: Ints) -> tuple[Levels, Flags]:
-    """The levels of `count` operations, of which `of[i]` waits for `on[i]`; and which waits were kept.
+def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
+    """Which of the waits of `count` operations, of which `of[i]` waits for `on[i]`, are kept: where some form a circle,
+    those in it that run against the order of `when` are left out."""
+    _, rest = _depths(count, of, on)
+    return _without_circles(count, of, on, when) if rest else np.ones(len(of), np.bool_)
 
-    Where waits form a circle, those in it that run against the order of `when` are left out. O(waits) and a few calls
-    of numpy a level.
-    """
-    kept = np.ones(len(of), np.bool_)
+
+def levels(count: int, of: Ints, on: Ints) -> Levels:
+    """The levels of `count` operations, of which `of[i]` waits for `on[i]`, in no circle. O(waits) and a few calls of
+    numpy a level."""
     depth, rest = _depths(count, of, on)
-    if rest:
-        kept = _without_circles(count, of, on, when)
-        depth, rest = _depths(count, of[kept], on[kept])
-        assert not rest
-    rows = np.flatnonzero(kept)
-    waits = np.bincount(of[rows], minlength=count)
+    assert not rest
+    waits = np.bincount(of, minlength=count)
     order = np.lexsort((np.arange(count), -waits, depth))
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
-    by_place = rows[np.argsort(place[of[rows]], kind="stable")]
+    by_place = np.argsort(place[of], kind="stable")
     first = np.concatenate([[0], np.cumsum(waits[order])])
     turns = []
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         sizes = waits[order[low:high]]
         most = int(sizes[0]) if high > low else 0
         turns.append(tuple(by_place[first[low : low + int((sizes > k).sum())] + k] for k in range(most)))
-    return Levels(order, bounds, tuple(turns)), kept
+    return Levels(order, bounds, tuple(turns))
 
 
 def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from trace_export.model import SEGMENT, STEP_KEY, WORK_KINDS, Profile
@@ -138,9 +139,6 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
 
 def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
     """The dependencies whose both blocks are there, each with its message."""
-    here = profile.interpreted.passes.lazy().select("id", "span").join(
-        blocks.lazy().select("span", "row", "rank", "segment", "end"), on="span"
-    )  # fmt: skip
     posted = pl.max_horizontal("recv_start_ns", "ready_ns")  # where the send was not recorded
     messages = profile.messages.lazy().drop_nulls("recv_end_ns").select(
         "src_pass", "dst_pass", "src_rank", "dst_rank", pl.col("direction").cast(pl.String),
@@ -149,19 +147,37 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
     ).sort("arrived").collect()  # fmt: skip
     known = messages.drop_nulls(["src_pass", "dst_pass"]).unique(["src_pass", "dst_pass"], keep="first")
     known = known.select("sent", "received", "arrived", src="src_pass", dst="dst_pass")
-    edges = (
-        profile.interpreted.edges.lazy().with_columns(pl.col("direction").cast(pl.String))
-        .join(known.lazy(), on=["src", "dst"], how="left")
-        .join(here.select(src="id", maker="row", src_rank="rank", made="end", of="segment"), on="src")
-        .join(here.select(dst="id", taker="row", dst_rank="rank", used="end", to="segment"), on="dst")
-        .filter(pl.col("of") == pl.col("to"))
-        .select(
-            "direction", "src_rank", "dst_rank", "made", "used", "sent", "received", "arrived", src="maker", dst="taker"
-        )
-        .sort("made", "src", "dst", "direction").with_row_index("edge").collect()
+    edges = _between_blocks(profile, blocks)
+    if known.is_empty():
+        edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("sent", "received", "arrived"))
+    else:
+        edges = edges.join(known, left_on=["src_pass", "dst_pass"], right_on=["src", "dst"], how="left")
+    edges = edges.sort("made", "src", "dst", "direction").with_row_index("edge").select(
+        "edge", "direction", "src_rank", "dst_rank", "made", "used", "sent", "received", "arrived", "src", "dst"
     )  # fmt: skip
     nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
     return edges if nameless.is_empty() else _with_nameless(edges, nameless)
+
+
+def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
+    """src, dst (rows of `blocks`), src_pass, dst_pass, direction, src_rank, dst_rank, made and used of the dependencies
+    whose blocks are both there, in one segment."""
+    spans, edges = profile.interpreted.passes["span"].to_numpy(), profile.interpreted.edges
+    here = blocks["span"].to_numpy()
+    row_of = np.full(int(max(here.max(initial=0), spans.max(initial=0))) + 1, -1, np.int64)
+    row_of[here] = np.arange(len(here))
+    src, dst = (row_of[spans[edges[name].to_numpy()]] for name in ("src", "dst"))
+    segment = blocks["segment"].to_numpy()
+    both = np.flatnonzero((src >= 0) & (dst >= 0) & (segment[src] == segment[dst]))
+    src, dst, named = src[both], dst[both], edges[both]
+    return pl.DataFrame(
+        {
+            "src": pl.Series(src, dtype=pl.UInt32), "dst": pl.Series(dst, dtype=pl.UInt32),
+            "src_pass": named["src"], "dst_pass": named["dst"], "direction": named["direction"].cast(pl.String),
+            "src_rank": blocks["rank"].gather(src), "dst_rank": blocks["rank"].gather(dst),
+            "made": blocks["end"].gather(src), "used": blocks["end"].gather(dst),
+        }
+    )  # fmt: skip
 
 
 def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:

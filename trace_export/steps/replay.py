@@ -11,7 +11,7 @@ import numpy as np
 
 from trace_export.steps.graph import POINT, Floats, Graph, Ints
 
-SCENARIO_BYTES = 1 << 28
+SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
 
 Scenario = tuple[Floats, Floats]
@@ -161,7 +161,9 @@ def _apart(graph: Graph) -> Ints:
     point = graph.sort == POINT
     node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
     joined = ~(point[graph.waits.on] & (graph.step[graph.waits.on] < 0))  # an origin joins nobody
-    pairs = np.unique(np.stack([node[graph.waits.of[joined]], node[graph.waits.on[joined]]]), axis=1)
+    of, on = node[graph.waits.of[joined]], node[graph.waits.on[joined]]
+    low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
+    pairs = np.unique((of - low)[of != on] * size + (on - low)[of != on])
     parent: dict[int, int] = {}
 
     def root(one: int) -> int:
@@ -169,7 +171,7 @@ def _apart(graph: Graph) -> Ints:
             one = parent[one]
         return one
 
-    for of, on in pairs.T[(pairs[0] != pairs[1])].tolist():
-        parent[root(of)] = root(on)
+    for one, other in zip((pairs // size + low).tolist(), (pairs % size + low).tolist(), strict=True):
+        parent[root(one)] = root(other)
     roots = np.array([root(one) for one in range(int(replica.max(initial=0)) + 1)], np.int64)
     return np.where(replica >= 0, roots[np.maximum(replica, 0)], -1)
