@@ -140,7 +140,6 @@ FORMATS: tuple[Format, ...] = (
         packed=r"workerlog\.\d+",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
-        together="trace_export.sources.paddle.together:read",
         batch_bytes=256 << 10,
         batches=True,
     ),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import UNTIMED
 from trace_export.sources.paddle import log_scanner
-from trace_export.sources.paddle.log_scanner import LONGEST, line_of, scan
+from trace_export.sources.paddle.log_scanner import LONGEST, Scanner, drain, line_of
 
 PLAIN = re.compile(
     rb"Profiler Info: Job \((\d+)\), type = ([^,\r\n]+), micro_batch_id = (\d+), "
@@ -23,6 +23,20 @@ PLAIN = re.compile(
 RECORD = (
     "Profiler Info: Job (0), type = forward, micro_batch_id = 0, job_start_time = 1.000000, job_end_time = 2.000000\n"
 )
+
+
+class Log:
+    """What a scan finds in a log."""
+
+    def __init__(self, scanner: Scanner) -> None:
+        self.records = drain({0: scanner}).drop("log")
+        self.malformed, self.first_malformed = scanner.malformed, scanner.first_malformed
+        self.steps = scanner.steps()
+
+
+def scan(path: Path) -> Log:
+    return Log(log_scanner.scan(path)[0])
+
 
 times = st.integers(1_600_000_000_000_000, 1_800_000_000_000_000)
 jobs = st.sampled_from(["forward", "backward_b1", "forward(chunk0)", "optimizer", "recv_forward", "前向"])

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
-from trace_export.sources.shared.together import by_halves, split
+from trace_export.sources.shared.batch import split
+from trace_export.sources.shared.together import by_halves
 
 
 def profile(numbers: list[int], hosts: list[str], blocks: list[list[int]]) -> Profile:
@@ -27,7 +28,7 @@ def test_each_has_its_own_rows_in_their_order(sources: list[tuple[int, str, list
     """Numbers of ranks and names of hosts may come twice."""
     numbers, hosts, blocks = ([source[i] for source in sources] for i in range(3))
     whole = profile(list(range(len(sources))), hosts, blocks)
-    parts = split(whole, numbers)
+    parts = split(whole, numbers, range(len(numbers))) if sources else []
     assert len(parts) == len(sources)
     for place, (number, host, starts) in enumerate(sources):
         alone = profile([number], [host], [starts]).ranks.with_columns(device=pl.lit(place, pl.Int32))

@@ -17,8 +17,9 @@ from trace_export.model import HOSTS, RANKS, TEXT, TIME, Declared, Note, Profile
 from trace_export.sources.ascend import database, hccl, marker_blocks, reader
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
+from trace_export.sources.shared.batch import split
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.together import places, read_opened, split
+from trace_export.sources.shared.together import places, read_opened
 from trace_export.sources.source import ReadOptions, Source
 
 NAMES = {"marks": ["text"], "operators": ["op", "group"], "tasks": ["task"]}
@@ -105,7 +106,7 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
         collectives=collectives,
         counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
-    made = split(all_ranks, [one.known[0] for one in seen])
+    made = split(all_ranks, [one.known[0] for one in seen], range(len(seen)))
     passes = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES), pl.lit(not whole) | (pl.col("origin") != "host"))
     with_passes = set(passes["rank"].unique())
     says_facts = run_facts(spans["marker"]) != Declared()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
@@ -49,34 +48,14 @@ RECORDS: dict[str, pl.DataType] = {
     "thread": pl.Int32(), "job": pl.Categorical(), "microbatch": pl.Int32(), "start_us": pl.Int64(),
     "end_us": pl.Int64(), "announced": pl.Int32(), "announcement": pl.Int32(),
 }  # fmt: skip
+"""A record; times are unix microseconds, 0 as printed. `thread` is null where the log's own prefix is missing.
+`announced` is the first profiled step that the log last announced before the record (null: none), `announcement` counts
+the changes of that text."""
 
 
-@dataclass(frozen=True)
-class Log:
-    """What a log holds. `records`: columns of RECORDS, in file order; times are unix microseconds, 0 as printed.
-
-    `thread` is null where the log's own prefix is missing. `announced` is the first profiled step that the log last
-    announced before the record (null: none), `announcement` counts the changes of that text. `malformed` counts the
-    malformed records, `first_malformed` is the byte offset of the first. `steps`: the profiled steps as announced, the
-    first and the one after the last; None where the log announces none or several ranges. `whole`: all of it was read.
-    """
-
-    records: pl.DataFrame
-    malformed: int = 0
-    first_malformed: int = -1
-    steps: tuple[int, int] | None = None
-    whole: bool = True
-
-
-def scan(path: Path, pieces: int = 0) -> Log:
-    """The records of the log at `path`, or those in its first `pieces` of READ_BYTES. Raises OSError when it cannot be
-    read."""
-    scanner, whole = scanned(path, pieces)
-    return scanner.log(whole=whole)
-
-
-def scanned(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
-    """What `scan` finds, and whether that is all of the log. Raises OSError when it cannot be read."""
+def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
+    """What there is in the log at `path`, or in its first `pieces` of READ_BYTES, and whether that is all of it. Raises
+    OSError when it cannot be read."""
     scanner = Scanner()
     buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
     filled = start = base = (
@@ -100,7 +79,8 @@ def scanned(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
 
 
 class Scanner:
-    """The state between two chunks of a log."""
+    """The records of a log, in the file's order, and the state between two chunks of it. `malformed` counts the broken
+    records, `first_malformed` is the byte offset of the first."""
 
     def __init__(self) -> None:
         self.frames: list[pl.DataFrame] = []
@@ -176,15 +156,9 @@ class Scanner:
         """How many records were found since they were asked for last."""
         return len(self.records) + sum(frame.height for frame in self.frames)
 
-    def drain(self) -> pl.DataFrame:
-        """The records found since this was asked last."""
-        return drain({0: self}).drop("log")
-
-    def log(self, *, whole: bool) -> Log:
-        return Log(self.drain(), self.malformed, self.first_malformed, self.steps(), whole)
-
     def steps(self) -> tuple[int, int] | None:
-        """The profiled steps as announced, see `Log`."""
+        """The profiled steps as announced, the first and the one after the last; None where the log announces none or
+        several ranges."""
         if self.text is None or self.announcement or not self.text[1]:
             return None
         first, end = int(self.text[0]), int(self.text[1])

@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
-from trace_export.sources.paddle.log_scanner import last_ends, latest_us, line_of, scan
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.paddle.log_scanner import Scanner, drain, last_ends, latest_us, line_of, scan
+from trace_export.sources.shared.batch import Result, caught, split
 from trace_export.sources.source import ReadOptions, Source
 
 JOB = re.compile(
@@ -43,48 +44,65 @@ LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
 
+@dataclass(frozen=True)
+class _Log:
+    """A log with records: what was found there, and the ends of its last ones if that is not the `whole` of it."""
+
+    source: Source
+    scanner: Scanner
+    whole: bool
+    ends: list[bytes]
+    malformed: Note | None
+
+
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
-    return each(read_one, sources, options)
-
-
-def read_one(source: Source, options: ReadOptions) -> Profile:
-    """The blocks of one worker log, in nanoseconds of the clock of the machine that wrote it.
+    """The blocks of each worker log, in nanoseconds of the clock of the machine that wrote it.
 
     Usually one rank; logs of several nodes in a shared folder hold the records of several, distinguished by thread id.
-    Raises SourceError when the file cannot be read or holds no record.
+    The records of all logs are one table, in which `log` is their place.
     """
+    scanned = [caught(source.path, partial(_scanned, source, options)) for source in sources]
+    logs = [log for log in scanned if isinstance(log, _Log)]
+    made = iter(_profiles(logs) if logs else [])
+    return [next(made) if isinstance(log, _Log) else log for log in scanned]
+
+
+def _scanned(source: Source, options: ReadOptions) -> _Log:
+    """Raises SourceError when the file cannot be read or holds no record."""
+    malformed = None
     try:
-        log = scan(source.path, options.beginning)
-        end = None if log.whole else latest_us([last_ends(source.path)])[0]
-        notes = []
-        if log.malformed:
-            where = f"{source.path}:{line_of(source.path, log.first_malformed)}"
-            notes.append(Note("records-malformed", "warning", "malformed records, left out", where, log.malformed))
+        scanner, whole = scan(source.path, options.beginning)
+        ends = [] if whole else last_ends(source.path)
+        if scanner.malformed:
+            where = f"{source.path}:{line_of(source.path, scanner.first_malformed)}"
+            text = "malformed records, left out"
+            malformed = Note("records-malformed", "warning", text, where, scanner.malformed)
     except OSError as error:
-        raise SourceError(
-            source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
-        ) from error
-    if log.records.is_empty():
+        what = f"cannot be read ({error.strerror})"
+        raise SourceError(source.path, what, "check that it is there and readable") from error
+    if not scanner.waiting:
         raise SourceError(
             source.path,
             "no pipeline record in this log",
             "enable the job schedule profiler, use a CUDA build of Paddle, and leave GLOG_minloglevel at 0",
         )
-    profile = profile_of(jobs_of(log.records.with_columns(log=pl.lit(0, pl.Int32)), [source]), [source])
-    return of_log(replace(profile, notes=(*notes, *profile.notes)), source, log.steps, whole=log.whole, end_us=end)
+    return _Log(source, scanner, whole, ends, malformed)
 
 
-def of_log(
-    profile: Profile, source: Source, steps: tuple[int, int] | None, *, whole: bool, end_us: int | None
-) -> Profile:
-    """The profile of a log that announced these `steps`. If not the `whole` of it was read, it ends at `end_us`."""
-    until = None if end_us is None else end_us * 1000
-    return replace(
-        profile,
-        declared=replace(profile.declared, steps=steps),
-        recorded_until={} if whole else {path_text(source.path): until},
-    )
+def _profiles(logs: Sequence[_Log]) -> list[Profile]:
+    """The profile of each log."""
+    records = drain({place: log.scanner for place, log in enumerate(logs)})
+    profiles = profiles_of(jobs_of(records, [log.source for log in logs]), [log.source for log in logs])
+    ends = latest_us([log.ends for log in logs])
+    return [
+        replace(
+            profile,
+            notes=(*([log.malformed] if log.malformed else ()), *profile.notes),
+            declared=replace(profile.declared, steps=log.scanner.steps()),
+            recorded_until={} if log.whole else {path_text(log.source.path): None if end is None else end * 1000},
+        )
+        for log, profile, end in zip(logs, profiles, ends, strict=True)
+    ]
 
 
 def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
@@ -97,28 +115,52 @@ def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
 def profile_of(
     jobs: pl.DataFrame, sources: Sequence[Source], members: Iterable[int] = (), *, after: int = -1
 ) -> Profile:
-    """The tables of the logs at `sources`, from the jobs in them; with the ranks of further `members`, and without the
-    steps up to `after`."""
+    """The tables of all logs at `sources` together, from the jobs in them; with the ranks of further `members`, and
+    without the steps up to `after`."""
+    members = sorted({*jobs["member"].unique(), *members})
+    numbers = [_number(sources[member // MOST_RANKS], member % MOST_RANKS) for member in members]
+    profile, notes = _tables(jobs, sources, members, numbers, after)
+    return replace(profile, notes=tuple(note for _, note in notes))
+
+
+def profiles_of(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[Profile]:
+    """The tables of each log, from the `jobs` in all of them."""
+    if len(sources) == 1:
+        return [profile_of(jobs, sources)]
+    members = sorted(jobs["member"].unique())
+    logs = [member // MOST_RANKS for member in members]
+    numbers = [_number(sources[log], member % MOST_RANKS) for log, member in zip(logs, members, strict=True)]
+    whole, notes = _tables(jobs, sources, members, range(len(members)))
+    return [
+        replace(profile, notes=tuple(note for log, note in notes if log == place))
+        for place, profile in enumerate(split(whole, numbers, logs))
+    ]
+
+
+def _tables(
+    jobs: pl.DataFrame, sources: Sequence[Source], members: Sequence[int], numbers: Sequence[int], after: int = -1
+) -> tuple[Profile, list[tuple[int, Note]]]:
+    """The tables of all logs, in which the `members` are ranks of these `numbers`; and notes, each with the place of
+    its log."""
     good, notes = _usable(jobs, sources)
     if after >= 0:
         good = good.filter(pl.col("step") > after)
     notes += _unknown_types(good, sources)
-    members = sorted({*jobs["member"].unique(), *members})
-    numbers = {m: divmod(m, MOST_RANKS) for m in members}
-    for log, several in sorted(Counter(log for log, _ in numbers.values()).items()):
+    places = [divmod(member, MOST_RANKS) for member in members]
+    for log, several in sorted(Counter(log for log, _ in places).items()):
         if several > 1:
             what = "records of several ranks in one log, separated by thread id"
-            notes.append(Note("ranks-in-one-log", "warning", what, str(sources[log].path), several))
-    ranks = [_rank(sources[log], member) for log, member in numbers.values()]
-    rank = pl.col("member").replace_strict(members, [row["rank"] for row in ranks], return_dtype=INT).alias("rank")
-    return Profile(
-        hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in numbers.values()]), HOSTS),
-        ranks=conform(pl.DataFrame(ranks), RANKS),
+            notes.append((log, Note("ranks-in-one-log", "warning", what, str(sources[log].path), several)))
+    ranks = [_rank(sources[log], member) for log, member in places]
+    rank = pl.col("member").replace_strict(list(members), list(numbers), return_dtype=INT).alias("rank")
+    profile = Profile(
+        hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in places]), HOSTS),
+        ranks=conform(pl.DataFrame(ranks).with_columns(rank=pl.Series(list(numbers), dtype=INT)), RANKS),
         spans=_spans(good, rank),
         p2p=_transfers(good, rank),
         declared=Declared(rank_order=RANK_ORDER),
-        notes=tuple(notes),
     )
+    return profile, notes
 
 
 def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
@@ -226,25 +268,26 @@ def _job_types(jobs: pl.Series) -> pl.DataFrame:
     return pl.DataFrame(rows, JOB_TYPES, orient="row")
 
 
-def _unknown_types(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[Note]:
-    """A note on each of the first types of job that are unknown, and one on the others."""
+def _unknown_types(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[tuple[int, Note]]:
+    """For each log a note on each of the first types of job that are unknown, and one on the others."""
     if not jobs["base"].null_count():
         return []
-    unknown = jobs.filter(pl.col("base").is_null()).group_by("job", maintain_order=True)
-    types = unknown.agg(pl.len(), pl.col("log").first())
-    path = str(sources[types["log"][0]].path)
-    notes = [
-        Note("job-type-unknown", "warning", f'unknown job type "{job}", drawn without a kind', path, count)
-        for job, count, _ in types.head(MOST_UNKNOWN).iter_rows()
-    ]
-    if types.height > MOST_UNKNOWN:
-        text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
-        notes.append(Note("job-type-unknown", "warning", text, path, int(types["len"][MOST_UNKNOWN:].sum())))
+    unknown = jobs.filter(pl.col("base").is_null()).group_by("log", "job", maintain_order=True).len()
+    notes = []
+    for (log,), types in unknown.group_by("log", maintain_order=True):
+        path = str(sources[log].path)
+        for job, count in types.select("job", "len").head(MOST_UNKNOWN).iter_rows():
+            text = f'unknown job type "{job}", drawn without a kind'
+            notes.append((log, Note("job-type-unknown", "warning", text, path, count)))
+        if types.height > MOST_UNKNOWN:
+            text = f"{types.height - MOST_UNKNOWN} more unknown job types, drawn without a kind"
+            count = int(types["len"][MOST_UNKNOWN:].sum())
+            notes.append((log, Note("job-type-unknown", "warning", text, path, count)))
     return notes
 
 
-def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame, list[Note]]:
-    """The jobs that ran, and notes on those whose times cannot be used."""
+def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """The jobs that ran, and notes on those whose times cannot be used, each with the place of its log."""
     zero = (pl.col("start_us") == 0) & (pl.col("end_us") == 0)
     impossible = (pl.col("start_us") == 0) | (pl.col("end_us") < pl.col("start_us")) | (pl.col("end_us") > LATEST_US)
     ran = jobs.filter(~zero)
@@ -253,20 +296,22 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
         same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
         stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
     notes = []
-    if ran.is_empty() and not jobs.is_empty():
-        text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
-        notes.append(Note("times-all-zero", "warning", text, str(sources[jobs["log"][0]].path), jobs.height))
+    if ran.height < jobs.height:
+        for log, count in jobs.join(ran, on="log", how="anti").group_by("log", maintain_order=True).len().iter_rows():
+            text = "all records have the time 0.000000, so nothing can be drawn; profile a run on GPUs"
+            notes.append((log, Note("times-all-zero", "warning", text, str(sources[log].path), count)))
     refused = ran.select(impossible=impossible, stale=stale)
     for flag, note in (
         ("impossible", Note("times-unusable", "warning", "records without a valid time")),
         ("stale", Note("records-stale", "warning", "records that repeat the times of the step before")),
     ):
-        if count := int(refused[flag].sum()):
-            first = ran.filter(refused[flag]).select(pl.col("job").cast(pl.String), "microbatch", "step", "log")
-            job, microbatch, step, log = first.row(0)
-            text = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
-            path = str(sources[log].path)
-            notes.append(replace(note, text=f"{note.text}, left out ({text})", where=path, count=count))
+        if not refused[flag].any():
+            continue
+        for (log,), rows in ran.filter(refused[flag]).group_by("log", maintain_order=True):
+            job, microbatch, step = rows.select(pl.col("job").cast(pl.String), "microbatch", "step").row(0)
+            first = f"first: {job}, micro-batch {microbatch}" + ("" if step is None else f", step {step}")
+            text = f"{note.text}, left out ({first})"
+            notes.append((log, replace(note, text=text, where=str(sources[log].path), count=rows.height)))
     return ran.filter(~(refused["impossible"] | refused["stale"])) if notes else ran, notes
 
 
@@ -316,9 +361,13 @@ def _host(source: Source, member: int) -> dict[str, object]:
     return {"host": host, "machine": source.machine + member, "label": host}
 
 
+def _number(source: Source, member: int) -> int:
+    """The number of a rank that writes into the log."""
+    return (source.rank or 0) + member * source.ranks_per_machine
+
+
 def _rank(source: Source, member: int) -> dict[str, object]:
     return {
-        "rank": (source.rank or 0) + member * source.ranks_per_machine,
         "host": _host(source, member)["host"],
         "device": source.device,
         "source": path_text(source.path),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
 from trace_export.errors import SourceError, in_column
-from trace_export.model import Profile
+from trace_export.model import INT, Profile
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.source import ReadOptions, Source
 
@@ -50,3 +51,31 @@ def as_source_error(path: Path) -> Iterator[None]:
     except OSError as error:  # a file beside the one that was opened first
         what = f"cannot be read ({error.strerror or error})"
         raise SourceError(path, what, "check that it is complete and that no program is writing there") from error
+
+
+TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
+"""The tables in which a source has rows by rank."""
+
+
+def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list[Profile]:
+    """The profile of each of several sources, every one with a rank at least. In `whole` their ranks are numbered from
+    0: each is that of these `numbers` in the source at these `places`, which are in order, and has a host of its own.
+    What else `whole` has, each has."""
+    owners = {
+        "rank": pl.Series(range(len(numbers)), dtype=INT), "number": pl.Series(numbers, dtype=INT),
+        "place": pl.Series(places, dtype=INT),
+    }  # fmt: skip
+    count = max(places) + 1
+    hosts = whole.hosts.with_columns(owners["place"].alias("place"))
+    parts: dict[str, list[Any]] = {"hosts": _by_place(hosts, count)}
+    for name in TABLES:
+        frame: pl.DataFrame = getattr(whole, name)
+        if frame.height:  # each profile keeps an empty table of `whole`
+            placed = frame.join(pl.DataFrame(owners), on="rank", maintain_order="left").with_columns(rank="number")
+            parts[name] = _by_place(placed.select(*frame.columns, "place"), count)
+    return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in range(count)]
+
+
+def _by_place(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
+    own = frame.partition_by("place", as_dict=True, include_key=False)
+    return [own.get((place,), frame.clear().drop("place")) for place in range(count)]

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence, Sized
 from contextlib import ExitStack, suppress
-from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,31 +18,11 @@ from trace_export.model import INT, Profile
 Item = TypeVar("Item")
 Key = TypeVar("Key", bound=Hashable)
 
-TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
-"""The tables that a source of one rank may have rows in, besides its host."""
-
 
 def places(tables: Sequence[Sized]) -> pl.Series:
     """For each row of the `tables` of several sources, put one after the other, the place of its source (Int32)."""
     rows = np.fromiter(map(len, tables), np.int64)
     return pl.Series(np.arange(len(tables), dtype=np.int32).repeat(rows), dtype=INT)
-
-
-def split(whole: Profile, ranks: Sequence[int]) -> list[Profile]:
-    """The profile of each of several sources that hold one rank each. In `whole` a rank is the place of its source,
-    which has this number among `ranks`, and there is a host for each, in their order. What else `whole` has, each has.
-    """
-    places = range(len(ranks))
-    numbers = pl.DataFrame({"rank": pl.Series(places, dtype=INT), "number": pl.Series(ranks, dtype=INT)})
-    parts: dict[str, list[Any]] = {"hosts": [whole.hosts.slice(place, 1) for place in places]}
-    for name in TABLES:
-        frame: pl.DataFrame = getattr(whole, name)
-        if frame.is_empty():
-            continue  # each profile keeps the empty table of `whole`
-        placed = frame.join(numbers, on="rank", maintain_order="left").with_columns(place="rank", rank="number")
-        own = placed.select(*frame.columns, "place").partition_by("place", as_dict=True, include_key=False)
-        parts[name] = [own.get((place,), frame.clear()) for place in places]
-    return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in places]
 
 
 def read_opened(

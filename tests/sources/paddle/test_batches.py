@@ -17,9 +17,10 @@ import trace_export
 from samples.generators.paddle import Job, log
 from tests.support import long_runs
 from tests.support.paddle_jobs import JOBS
-from tests.support.same_profiles import assert_as_one_by_one
+from tests.support.same_profiles import assert_same
+from trace_export.model import Profile
 from trace_export.sources.find import find
-from trace_export.sources.paddle import log_scanner, reader, together
+from trace_export.sources.paddle import log_scanner, reader
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.workflow import inspection, reading
 
@@ -46,7 +47,7 @@ ODD: dict[str, Callable[[str], str]] = {
     "two ranks in it": lambda log: log + log.replace(" 223", " 77"),
     "no record": lambda log: "nothing\n",
 }
-"""Logs of which the reader has something to say."""
+"""Logs of which there is something to say."""
 
 
 @pytest.mark.parametrize("pieces", [0, 2])
@@ -58,14 +59,14 @@ ODD: dict[str, Callable[[str], str]] = {
     frame_rows=st.sampled_from([7, 1000]),
 )
 def test_logs_of_all_kinds(pieces: int, order: list[str], names: list[str], ranks: list[int], frame_rows: int) -> None:
-    """The odd ones, wherever they are, are left to the reader, and the others are not."""
+    """The odd ones, wherever they are, have their own notes and errors, and the others are as they were."""
     kinds = list(zip(names, ranks, order, strict=False))
     for first, last in ((0, 0), (0, 1), (1, 6), (6, 11)):
         read_together(kinds[first:last], pieces, frame_rows)
 
 
 def read_together(parts: list[tuple[str, int, str]], pieces: int, frame_rows: int) -> None:
-    """Whether each log (job, rank, kind) comes out as its reader alone gives it."""
+    """Whether each log (job, rank, kind) comes out as it does alone."""
     with (
         TemporaryDirectory() as folder,
         mock.patch.object(log_scanner, "READ_BYTES", 9_000),
@@ -78,10 +79,14 @@ def read_together(parts: list[tuple[str, int, str]], pieces: int, frame_rows: in
                 path.write_text((PLAIN | ODD)[kind](text(name, rank)))
             known = None if rank == 3 else rank  # the same number may come twice
             sources.append(Source("paddle", path, "host", place % 3, known, "assumed", place, place))
-        read = assert_as_one_by_one(reader.read_one, together.read, sources, ReadOptions(beginning=pieces))
-    for (_, _, kind), was_read in zip(parts, read, strict=True):
-        assert was_read or kind not in PLAIN
-        assert not was_read or pieces or kind in PLAIN, "of the whole log there is something to say"
+        results = reader.read(sources, ReadOptions(beginning=pieces))
+        for source, result in zip(sources, results, strict=True):
+            (alone,) = reader.read([source], ReadOptions(beginning=pieces))
+            if isinstance(alone, Profile):
+                assert isinstance(result, Profile), result
+                assert_same(result, alone)
+            else:
+                assert str(result) == str(alone)
 
 
 def test_inspect_says_the_same(tmp_path: Path) -> None:
