@@ -247,7 +247,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "names-partial": Explanation(
         "Names say only some of the passes of these processes, as DeepSpeed's pipeline engine names the backwards of "
-        "its last stage only. The others would be inferred from launches, but these show other passes than the names.",
+        "its last stage only. The others would be inferred from launches, but these show other passes than the names, "
+        "or none.",
         "Compare with `--infer only`, or name all passes ([how](collect/instrument.md)).",
     ),
     "names-unused": Explanation(

@@ -72,6 +72,7 @@ def test_simulate_on_the_terminal(run_cli: Cli, tmp_path: Path) -> None:
         (("--schedule", "dualpipe", "--stages", 3, "--microbatches", 8), "even number of stages"),
         (("--schedule", "interleaved", "--stages", 4, "--microbatches", 5, "--chunks", 3), "never ends"),
         (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F:10"), "KIND=TIME"),
+        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=10ms,F=20ms"), "F has two times"),
         (
             ("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=-1ms"),
             "-1 ms is negative, which a duration cannot be",

@@ -24,7 +24,9 @@ def test_a_row_names_functions_that_are_there(row: Format, tmp_path: Path) -> No
 
 @ROWS
 def test_the_guide_of_a_row_exists(row: Format) -> None:
-    assert files("trace_export").joinpath("docs", "collect", f"{row.guide}.md").is_file()
+    """Where it has one: a row without is complete."""
+    if row.guide is not None:
+        assert files("trace_export").joinpath("docs", "collect", f"{row.guide}.md").is_file()
 
 
 def test_kinds_are_unique_and_formats_of_one_profiler_share_a_command() -> None:

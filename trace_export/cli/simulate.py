@@ -99,5 +99,7 @@ def durations(text: str) -> dict[CostName, float]:
         if not equals or kind not in KINDS:
             what = f'"{part.strip()}" is not KIND=TIME'
             raise UsageError(what, f"write it like {TIMES}", parameter="costs.forward")
+        if KINDS[kind] in result:
+            raise UsageError(f"{kind} has two times", f"write it like {TIMES}", parameter="costs.forward")
         result[KINDS[kind]] = nanoseconds(time, "costs.forward")
     return result

@@ -3,6 +3,7 @@ the launches show those that are named, too."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 import trace_export
+from samples.generators import nsys
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
@@ -55,6 +57,16 @@ def test_nothing_is_inferred_where_the_user_says_so(tmp_path: Path, capture: str
     blocks = write(tmp_path, replace(SMALL, named="deepspeed"), **FORMATS[capture])
     run = trace_export.load(tmp_path, infer="off")
     assert run.spans.height == sum(b.kind == "F" or (b.kind == "B" and b.rank == 2) for b in blocks)
+
+
+def test_why_nothing_is_inferred_beside_names_is_said(tmp_path: Path) -> None:
+    """Nobody launches from a thread of the autograd engine, so that the backwards cannot be told."""
+    blocks = nsys.blocks_of(3, 4, 2, random.Random(1), split=False)
+    forwards = nsys.Together(3, [(nsys.Plain(), {"F", "OPT"})])
+    nsys.record(tmp_path, blocks, 1, (0,), random.Random(1), forwards)
+    (note,) = [note for note in trace_export.load(tmp_path).notes if note.code == "names-partial"]
+    assert (note.level, note.count) == ("warning", 3)
+    assert "no thread launches backwards" in note.text
 
 
 def test_launches_that_contradict_the_names_are_not_believed(tmp_path: Path) -> None:

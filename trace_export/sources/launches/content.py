@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export.model import WORK_KINDS, Declared, Note
+from trace_export.model import OUTSIDE, WORK_KINDS, Declared, Note
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
 from trace_export.sources.ranges.ranges import Ranges
@@ -61,11 +61,14 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
     backwards are taken. If they show three forwards, nothing is, for then they may be wrong about the backwards, too.
     """
     blocks, p2p = [named.blocks], [named.p2p]
-    taken, refused, outside = 0, [], dict(named.outside)
+    taken, refused, unknown, outside = 0, [], [], dict(named.outside)
     for process, one in found.items():
         own = named.blocks.filter(pl.col("process") == process)
         kinds = set(own["kind"].drop_nulls())
-        if one.impossible or own.is_empty():
+        if own.is_empty():
+            continue
+        if one.impossible:
+            unknown += [one] if outside.get(process, 0.0) >= OUTSIDE else []
             continue
         if not all(_alike(own, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
             refused.append(process)
@@ -88,6 +91,9 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
             "what the launches show give --infer only"
         )
         notes.append(Note("names-partial", "warning", text, str(path), len(refused)))
+    if unknown:
+        text = f"processes whose names say only some of the passes; of the others, {most_frequent_reason(unknown)}"
+        notes.append(Note("names-partial", "warning", text, str(path), len(unknown)))
     return replace(
         named, blocks=pl.concat(blocks, how="diagonal_relaxed"), p2p=pl.concat(p2p, how="diagonal_relaxed"),
         notes=(*(n for n in named.notes if not taken or n.code not in of_all), *notes),
