@@ -5,17 +5,20 @@ from __future__ import annotations
 from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "messages", "choices", "names", "instrument"}),
+    frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents",
         "one_processor", "segments",
     }),
     frozenset({"schedules"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
+    frozenset({"arguments"}),
+    frozenset({"options"}),
     frozenset({"workflow"}),
     frozenset({"scale", "live"}),
     frozenset({"api"}),
-    frozenset({"__init__", "agents"}),
+    frozenset({"deprecated", "agents"}),
+    frozenset({"__init__"}),
     frozenset({"cli"}),
     frozenset({"__main__"}),
 )  # fmt: skip
@@ -26,13 +29,13 @@ NEIGHBOURS = {
     ("segments", "model"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "messages", "choices", "names", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "names", "progress", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"launches", "ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
 
 WORKFLOW = (
-    {"arguments", "progress"}, {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
+    {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
     {"requests", "simulation", "beginnings", "inspection_document"}, {"inspection"},
 )  # fmt: skip
 """The files of `workflow`, from the bottom to the top: a file imports those below it."""

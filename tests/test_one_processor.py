@@ -71,7 +71,7 @@ def test_who_asks_for_workers_gets_them(tmp_path: Path) -> None:
 
 
 def test_the_library_leaves_the_threads_of_others_alone(samples: Path, tmp_path: Path) -> None:
-    code = "import trace_export; trace_export.export(sys.argv[1], sys.argv[2])"
+    code = "import trace_export; trace_export.load(sys.argv[1]).align().write(sys.argv[2])"
     assert processors(code, samples / "nsys", tmp_path) == {cores()}
 
 

@@ -1,38 +1,38 @@
 """The public functions: what the command line does, on objects. See the package's docstring for an example.
 
 `load` gives a `Run`, whose methods align, select, report and write. The other functions are the commands of their names
-in one call.
+in one call. Keywords are declared in `options`.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from trace_export.choices import (
-    Align,
-    ColorBy,
-    Detail,
-    Format,
-    HeatMapFormat,
-    Infer,
-    OverviewFormat,
-    Table,
-    Tracks,
-)
+from trace_export import arguments
+from trace_export.arguments import Inputs
+from trace_export.choices import Format, HeatMapFormat, OverviewFormat
 from trace_export.errors import UsageError
-from trace_export.model import Declared
+from trace_export.options import (
+    Comparing,
+    Exporting,
+    Inspecting,
+    Loading,
+    Overviewing,
+    Reporting,
+    Saving,
+    Watching,
+    checked,
+    filled,
+    keywords,
+)
 from trace_export.selection import Window
-from trace_export.workflow import arguments
-from trace_export.workflow.arguments import Inputs, NumberSet
-from trace_export.workflow.options import align_options, gate_options, load_options, selection, write_options
-from trace_export.workflow.progress import Progress, silent
-from trace_export.workflow.reading import LoadOptions
+from trace_export.workflow.options import align_options, load_options, selection, write_options
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
@@ -66,39 +66,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load(
-    log_dir: Inputs = None,
-    *,
-    family: str | None = None,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    replica: NumberSet = None,
-    cache: str | PathLike[str] | None = None,
-    steps: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    declared: Declared | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    detail: Detail = "spans",
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    at: str | Sequence[str] = (),
-    progress: Progress | None = None,
-) -> Run:
+@keywords(Loading)
+def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
     """Reads the profiles in the folder `log_dir`, or one or several files, and interprets them; each host keeps its own
     clock.
 
-    What to read: `family` is one format, called as its command is (None: whatever is there), `devices` the
+    What to read: `family` is one format, such as "nsys" (None: whatever is there), `devices` the
     local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
     sources alone are read (`cache`: a folder that keeps where ranks and steps are, for the next time); `run` which of
     several runs of the job is read, by its number (1 is the oldest), "latest" (the newest complete one) or "all";
@@ -119,29 +92,27 @@ def load(
     """
     from trace_export.workflow import requests
 
-    part = selection(steps, stages, window)
-    source = load_options(
-        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
-        jobs=jobs, scheduler=scheduler, at=at,
-    )  # fmt: skip
-    report = arguments.progress(progress, "progress", silent)
-    wanted = _narrowed(requests.Request(source, part=part), replica, cache, report)
-    return replace(requests.load(wanted.source, report, wanted.located), _selection=part)
+    values = checked(given, Loading)
+    wanted = _wanted(log_dir, values)
+    return replace(requests.load(wanted.source, values["progress"], wanted.located), _selection=wanted.part)
 
 
-def _narrowed(wanted: requests.Request, replica: object, cache: object, progress: Progress) -> requests.Request:
-    """The request, of some replicas only where these are given, or of what the cache says that it needs."""
-    numbers, folder = arguments.numbers(replica, "replica"), arguments.path_or_none(cache, "cache")
-    if numbers is None and folder is None:
+def _wanted(log_dir: Inputs, values: dict[str, Any]) -> requests.Request:
+    """The run that the checked values of options ask for: of some replicas only where these are given, or of what the
+    cache says that it needs."""
+    from trace_export.workflow import requests
+
+    source = load_options(log_dir, values)
+    wanted = requests.Request(source, align_options(values), selection(values))
+    replica, cache = values.get("replica"), values.get("cache")
+    if replica is None and cache is None:
         return wanted
-    if numbers is None and wanted.source.read.ranks is None and wanted.part.steps is None:
+    if replica is None and source.read.ranks is None and wanted.part.steps is None:
         what = "keeps where ranks and steps are"
-        raise UsageError(what, "give it together with replica, ranks or steps", parameter="cache")
+        raise UsageError(what, "give it together with `replica`, `ranks` or `steps`", parameter="cache")
     from trace_export.scale.replicas import narrowed_request
 
-    return narrowed_request(wanted, numbers, folder, progress)
+    return narrowed_request(wanted, replica, cache, values["progress"])
 
 
 @dataclass(frozen=True)
@@ -152,51 +123,12 @@ class Exported:
     files: tuple[Path, ...]
 
 
+@keywords(Exporting)
 def export(
     log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
-    *,
-    family: str | None = None,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    replica: NumberSet = None,
-    cache: str | PathLike[str] | None = None,
-    steps: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    declared: Declared | None = None,
-    force: bool = False,
-    gzip: bool = False,
-    tracks: Tracks = "stage",
-    detail: Detail = "spans",
-    color_by: ColorBy = "kind",
-    bubbles: bool = False,
-    model: bool = False,
-    critical_path: bool = False,
-    tables: str | Sequence[Table] = "blocks",
-    max_slices: int | None = None,
-    figure: FigureStyle | None = None,
-    step_task_info: bool = False,
-    in_place: bool = False,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    align: Align | PathLike[str] | str = "auto",
-    offsets_ns: Mapping[str, int] | None = None,
-    max_error_ns: float | None = None,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    at: str | Sequence[str] = (),
-    progress: Progress | None = None,
+    **given: Unpack[Exporting],
 ) -> Exported:
     """`load`, `Run.align` and `Run.write` in one call, as the command does it; parameters as there.
 
@@ -206,31 +138,20 @@ def export(
     """
     from trace_export.workflow import requests
 
-    output = write_options(
-        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
-    )  # fmt: skip
-    source = load_options(
-        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail=detail,
-        jobs=jobs, scheduler=scheduler, at=at,
-    )  # fmt: skip
-    step_table, tick = _step_table(step_task_info, in_place, source), arguments.progress(progress, "progress", silent)
-    wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    wanted = _narrowed(wanted, replica, cache, tick)
-    read, files = requests.export(wanted, output, step_table, force=arguments.flag(force, "force"), progress=tick)
+    values = checked(given, Exporting)
+    output, wanted = write_options(path, formats, values), _wanted(log_dir, values)
+    step_table = _step_table(wanted, into_copies=values["step_task_info"], in_place=values["in_place"])
+    read, files = requests.export(wanted, output, step_table, force=values["force"], progress=values["progress"])
     return Exported(read, tuple(files))
 
 
-def _step_table(step_task_info: object, in_place: object, source: LoadOptions) -> Literal["copies", "in place"] | None:
-    wanted, inside = arguments.flag(step_task_info, "step_task_info"), arguments.flag(in_place, "in_place")
-    if inside and not wanted:
+def _step_table(wanted: requests.Request, *, into_copies: bool, in_place: bool) -> Literal["copies", "in place"] | None:
+    if in_place and not into_copies:
         raise UsageError("has nothing to write", "give it together with `step_task_info`", parameter="in_place")
-    if wanted and source.cluster is not None and source.cluster.folders:
+    if into_copies and wanted.source.cluster is not None and wanted.source.cluster.folders:
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
-    return None if not wanted else "in place" if inside else "copies"
+    return None if not into_copies else "in place" if in_place else "copies"
 
 
 @dataclass(frozen=True)
@@ -242,40 +163,14 @@ class Reported:
     files: tuple[Path, ...]
 
 
+@keywords(Reporting)
 def report(
     log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
     *,
     html: bool = False,
     heat_map: HeatMapFormat | None = None,
-    force: bool = False,
-    family: str | None = None,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    replica: NumberSet = None,
-    cache: str | PathLike[str] | None = None,
-    steps: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    declared: Declared | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    align: Align | PathLike[str] | str = "auto",
-    offsets_ns: Mapping[str, int] | None = None,
-    max_error_ns: float | None = None,
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    at: str | Sequence[str] = (),
-    progress: Progress | None = None,
+    **given: Unpack[Reporting],
 ) -> Reported:
     """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`,
     and of more than 256 ranks the page of `overview` beside it; with `heat_map` also `Run.write_heat_map`.
@@ -283,25 +178,18 @@ def report(
     `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
     UsageError for `html` and `heat_map` at once.
     """
+    from trace_export.scale.requests import BesideReport
     from trace_export.workflow import requests
 
-    source = load_options(
-        log_dir, family=family, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks,
-        run=run, pp=pp, tp=tp, dp=dp, cp=cp,
-        declared=declared, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, detail="spans",
-        jobs=jobs, scheduler=scheduler, at=at,
-    )  # fmt: skip
-    tick, out = arguments.progress(progress, "progress", silent), arguments.path_or_none(path, "path")
-    page = report_page(out, source.log_dir) if arguments.flag(html, "html") else None
+    values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
+    wanted = _wanted(log_dir, values)
+    page = report_page(out, wanted.source.log_dir) if arguments.flag(html, "html") else None
     if heat_map is not None:
         if page:
-            raise UsageError("html and heat_map are two files", "ask for one of them", parameter="heat_map")
-        page = heat_map_path(out, source.log_dir, arguments.choice(heat_map, "heat_map", HeatMapFormat))
-    wanted = requests.Request(source, align_options(align, offsets_ns, max_error_ns), selection(steps, stages, window))
-    wanted = _narrowed(wanted, replica, cache, tick)
-    from trace_export.scale.requests import BesideReport
-
-    read, files = requests.report(wanted, page, BesideReport(), force=arguments.flag(force, "force"), progress=tick)
+            raise UsageError("`html` and `heat_map` are two files", "ask for one of them", parameter="heat_map")
+        format = arguments.choice(heat_map, "heat_map", HeatMapFormat)
+        page = heat_map_path(out, wanted.source.log_dir, format)
+    read, files = requests.report(wanted, page, BesideReport(), force=values["force"], progress=values["progress"])
     return Reported(read, read.report(), tuple(files))
 
 
@@ -313,35 +201,12 @@ class Overviewed:
     files: tuple[Path, ...]
 
 
+@keywords(Overviewing)
 def overview(
     log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[OverviewFormat] = "html",
-    *,
-    traces: bool = False,
-    cache: str | PathLike[str] | None = None,
-    force: bool = False,
-    family: str | None = None,
-    multi_machine: bool = False,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    replica: NumberSet = None,
-    steps: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    align: Align | PathLike[str] | str = "auto",
-    jobs: int | None = None,
-    scheduler: str | None = None,
-    progress: Progress | None = None,
+    **given: Unpack[Overviewing],
 ) -> Overviewed:
     """A run of any number of ranks and what costs it most, as `report` says it; of more than 1,024 ranks each pipeline
     replica is read, aligned and measured by itself, and what comes back is compared. See `trace_export.Overview`.
@@ -355,25 +220,16 @@ def overview(
     from trace_export.scale import requests as overviews
     from trace_export.workflow import requests
 
-    options = load_options(
-        log_dir, family=family, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, run=run, pp=pp,
-        tp=tp, dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, jobs=jobs,
-        scheduler=scheduler,
-    )  # fmt: skip
-    wanted = requests.Request(options, align_options(align, None, None), selection(steps, stages, window))
-    output = overviews.OverviewOptions(
-        arguments.choices(formats, "formats", OverviewFormat),
-        arguments.path_or_none(path, "path"),
-        arguments.flag(traces, "traces"),
-        arguments.path_or_none(cache, "cache"),
-        arguments.numbers(replica, "replica"),
+    values = checked(given, Overviewing)
+    wanted = requests.Request(load_options(log_dir, values), align_options(values), selection(values))
+    output = filled(
+        overviews.OverviewOptions,
+        values,
+        formats=arguments.choices(formats, "formats", OverviewFormat),
+        out=arguments.path_or_none(path, "path"),
+        replicas=values["replica"],
     )
-    found, files = overviews.overview(
-        wanted,
-        output,
-        force=arguments.flag(force, "force"),
-        progress=arguments.progress(progress, "progress", silent),
-    )
+    found, files = overviews.overview(wanted, output, force=values["force"], progress=values["progress"])
     return Overviewed(found, tuple(files))
 
 
@@ -387,139 +243,57 @@ class Compared:
     files: tuple[Path, ...]
 
 
+@keywords(Comparing)
 def compare(
     a: str | PathLike[str],
     b: str | PathLike[str] | None = None,
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
-    *,
-    steps: NumberSet = None,
-    steps_a: NumberSet = None,
-    steps_b: NumberSet = None,
-    run: int | str = "latest",
-    run_a: int | str | None = None,
-    run_b: int | str | None = None,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    ranks: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    fail_above: str | float | None = None,
-    on: str = "step",
-    force: bool = False,
-    gzip: bool = False,
-    align: Align | PathLike[str] | str = "auto",
-    follow_links: bool = False,
-    jobs: int | None = None,
-    progress: Progress | None = None,
+    **given: Unpack[Comparing],
 ) -> Compared:
     """`load` and `Run.align` of two folders, or of two steps of one (`b` None), and `Run.compare`, as the command does.
 
-    `a` may also be a baseline, the file that `save_baseline` wrote. `path`: the file or folder of a chart with both, B
-    below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare, `steps` those of a run for which
-    these name none, and likewise `run_a`, `run_b` and `run`; `fail_above` and `on` as in `Run.compare`; all else, as in
-    `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside itself.
+    `a` may also be a baseline, the file that `Run.save_baseline` wrote. `path`: the file or folder of a chart with
+    both, B below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare, `steps` those of a run
+    for which these name none, and likewise `run_a`, `run_b` and `run`; `fail_above` and `on` as in `Run.compare`; all
+    else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside
+    itself.
     """
+    from trace_export.analysis.baseline import is_baseline
     from trace_export.workflow import requests
 
-    clocks, first = align_options(align, None, None), arguments.path(a, "a")
+    values, first = checked(given, Comparing), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
-    shown, gate = selection(steps, stages, window), gate_options(fail_above, on)
-    one, other = (
-        requests.Request(
-            load_options(
-                log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, run=run if its is None else its,
-                pp=pp, tp=tp, dp=dp, cp=cp,
-                host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links,
-                jobs=jobs,
-            ),
-            clocks,
-            replace(shown, steps=arguments.numbers(own, name) or shown.steps),
-        )
-        for log_dir, own, name, its in ((first, steps_a, "steps_a", run_a), (second, steps_b, "steps_b", run_b))
-    )  # fmt: skip
-    report = arguments.progress(progress, "progress", silent)
-    from trace_export.analysis.baseline import is_baseline
-
+    one, other = _side(first, values, "steps_a", "run_a"), _side(second, values, "steps_b", "run_b")
+    limit: tuple[float | None, str] = (values["fail_above"], values["on"])
     if is_baseline(first):
-        if b is None or path is not None or steps_a is not None:
+        if b is None or path is not None or values["steps_a"] is not None:
             what = "a baseline has no blocks: it is compared with a run, without a chart and without steps of its own"
             raise UsageError(what, "name the run too, and leave out `path` and `steps_a`")
-        return Compared(*requests.compare_with_baseline(first, other, gate, progress=report), files=())
-    output = write_options(path, formats, gzip=gzip) if path is not None else None
-    one_run, other_run, comparison, files = requests.compare(
-        (one, other), output, gate, force=arguments.flag(force, "force"), progress=report
-    )
-    return Compared(one_run, other_run, comparison, tuple(files))
+        return Compared(*requests.compare_with_baseline(first, other, *limit, progress=values["progress"]), files=())
+    output = write_options(path, formats, values) if path is not None else None
+    compared = requests.compare((one, other), output, *limit, force=values["force"], progress=values["progress"])
+    return Compared(*compared)
 
 
-def save_baseline(
-    log_dir: Inputs,
-    path: str | PathLike[str],
-    *,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    steps: NumberSet = None,
-    stages: NumberSet = None,
-    window: str | Window | None = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    columns: str | None = None,
-    infer: Infer = "auto",
-    force: bool = False,
-    align: Align | PathLike[str] | str = "auto",
-    follow_links: bool = False,
-    jobs: int | None = None,
-    progress: Progress | None = None,
-) -> Run:
+def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> requests.Request:
+    """One run of a comparison, whose own `steps` and `run` come before those of both."""
+    own = {"steps": values[steps] or values["steps"], "run": values[run] or values["run"]}
+    return _wanted(log_dir, values | own)
+
+
+@keywords(Saving)
+def save_baseline(log_dir: Inputs, path: str | PathLike[str], **given: Unpack[Saving]) -> Run:
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
     from trace_export.workflow import requests
 
-    source = load_options(
-        log_dir, devices=devices, multi_machine=multi_machine, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp,
-        host_ranges=host_ranges, markers=markers, columns=columns, infer=infer, follow_links=follow_links, jobs=jobs,
-    )  # fmt: skip
-    return requests.save_baseline(
-        requests.Request(source, align_options(align, None, None), selection(steps, stages, window)),
-        arguments.path(path, "path"),
-        force=arguments.flag(force, "force"),
-        progress=arguments.progress(progress, "progress", silent),
-    )
+    values, file = checked(given, Saving), arguments.path(path, "path")
+    return requests.save_baseline(_wanted(log_dir, values), file, force=values["force"], progress=values["progress"])
 
 
-def inspect(
-    log_dir: Inputs = None,
-    *,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    run: int | str = "latest",
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    declared: Declared | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    infer: Infer = "auto",
-    jobs: int | None = None,
-    full: bool = False,
-    progress: Progress | None = None,
-) -> Inspection:
+@keywords(Inspecting)
+def inspect(log_dir: Inputs = None, **given: Unpack[Inspecting]) -> Inspection:
     """Whether what lies in a folder can be drawn, and what each source holds; parameters as in `load`.
 
     Sources of at most 32 MB together are read whole. Of larger ones only the beginning is read, with their passes as
@@ -530,50 +304,18 @@ def inspect(
     """
     from trace_export.workflow import inspection
 
-    options = load_options(
-        log_dir, follow_links=follow_links, ranks=ranks, run=run, pp=pp, tp=tp, dp=dp, cp=cp, declared=declared,
-        host_ranges=host_ranges, markers=markers, infer=infer, jobs=jobs,
-    )  # fmt: skip
-    return inspection.inspect(
-        options, arguments.progress(progress, "progress", silent), full=arguments.flag(full, "full")
-    )
+    values = checked(given, Inspecting)
+    return inspection.inspect(load_options(log_dir, values), values["progress"], full=values["full"])
 
 
+@keywords(Watching)
 def watch(
     log_dir: Inputs = None,
     *,
-    last: int = 5,
-    slowdown: bool = False,
-    jsonl: str | PathLike[str] | None = None,
-    prometheus: str | PathLike[str] | None = None,
-    once_every: str | float | None = None,
     path: str | PathLike[str] | None = None,
     formats: str | Sequence[Format] | None = None,
-    force: bool = False,
-    gzip: bool = False,
-    tables: str | Sequence[Table] = "blocks",
-    figure: FigureStyle | None = None,
-    tracks: Tracks = "stage",
-    detail: Detail = "spans",
-    color_by: ColorBy = "kind",
-    bubbles: bool = False,
-    model: bool = False,
-    critical_path: bool = False,
-    devices: NumberSet = None,
-    multi_machine: bool = False,
-    follow_links: bool = False,
-    ranks: NumberSet = None,
-    pp: int | None = None,
-    tp: int | None = None,
-    dp: int | None = None,
-    cp: int | None = None,
-    host_ranges: bool = False,
-    markers: str | Sequence[str] = (),
-    infer: Infer = "auto",
-    align: Align | PathLike[str] | str = "auto",
-    offsets_ns: Mapping[str, int] | None = None,
-    max_error_ns: float | None = None,
     stop: threading.Event | None = None,
+    **given: Unpack[Watching],
 ) -> Iterator[Look]:
     """Follows a job that still runs: a `Look` for the beginning and one whenever its profiles have grown, at most one a
     second, until `stop` is set.
@@ -589,30 +331,15 @@ def watch(
     from trace_export.live import watching
     from trace_export.workflow import requests
 
-    source = load_options(
-        log_dir, devices=devices, multi_machine=multi_machine, follow_links=follow_links, ranks=ranks, pp=pp, tp=tp,
-        dp=dp, cp=cp, host_ranges=host_ranges, markers=markers, infer=infer, detail=detail, jobs=1,
-    )  # fmt: skip
-    every_s = None if once_every is None else arguments.seconds(once_every, "once_every")
-    export = write_options(
-        path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-        critical_path=critical_path, tables=tables, figure=figure,
-    )  # fmt: skip
+    values = checked(given, Watching)
+    source, export = load_options(log_dir, values | {"jobs": 1}), write_options(path, formats, values)
+    every_s = values["once_every"]
     of_files = {
         "path": path is not None, "formats": formats is not None, "gzip": export.gzip,
         "tables": export.tables != ("blocks",), "figure": export.figure != FigureStyle(),
     }  # fmt: skip
     for name in (name for name, given in of_files.items() if given and every_s is None):
-        raise UsageError("says how the last steps are exported", "give it together with once_every", parameter=name)
-    options = watching.WatchOptions(
-        last=arguments.whole(last, "last"),
-        slowdown=arguments.flag(slowdown, "slowdown"),
-        jsonl=arguments.path_or_none(jsonl, "jsonl"),
-        prometheus=arguments.path_or_none(prometheus, "prometheus"),
-        every_s=every_s,
-        export=export,
-        force=arguments.flag(force, "force"),
-    )
+        raise UsageError("says how the last steps are exported", "give it together with `once_every`", parameter=name)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    clocks = align_options(align, offsets_ns, max_error_ns)
-    return watching.watch(requests.Request(source, clocks), options, event)
+    options = filled(watching.WatchOptions, values, every_s=every_s, export=export)
+    return watching.watch(requests.Request(source, align_options(values)), options, event)

@@ -223,7 +223,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "messages-without-peer": Explanation(
         "The data do not name the peer rank of these sends and receives, and it could not be inferred.",
-        "Collect with a profiler level that records communication in detail (`trace-export howto`).",
+        "Collect with a profiler level that records communication in detail (`trace-export docs`).",
     ),
     "metadata-malformed": Explanation(
         "A metadata entry of the profile is not JSON. Group names and parallel sizes may be missing.",
@@ -594,7 +594,7 @@ ERRORS: dict[str, str] = {
     "UsageError": "Correct the option that the message names; `trace-export COMMAND --help` lists all.",
     "SourceError": "Collect, export or copy the named file again, as the message says. The other inputs are exported; "
     "the exit code is 3.",
-    "NothingToExportError": "Run `trace-export inspect` on the folder, and `trace-export howto` for how to collect a "
+    "NothingToExportError": "Run `trace-export inspect` on the folder, and `trace-export docs` for how to collect a "
     "profile.",
     "AlignmentError": "Give `--offset HOST=TIME`, record more communication, or leave `--align strict` out.",
     "OutputError": "Give another place with `--out`; check free space and permissions.",

@@ -22,8 +22,6 @@ TIMES = {
 }
 """The table's columns that decide whether a row lies in the window: the times between which it reaches into it. A
 receive that waits for the first block begins before it, and is drawn with the device tasks of that time."""
-LARGEST = 999_999_999
-"""Of the numbers that users may give; their columns are Int32."""
 SHOWN = 32
 """So many ranges of a set are named in a message."""
 

@@ -9,7 +9,7 @@ import pytest
 
 import trace_export
 from tests.conftest import Cli
-from trace_export import NothingToExportError, UsageError, Window
+from trace_export import NothingToExportError, UsageError, Window, api
 
 WINDOW = "0ms-30ms"
 
@@ -166,7 +166,7 @@ def test_a_heat_map(logs: Path, tmp_path: Path) -> None:
     assert run.write_heat_map(tmp_path) == tmp_path / "pipeline_slowdown.svg"
     assert run.write_heat_map(tmp_path / "a.svg").read_text() == (tmp_path / "pipeline_slowdown.svg").read_text()
     with pytest.raises(trace_export.UsageError, match="ask for one of them"):
-        trace_export.report(logs, tmp_path, html=True, heat_map="svg")
+        api.report(logs, tmp_path, html=True, heat_map="svg")
 
 
 def test_no_input_is_overwritten(logs: Path, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_no_input_is_overwritten(logs: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="is an input"):
             run.write(table, force=force)
         with pytest.raises(UsageError, match="is an input"):
-            trace_export.export(table, table, steps=2, force=force)
+            api.export(table, table, steps=2, force=force)
     (tmp_path / "mine.svg").write_text("not ours")
     with pytest.raises(UsageError, match="not known to be an output"):
         run.write(tmp_path / "mine.svg")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import trace_export
 from tests.conftest import UNTIMED
-from trace_export import Declared, Run, TraceExportError, UsageError, Window
+from trace_export import Declared, Run, TraceExportError, UsageError, Window, api
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     ),
     (lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": 2**61}), "the simulated step takes longer"),
     (lambda run: trace_export.inspect("nowhere"), "nowhere: no such file or folder"),
-    (lambda run: trace_export.export(run.log_dir, in_place=True), "in_place: has nothing to write"),
+    (lambda run: api.export(run.log_dir, in_place=True), "in_place: has nothing to write"),
     (lambda run: trace_export.compare(run.log_dir, steps_a="x"), 'steps_a: "x" is not a list of numbers'),
 ]
 
@@ -171,12 +171,12 @@ def parameters(function: Callable[..., object]) -> list[str]:
 FUNCTIONS: dict[str, tuple[list[str], Callable[[Run, Place, dict[str, Any]], object]]] = {
     "load": (parameters(trace_export.load), lambda run, at, given: trace_export.load(**{"log_dir": at.logs} | given)),
     "export": (
-        parameters(trace_export.export),
-        lambda run, at, given: trace_export.export(**{"log_dir": at.logs, "path": at.out, "formats": "csv"} | given),
+        parameters(api.export),
+        lambda run, at, given: api.export(**{"log_dir": at.logs, "path": at.out, "formats": "csv"} | given),
     ),
     "report": (
-        parameters(trace_export.report),
-        lambda run, at, given: trace_export.report(**{"log_dir": at.logs, "path": at.out} | given),
+        parameters(api.report),
+        lambda run, at, given: api.report(**{"log_dir": at.logs, "path": at.out} | given),
     ),
     "compare": (
         parameters(trace_export.compare), lambda run, at, given: trace_export.compare(**{"a": at.logs} | given)

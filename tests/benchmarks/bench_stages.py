@@ -30,10 +30,11 @@ from tests.benchmarks.table import Row
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks import align as clocks
 from trace_export.model import Declared
+from trace_export.options import drawing
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
+from trace_export.progress import silent
 from trace_export.workflow import render
-from trace_export.workflow.progress import silent
 from trace_export.workflow.reading import LoadOptions, locate, read_profile
 from trace_export.workflow.render import WriteOptions
 from trace_export.writers.traces import perfetto
@@ -93,7 +94,9 @@ def export(place: Path, folder: Path) -> tuple[dict[str, float], int]:
     profile = watch("align", lambda: completeness.check(profile, one_clock=True, all_ranks=True))
     measured = Bubbles(profile)
     watch("analyse", lambda: measured.steps)
-    chart = watch("lay out", lambda: render.draw(profile, measured, WriteOptions(tracks="rank"), "spans"))
+    chart = watch(
+        "lay out", lambda: render.draw(profile, measured, WriteOptions(drawing=drawing(tracks="rank")), "spans")
+    )
     watch("encode", lambda: perfetto.write(chart, folder / "trace.pftrace"))
     trace = (folder / "trace.pftrace").read_bytes()
     watch("write", lambda: (folder / "again").write_bytes(trace))

@@ -30,7 +30,7 @@ from tests.benchmarks import table
 from tests.benchmarks.measure import Amount
 from tests.benchmarks.table import Row
 from trace_export.live.look import Watch
-from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.options import load_options
 from trace_export.workflow.requests import Request
 
 AIM_S, AIM_SHARE = 2.0, 10.0
@@ -111,7 +111,7 @@ def memory(folder: Path, writer: Writer, steps: int) -> Iterator[Row]:
             writer.write(step)
             yield None
 
-    request = Request(load_options(folder, jobs=1), align_options("auto", None, None))
+    request = Request(load_options(folder, {"jobs": 1}))
     page = os.sysconf("SC_PAGE_SIZE")
     for number, _ in enumerate(Watch(request, 5, slowdown=False).looks(ticks())):
         if number in (steps // 6, steps // 2, steps - 1):

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Cli
-from trace_export.cli import choosing
-from trace_export.cli.options import CLOCKS, INPUT, OUTPUT, PICTURES, SELECTION, TERMINAL, WORKERS
+from tests.support.command import parser
+from trace_export.sources.formats import guides
 
-PAGES = sorted(page.stem for page in (ROOT / "trace_export" / "docs").glob("*.md"))
+PAGES = [page.stem for page in sorted((ROOT / "trace_export" / "docs").glob("*.md"))]
 
 
 def test_every_page_is_listed_and_shown(run_cli: Cli) -> None:
     listed = [line.split()[2] for line in run_cli("docs").stdout.splitlines()]
-    assert listed == PAGES
+    assert listed == [*guides(), "instrument", *PAGES]
     page = run_cli("docs", "slowdown")
     assert page.stdout == (ROOT / "trace_export" / "docs" / "slowdown.md").read_text("utf-8")
     assert run_cli("docs", "clocks.md").stdout == (ROOT / "trace_export" / "docs" / "clocks.md").read_text("utf-8")
@@ -33,44 +33,67 @@ def test_options_without_a_value_may_stand_before_the_command(run_cli: Cli, samp
 def test_a_page_that_is_not_there(run_cli: Cli) -> None:
     result = run_cli("docs", "bubble")
     assert result.returncode == 2
-    assert 'there is no page "bubble"; choose one of adding-a-format' in result.stderr
+    assert 'there is no page "bubble"; choose one of paddle, nsys' in result.stderr
 
 
 def test_how_to_mark_a_script_is_a_guide(run_cli: Cli) -> None:
     guide = ROOT / "trace_export" / "docs" / "collect" / "instrument.md"
-    assert run_cli("howto", "instrument").stdout == guide.read_text("utf-8")
-    assert "howto instrument" in run_cli("howto").stdout
+    assert run_cli("docs", "instrument").stdout == guide.read_text("utf-8")
+    before = run_cli("howto", "instrument")
+    assert before.stdout == guide.read_text("utf-8")
+    assert before.stderr == "note: howto is docs now; the old spelling goes with version 0.3\n"
 
 
-USUAL = [INPUT, SELECTION, OUTPUT, CLOCKS, WORKERS, TERMINAL]
+def test_the_help_of_the_program_fits_on_a_screen(run_cli: Cli) -> None:
+    lines = run_cli("--help").stdout.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    commands = [line.split()[0] for line in lines if line.startswith("  ") and "trace-export" not in line]
+    assert commands == [
+        "export", "inspect", "report", "compare", "overview", "simulate", "open", "watch", "run", "docs", "mcp",
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("command", "parts"),
-    [
-        ("export", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL]),
-        ("nsys", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL]),
-        ("report", USUAL),
-        ("overview", USUAL),
-        ("compare", [INPUT, SELECTION, "Baseline and limit", OUTPUT, CLOCKS, WORKERS, TERMINAL]),
-        ("inspect", [INPUT, SELECTION, WORKERS, TERMINAL]),
-        ("watch", [INPUT, SELECTION, OUTPUT, PICTURES, CLOCKS, TERMINAL]),
-    ],
-)
-def test_help_comes_in_parts(run_cli: Cli, command: str, parts: list[str]) -> None:
-    """In the same order everywhere; outside them there is nothing but --help."""
-    text = run_cli(command, "--help").stdout
-    titles = re.findall(r"^╭─ (.+?) ─+╮$", text, re.MULTILINE)
-    assert titles == ["Arguments", "Options", *parts]
-    options = text.split("╭─ Options ")[1].split("╰")[0]
-    assert re.findall(r"--[a-z-]+", options) == ["--help"]
+def options(text: str) -> set[str]:
+    return set(re.findall(r"^ +(--[a-z_-]+)", text, re.MULTILINE))
+
+
+def test_the_help_of_a_command_has_what_is_usual_and_all_on_request(run_cli: Cli) -> None:
+    usual, everything = options(run_cli("export", "--help").stdout), options(run_cli("export", "--help-all").stdout)
+    assert len(usual) <= 24
+    assert {"--steps", "--out", "--format", "--bubbles", "--json"} < usual < everything
+    assert {"--devices", "--log_dir", "--multi_machine", "--infer", "--scheduler", "--font"} < everything - usual
+    assert not {"--range", "--figure-steps", "--no-legend"} & everything
+
+
+@pytest.mark.parametrize("command", ["export", "report", "overview", "compare", "inspect", "watch", "simulate"])
+def test_help_comes_in_parts(run_cli: Cli, command: str) -> None:
+    """In the same order everywhere."""
+    every = [
+        "Arguments", "Input", "Selection", "Baseline and limit", "Output", "Pictures", "Clocks", "Workers", "Terminal",
+        "Help",
+    ]  # fmt: skip
+    titles = re.findall(r"^([A-Z].*):$", run_cli(command, "--help-all").stdout, re.MULTILINE)
+    assert titles == [title for title in every if title in titles]
+    assert titles[-1] == "Help"
+
+
+def offered(command: str, name: str, typed: str) -> list[str]:
+    """What the shell offers after `typed`."""
+    made = parser().commands[command]
+    (option,) = (parameter for parameter in made.params if parameter.name == name)
+    return [item.value for item in option.shell_complete(made.make_context(command, [], resilient_parsing=True), typed)]
 
 
 def test_values_are_offered() -> None:
-    assert "zb-h1" in choosing.schedules()
+    assert "zb-h1" in offered("simulate", "schedule", "")
+    assert offered("export", "family", "n") == ["nsys"]
+    assert offered("export", "tracks", "") == ["stage", "rank"]
     names = ["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
-    assert choosing.formats("") == names
-    assert choosing.formats("svg,p") == [f"svg,{name}" for name in names if name != "svg"]
+    assert offered("export", "formats", "") == names
+    assert offered("export", "formats", "svg,p") == [
+        f"svg,{name}" for name in names if name != "svg" and name.startswith("p")
+    ]
 
 
 def test_a_folder_with_the_name_of_a_command(run_cli: Cli, tmp_path: Path) -> None:

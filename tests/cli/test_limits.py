@@ -83,7 +83,7 @@ def test_what_is_asked_for_is_enough(
 
 
 def test_commands_without_tables_need_no_memory() -> None:
-    for command in (["howto", "nsys"], ["run", "--", "true"]):
+    for command in (["docs", "nsys"], ["run", "--", "true"]):
         assert limited(resource.RLIMIT_AS, 200 << 20, *command).returncode == 0
 
 

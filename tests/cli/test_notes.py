@@ -11,7 +11,6 @@ from rich.console import Console
 
 from tests.conftest import Cli
 from trace_export.cli import terminal
-from trace_export.cli.options import Printing
 from trace_export.model import Note
 
 
@@ -51,7 +50,7 @@ def test_the_bar_counts_only_what_has_parts() -> None:
     with (
         mock.patch.object(terminal.sys, "stderr", stream),
         mock.patch.object(terminal, "console", lambda **_: seen),
-        terminal.progress(Printing()) as report,
+        terminal.progress({}) as report,
     ):
         report("reading", 1, 4)
         report("aligning clocks", 0, 1)

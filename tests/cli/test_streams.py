@@ -48,13 +48,13 @@ def redirected(redirection: str, *arguments: object, **environment: str) -> subp
     ("command", "redirection", "said"),
     [
         ("export", ">/dev/full", NO_SPACE),
-        ("howto", ">/dev/full", NO_SPACE),
+        ("docs", ">/dev/full", NO_SPACE),
         ("inspect", ">&-", CLOSED),
         ("export", ">&- 2>&-", ""),
     ],
 )
 def test_a_closed_output_is_an_error(command: str, redirection: str, said: str, logs: Path, tmp_path: Path) -> None:
-    where = {"export": [logs, "--out", tmp_path / "out"], "howto": ["nsys"]}.get(command, [logs])
+    where = {"export": [logs, "--out", tmp_path / "out"], "docs": ["nsys"]}.get(command, [logs])
     done = redirected(redirection, command, *where)
     assert done.returncode == 1
     assert done.stderr.endswith(said)
@@ -86,9 +86,9 @@ def test_a_reader_that_has_seen_enough_stops_nothing(logs: Path, tmp_path: Path)
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
 
 
-@pytest.mark.parametrize(("command", "encoding"), [("report", "ascii:strict"), ("howto", "latin-1")])
+@pytest.mark.parametrize(("command", "encoding"), [("report", "ascii:strict"), ("docs", "latin-1")])
 def test_characters_that_the_terminal_lacks_are_replaced(command: str, encoding: str, logs: Path) -> None:
-    where: list[object] = ["ascend"] if command == "howto" else [logs]
+    where: list[object] = ["ascend"] if command == "docs" else [logs]
     wanted = in_process(command, *where).stdout
     done = redirected("", command, *where, PYTHONIOENCODING=encoding)
     known = encoding.partition(":")[0]

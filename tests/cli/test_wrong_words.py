@@ -21,8 +21,11 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         (("export", "logs", "--foce"), "there is no option --foce; did you mean --force?"),
         (("export", "logs", "--output", "x"), "there is no option --output; did you mean --out?"),
         (("simulate", "--pp", "4"), "there is no option --pp; see trace-export simulate --help"),
-        (("report", "logs", "--jobs", "x"), "--jobs: it should be a valid integer"),
-        (("report", "logs", "--format", "pdf"), "--format: 'pdf' is not one of 'text', 'html'"),
+        (("report", "logs", "--jobs", "x"), '--jobs: "x" is not a whole number'),
+        (
+            ("report", "logs", "--format", "pdf"),
+            '--format: "pdf" is unknown; choose from text, markdown, json, html, svg, png',
+        ),
         (("export", "logs", "--format", "foo"), '--format: "foo" is unknown; choose from perfetto'),
         (("export", "logs", "--align"), "option '--align' requires an argument"),
         (("export", "logs", "--in-place"), "--in-place: has nothing to write; give it together with --step-task-info"),
@@ -69,8 +72,8 @@ def test_the_steps_beside_a_baseline_are_given_once(
     assert run_cli("compare", logs, "--baseline", kept, "--save").returncode == 0
     ended = run_cli("compare", logs, "--baseline", kept, *steps)
     assert ended.returncode == 2
-    assert "its steps are given more than once; give --steps, and neither --steps-a nor --steps-b" in ended.stderr
-    alone = run_cli("compare", logs, "--baseline", kept, *steps[2:])
+    assert "and it has no sides; give --steps, and neither --steps-a nor --steps-b" in ended.stderr
+    alone = run_cli("compare", logs, "--baseline", kept, "--steps", "3")
     assert alone.returncode == 0, alone.stderr
 
 
@@ -94,3 +97,23 @@ def test_a_chart_beside_a_baseline_is_refused_in_the_words_of_the_command(
     said = run_cli("compare", logs, "--baseline", kept, "--out", tmp_path / "x.svg").stderr
     assert said.startswith("trace-export: a baseline has no blocks")
     assert "leave out --out and --steps-a" in said
+
+
+def test_an_error_names_what_one_can_type(run_cli: Cli, samples: Path) -> None:
+    logs = samples / "paddle" / "single"
+    for words, said in (
+        (("compare", logs, logs, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
+        (("compare", "", logs), 'A: "" is not a path'),
+        (("compare", logs), "with --steps-a and --steps-b, --run-a and --run-b"),
+        (("export", logs, "--table", "all"), '--table: "all" is unknown'),
+        (("export", logs, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
+        (("export", logs, "--width", "1"), '--width: "1" is not a length'),
+        (("export", logs, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME'),
+        (("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2", "--times", "F=x"), "--times: "),
+        (("simulate", "--stages", "2"), "--schedule: is missing"),
+        (("export", logs, "--cache", "c"), "--cache: keeps where ranks and steps are; give it together with --replica"),
+    ):
+        ended = run_cli(*words)
+        assert ended.returncode == 2
+        assert said in ended.stderr
+        assert "`" not in ended.stderr.partition("`trace-export")[0]

@@ -190,5 +190,5 @@ def test_packed_exports_are_named_in_place_of_what_was_looked_for(run_cli: Cli, 
     said = sentence(run_cli("--log_dir", tmp_path))
     first = f"{tmp_path / 'rank0.sqlite.gz'} is packed: unpack it with gunzip (so are 3 others); "
     assert said == (
-        f"trace-export: {tmp_path}: no profile in this folder; {first}trace-export howto says how to collect one"
+        f"trace-export: {tmp_path}: no profile in this folder; {first}trace-export docs says how to collect one"
     )

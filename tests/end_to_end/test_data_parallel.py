@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-import trace_export
 from samples.generators import data_parallel
 from samples.generators.data_parallel import GATHER, REDUCE, Job, Run
 from samples.generators.pipeline import MS
 from tests.end_to_end.test_predicted_gains import step_ns
-from trace_export import Report
+from trace_export import Report, api
 
 JOB = Job()
 SLOW = replace(JOB, slow={(1, 2): 1.5})
@@ -32,7 +31,7 @@ def read(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Job], Repo
     def write_and_read(job: Job) -> Report:
         write: Callable[[Path, Job], Run] = getattr(data_parallel, f"write_{request.param}")
         write(tmp_path, job)
-        return trace_export.report(tmp_path, pp=job.stages, dp=job.replicas, jobs=1).report
+        return api.report(tmp_path, pp=job.stages, dp=job.replicas, jobs=1).report
 
     return write_and_read
 

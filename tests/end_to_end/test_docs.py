@@ -19,7 +19,7 @@ from tests.conftest import ROOT, Cli
 from tests.support import architecture, gallery, library_reference
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
-from trace_export import model
+from trace_export import api, model
 
 README = ROOT / "README.md"
 DOCS = ROOT / "trace_export" / "docs"
@@ -154,7 +154,7 @@ def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path
     (line,) = re.findall(r"- run: (trace-export compare .*)", text)
     shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
     (tmp_path / "ci").mkdir()
-    trace_export.save_baseline(tmp_path / "logs", tmp_path / "ci" / "baseline.json")
+    api.save_baseline(tmp_path / "logs", tmp_path / "ci" / "baseline.json")
     summary = tmp_path / "summary.md"
     environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(summary), "PYTHONPATH": str(ROOT)}
     script = line.replace("trace-export", f"{shlex.quote(sys.executable)} -m trace_export", 1)

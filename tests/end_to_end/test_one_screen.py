@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-import trace_export
 from samples.generators.data_parallel import REDUCE, WRITERS, Job
 from samples.generators.pipeline import MS
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
+from trace_export import api
 from trace_export.analysis.report import Report
 from trace_export.cli import terminal
 
@@ -110,7 +110,7 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "page.html"
-    report = trace_export.report(job, page, html=True, jobs=1).report
+    report = api.report(job, page, html=True, jobs=1).report
     document, text = json.loads(report.json()), shown(report, capsys)
     lines = text.splitlines()
     healthy = report.verdict[0].code == "nothing-stands-out"
@@ -134,7 +134,7 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
 @pytest.mark.parametrize("job", ["paddle/single", "slow rank", "late rank"], indirect=True)
 def test_a_cell_is_the_value_of_its_name(job: Path) -> None:
     """The three tables of the first screen, row by row."""
-    report = trace_export.report(job, jobs=1).report
+    report = api.report(job, jobs=1).report
     document, tables = json.loads(report.json()), tables_of(report.markdown("job"))
     (_, *steps), (_, *stages) = tables["Steps"], tables["Stages"]
     at = {str(row["step"]): row for row in document["steps"]}
@@ -162,7 +162,7 @@ def assert_rounded(texts: list[str], values: list[float | None]) -> None:
 @pytest.mark.parametrize("job", ["paddle/single"], indirect=True)
 def test_means_of_stages_are_those_of_the_steps(job: Path) -> None:
     """`stage_means` by hand from `stages`: the mean over the steps, the bubble as a share of busy and idle time."""
-    document = json.loads(trace_export.report(job, jobs=1).report.json())
+    document = json.loads(api.report(job, jobs=1).report.json())
     for mean in document["stage_means"]:
         rows = [row for row in document["stages"] if row["stage"] == mean["stage"]]
         busy, idle = (sum(row[name] for row in rows) for name in ("busy_ns", "global_ns"))
@@ -178,7 +178,7 @@ def test_many_causes_in_many_stages_fit_as_well(tmp_path: Path, capsys: pytest.C
         late={(REDUCE, 1, 7): 40 * MS}, pause=60 * MS,
     )  # fmt: skip
     WRITERS["nsys"](tmp_path, causes)
-    report = trace_export.report(tmp_path, jobs=1).report
+    report = api.report(tmp_path, jobs=1).report
     lines = shown(report, capsys).splitlines()
     assert len(lines) <= SICK
     assert max(map(len, lines)) <= COLUMNS

@@ -10,6 +10,7 @@ import pytest
 import trace_export
 from samples.generators import nsys, paddle
 from samples.generators.pipeline import MS
+from trace_export import api
 
 CAUSES = {
     "slow-stage": (replace(nsys.TIMING, slow={5: 1.4}), "Stage 5 is slow (rank 5, node2, device "),
@@ -26,7 +27,7 @@ CAUSES = {
 
 
 def first(folder: Path) -> tuple[str, str]:
-    sentence = trace_export.report(folder, jobs=1).report.verdict[0]
+    sentence = api.report(folder, jobs=1).report.verdict[0]
     return sentence.code, sentence.text
 
 
@@ -40,7 +41,7 @@ def test_in_exports_of_nsight_systems(cause: str, tmp_path: Path) -> None:
 
 def test_none_in_a_sound_run(tmp_path: Path) -> None:
     nsys.write_planted(tmp_path, nsys.TIMING)
-    verdict = trace_export.report(tmp_path, jobs=1).report.verdict
+    verdict = api.report(tmp_path, jobs=1).report.verdict
     assert [sentence.code for sentence in verdict] == ["nothing-stands-out", "step", "certainty"]
 
 
@@ -73,7 +74,7 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
 def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool, tmp_path: Path) -> None:
     """The first of eight stages send activations to others, which the exports do not name."""
     nsys.write_planted(tmp_path, nsys.TIMING)
-    done = trace_export.report(tmp_path, ranks=ranks, jobs=1)
+    done = api.report(tmp_path, ranks=ranks, jobs=1)
     warned = {note.code for note in done.run.notes if note.level == "warning"}
     assert ("stages-deeper" in warned) is deeper
     step = next(each for each in done.report.verdict if each.code == "step")
@@ -81,5 +82,5 @@ def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool
     found = trace_export.inspect(tmp_path, ranks=ranks, jobs=1)
     assert ("part of a pipeline of unknown depth" in found.verdict) is deeper
     if deeper:
-        given = trace_export.report(tmp_path, ranks=ranks, pp=8, jobs=1)
+        given = api.report(tmp_path, ranks=ranks, pp=8, jobs=1)
         assert "8 stages" in next(each for each in given.report.verdict if each.code == "step").text

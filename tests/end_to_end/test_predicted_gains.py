@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-import trace_export
 from samples.generators import ascend, kineto, nsys, paddle, rocpd
 from samples.generators.pipeline import MS, Block
-from trace_export import Report
+from trace_export import Report, api
 
 CLOSE = 0.05
 
@@ -28,7 +27,7 @@ def step_ns(blocks: Iterable[Block]) -> float:
 
 
 def read(folder: Path) -> Report:
-    return trace_export.report(folder, jobs=1).report
+    return api.report(folder, jobs=1).report
 
 
 def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import trace_export
 from samples.generators.data_parallel import WRITERS, Job
 from samples.generators.pipeline import MS
+from trace_export import api
 from trace_export.analysis.report import Report
 
 JOB = Job(stages=3, replicas=4, steps=5, microbatches=6)
@@ -22,7 +22,7 @@ def page(folder: Path, job: Job) -> tuple[str, dict[str, Any], Report]:
     """The page, the data of its chart, and the report."""
     WRITERS["nsys"](folder, job)
     path = folder / "page.html"
-    report = trace_export.report(folder, path, html=True, jobs=1).report
+    report = api.report(folder, path, html=True, jobs=1).report
     text = path.read_text("utf-8")
     data = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     return text, json.loads(data[0]), report

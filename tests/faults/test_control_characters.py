@@ -114,7 +114,7 @@ def test_values_of_options(option: str, paddle: Path, tmp_path: Path) -> None:
 
 def test_other_arguments(paddle: Path, tmp_path: Path) -> None:
     for arguments in (
-        [EVIL], ["export", tmp_path / EVIL], ["howto", EVIL], ["open", tmp_path / f"{EVIL}.json", "--no-browser"],
+        [EVIL], ["export", tmp_path / EVIL], ["docs", EVIL], ["open", tmp_path / f"{EVIL}.json", "--no-browser"],
         ["simulate", "--schedule", EVIL, "--stages", 2, "--microbatches", 2], ["run", "--", EVIL],
         ["simulate", "--schedule", "1f1b", "--stages", 2, "--microbatches", 2, "--times", EVIL],
         ["export", "--scheduler", "tcp://127.0.0.1:1", "--at", EVIL], ["nsys", "--log_dir", paddle],

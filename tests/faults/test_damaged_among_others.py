@@ -14,11 +14,11 @@ from tests.support import long_runs
 from tests.support.same_profiles import assert_same
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import Profile
+from trace_export.progress import silent
 from trace_export.sources.find import find
 from trace_export.sources.formats import FORMATS
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow.progress import silent
 from trace_export.workflow.reading import LoadOptions, read_each
 
 COUNT, PLACES = 4, (0, 2, 3)

@@ -18,7 +18,7 @@ from tests.support.growing_logs import GrowingLogs
 from trace_export import load
 from trace_export.live import growth
 from trace_export.live.look import Look, Watch
-from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.options import load_options
 from trace_export.workflow.requests import Request
 
 JOB = Job(stages=3, microbatches=4, steps=range(20), announced=False)
@@ -33,7 +33,7 @@ def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **op
             change()
             yield None
 
-    request = Request(load_options(folder, **options), align_options("auto", None, None))  # type: ignore[arg-type]
+    request = Request(load_options(folder, options))
     return list(Watch(request, last, slowdown=True).looks(ticks()))
 
 

@@ -1,28 +1,20 @@
-"""The options of `export` that a watch has: what they draw, and those that are refused."""
+"""The options of a watch: what they draw, and others, which are refused."""
 
 from __future__ import annotations
 
-import inspect
 import threading
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import trace_export
 from samples.generators.paddle import Job
 from tests.conftest import Cli
-from tests.support.command import parser
 from tests.support.growing_logs import GrowingLogs
 from tests.support.traces import decode
-from trace_export.cli.options import Figures
-from trace_export.cli.watch import NOT_LIVE
 from trace_export.live.board import Board
 
-PAGE = {"port", "no_browser", "debug"}
-"""Options of the command alone."""
 FILES: dict[str, dict[str, Any]] = {
     "path": {"path": "there"},
     "formats": {"formats": ["csv", "svg"]},
@@ -31,14 +23,6 @@ FILES: dict[str, dict[str, Any]] = {
     "figure": {"figure": trace_export.FigureStyle(180)},
 }
 """Parameters of the files that `once_every` asks for."""
-
-
-def test_both_sides_have_the_same_parameters() -> None:
-    names = {parameter.name for parameter in parser().commands["watch"].params} - PAGE - {"help", "folder"}
-    figures = {field.name for field in fields(Figures)}
-    assert figures < names
-    library = inspect.signature(trace_export.watch).parameters.keys() - {"stop"}
-    assert (names - figures) | {"figure"} == library
 
 
 def board(folder: Path, **given: Any) -> Board:
@@ -91,31 +75,17 @@ def test_the_trace_has_the_device_tasks_that_are_asked_for(samples: Path) -> Non
     assert names[0] < names[1]
 
 
-@pytest.mark.parametrize("option", NOT_LIVE)
-def test_an_option_without_use_is_refused(option: str, tmp_path: Path) -> None:
-    with pytest.raises(trace_export.UsageError, match=option):
-        CliRunner().invoke(parser(), ["watch", str(tmp_path), option], catch_exceptions=False)
-
-
-def test_a_refusal_says_why_and_what_to_do(tmp_path: Path, run_cli: Cli) -> None:
-    done = run_cli("watch", tmp_path, "--steps=3")
-    sentence = "trace-export: --steps: a watch shows the last steps; give their number with --last\n"
-    assert (done.returncode, done.stderr) == (2, sentence)
-
-
-def test_every_option_of_an_export_is_there_or_refused() -> None:
-    export, watch = (
-        {
-            max(parameter.opts, key=len).replace("_", "-")
-            for parameter in parser().commands[name].params
-            if parameter.param_type_name == "option"
-        }
-        for name in ("export", "watch")
-    )
-    assert export - watch == NOT_LIVE.keys()
+def test_an_option_without_use_is_refused_with_what_to_do(tmp_path: Path, run_cli: Cli) -> None:
+    for words, remedy in (
+        ("--steps=3", "give their number with --last"),
+        ("--jobs=2", "see trace-export watch --help"),
+    ):
+        done = run_cli("watch", tmp_path, words)
+        option = words.partition("=")[0]
+        assert (done.returncode, done.stderr) == (2, f"trace-export: there is no option {option}; {remedy}\n")
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_options_of_files_need_files(name: str, tmp_path: Path) -> None:
-    with pytest.raises(trace_export.UsageError, match="give it together with once_every"):
+    with pytest.raises(trace_export.UsageError, match="give it together with `once_every`"):
         trace_export.watch(tmp_path, **FILES[name])

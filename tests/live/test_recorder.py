@@ -11,7 +11,7 @@ import pytest
 from samples.generators import recorder as generate
 from samples.generators.pipeline import simulate, zb_h1
 from trace_export.live.look import Watch
-from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.options import load_options
 from trace_export.workflow.requests import Request
 
 STAGES, STEPS = 4, range(14)
@@ -34,7 +34,7 @@ def test_each_step_is_reported_once_on_aligned_clocks(tmp_path: Path) -> None:
                     file.write(text)
             yield None
 
-    request = Request(load_options(tmp_path), align_options("auto", None, None))
+    request = Request(load_options(tmp_path, {}))
     looks = list(Watch(request, 3, slowdown=False).looks(writing()))
     found = [step for look in looks for step in look.steps]
     assert [step.step for step in found] == list(STEPS)

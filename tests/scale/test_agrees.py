@@ -13,6 +13,7 @@ import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
 from tests.verdicts.judge import CLOSE, bubble, causes
+from trace_export import api
 from trace_export.documents import encode
 from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
@@ -40,7 +41,7 @@ def planted(job: Job, what: str) -> tuple[Job, dict[str, Any]]:
 
 def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The documents of `report` and `overview`."""
-    whole = trace_export.report(folder, jobs=1).report.json()
+    whole = api.report(folder, jobs=1).report.json()
     found = trace_export.overview(folder, folder / "out", jobs=1).overview
     return json.loads(whole), json.loads(encode(overview_document(found)))
 

@@ -184,4 +184,6 @@ def test_a_source_that_lacks_the_steps_stays_closed_once_it_was_read(logs: Path,
 def test_a_cache_without_a_replica_is_refused(logs: Path, tmp_path: Path) -> None:
     done = command("export", logs, "--cache", tmp_path)
     assert done.returncode == 2
-    assert "--cache: keeps where ranks and steps are; give it together with replica, ranks or steps" in done.stderr
+    assert (
+        "--cache: keeps where ranks and steps are; give it together with --replica, --ranks or --steps" in done.stderr
+    )

@@ -14,6 +14,7 @@ import trace_export
 from samples.generators.paddle import Job, log, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, Planted, write
+from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
@@ -281,7 +282,7 @@ def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -
 def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Path) -> None:
     """Their stages are not known, and they would be counted for replicas that they are not of."""
     write_logs(tmp_path / "logs", JOBS["one replica"])
-    trace_export.export(tmp_path / "logs", tmp_path / "a.spans.parquet", "parquet")
+    api.export(tmp_path / "logs", tmp_path / "a.spans.parquet", "parquet")
     part = Part(0, (Source("span_table", tmp_path / "a.spans.parquet", "a"),), PLACED)
     profile, failures = read_part(part, Task(ReadOptions(), "none", Selection()))
     assert profile.ranks["rank"].to_list() == profile.spans["rank"].unique().sort().to_list() == [0, 1]
@@ -290,7 +291,7 @@ def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Pat
 
 def test_one_table_is_read_whole(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", JOBS["one replica"])
-    trace_export.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
+    api.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
     found = trace_export.overview(tmp_path / "blocks.parquet", tmp_path).overview
     logs = trace_export.overview(tmp_path / "logs", tmp_path / "out").overview
     assert_frame_equal(found.steps.drop("run"), logs.steps.drop("run"))
@@ -308,7 +309,7 @@ def test_traces_are_those_of_the_replicas_that_differ(one_of_each: Path, tmp_pat
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
     assert all(f'href="traces/{name}"' in page for name in names)
     assert "<td>most like the others" in page
-    trace_export.export(one_of_each, tmp_path / "alone.pftrace", replica=4, tracks="rank")
+    api.export(one_of_each, tmp_path / "alone.pftrace", replica=4, tracks="rank")
     assert (tmp_path / "alone.pftrace").read_bytes() == (tmp_path / "out" / "traces" / "replica4.pftrace").read_bytes()
 
 
@@ -344,12 +345,12 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkey
     monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 32)
     run = ManyRanks(stages=2, tensor=4, replicas=5, microbatches=2, steps=1)
     write(tmp_path / "logs", run)
-    done = trace_export.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
+    done = api.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
     assert [path.name for path in done.files] == ["pipeline_overview.html", "why.html"]
     assert '<a href="pipeline_overview.html">' in done.files[1].read_text(encoding="utf-8")
     page = done.files[0].read_text(encoding="utf-8")
     assert "40 ranks on 10 hosts: 5 replicas of 2 stages, 1 step" in page
-    few = trace_export.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-31", jobs=1)
+    few = api.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-31", jobs=1)
     assert [path.name for path in few.files] == ["few.html"]
 
 
@@ -360,7 +361,7 @@ def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
     monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 40)  # of 48 sources
     monkeypatch.setattr("trace_export.workflow.requests.load", lambda *given: pytest.fail("it was read"))
     with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
-        trace_export.report(planted[0], tmp_path, html=True, jobs=1)
+        api.report(planted[0], tmp_path, html=True, jobs=1)
 
 
 def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_the_error_of_an_empty_folder_names_all_files_looked_for() -> None:
     assert all(row.files in everything for row in FORMATS)
     files = " and ".join(row.files for row in FORMATS if row.command == "kineto")
     assert str(nothing_found(Found(()), Path("logs"), family="kineto")) == (
-        f"logs: no kineto profile in this folder; looked for {files}; trace-export howto kineto says how to collect one"
+        f"logs: no kineto profile in this folder; looked for {files}; trace-export docs kineto says how to collect one"
     )
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.inputs import INPUTS
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
-from trace_export.workflow.options import align_options, load_options
+from trace_export.workflow.options import AlignOptions, load_options
 from trace_export.workflow.reading import LoadOptions, locate, option_files
 from trace_export.workflow.requests import load
 
@@ -84,13 +84,10 @@ def test_a_folder_is_an_input_with_all_its_files(tmp_path: Path) -> None:
 def test_files_that_options_name_are_inputs(tmp_path: Path) -> None:
     plan = tmp_path / "plan.toml"
     plan.write_text('[machines]\nnode1 = "/scratch"\n')
-    options = load_options(
-        markers=["F=>F", str(tmp_path / "rules.toml")],
-        scheduler="tcp://127.0.0.1:1",
-        at=["node0:/scratch", str(plan)],
-    )
+    given = {"markers": ("F=>F", str(tmp_path / "rules.toml")), "scheduler": "tcp://127.0.0.1:1"}
+    options = load_options(None, given | {"at": ("node0:/scratch", str(plan))})
     assert option_files(options) == [tmp_path / "rules.toml", plan]
     assert option_files(LoadOptions(tmp_path)) == []
     (tmp_path / "align.json").touch()
-    assert align_options(tmp_path / "align.json", None, None).inputs == (tmp_path / "align.json",)
-    assert align_options("auto", None, None).inputs == ()
+    assert AlignOptions(tmp_path / "align.json").inputs == (tmp_path / "align.json",)
+    assert AlignOptions().inputs == ()

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import typer
-
 from tests.conftest import ROOT
-from trace_export.cli.app import app
+from trace_export.cli.app import aliases
+from trace_export.cli.commands import ROWS, Commands, Row
+from trace_export.options import PANELS, Option, flags, options_of
 
 PAGE = ROOT / "trace_export" / "docs" / "commands.md"
 HEAD = """# Commands and options
 
-Made from the command line by `python -m tests.support.command_reference`. Options may be spelled with `_` or `-`.
-`trace-export DIR` is short for `trace-export export DIR`.
+Made from the options by `python -m tests.support.command_reference`. Options may be spelled with `_` or `-`.
+`trace-export DIR` is short for `trace-export export DIR`. `--help` shows the options in bold, `--help-all` all.
 
 Exit codes: 0 done; 1 nothing could be exported; 2 wrong usage; 3 done, but some sources failed, or `--strict` found a
 warning; 4 a run is worse than `compare --fail-above` allows; 130 interrupted (129 and 143: ended by SIGHUP and
@@ -26,27 +24,40 @@ SIGTERM).
 
 def page() -> str:
     """The whole page in Markdown."""
-    group: Any = typer.main.get_command(app)
-    parts = [HEAD]
-    same: dict[tuple[str, ...], str] = {}
-    for name, command in group.commands.items():
-        rows = tuple(_row(parameter) for parameter in command.params if parameter.name != "help")
-        text = " ".join((command.help or "").split())
-        known = same.setdefault(rows, name)
-        table = ["", "| option | default | meaning |", "|---|---|---|", *rows] if rows else []
-        parts.append(
-            "\n".join([f"## {name}", "", text, *(table if known == name else ["", f"Options as for `{known}`."]), ""])
-        )
-    return "\n".join(parts)
+    return "\n".join([HEAD, *(_section(name, row) for name, row in ROWS.items()), _before()])
 
 
-def _row(parameter: Any) -> str:
-    names = ", ".join(f"`{o}`" for o in dict.fromkeys([*parameter.opts, *parameter.secondary_opts]))
-    if parameter.param_type_name == "argument":
-        names = f"`{parameter.name.upper()}`"
-    default = "" if parameter.default in (None, False, ()) or callable(parameter.default) else f"`{parameter.default}`"
-    meaning = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
-    return f"| {names} | {default} | {meaning} |"
+def _section(name: str, row: Row) -> str:
+    text = " ".join((Commands()[name].help or "").split())
+    known = {key: option for key, option in options_of(row.kind).items() if option.panel and not option.instead}
+    rows = [_row(key, option) for panel in PANELS for key, option in known.items() if option.panel == panel]
+    return "\n".join([f"## {name}", "", text, "", "| option | default | meaning |", "|---|---|---|", *rows, ""])
+
+
+def _row(key: str, option: Option) -> str:
+    spellings = flags(key, option)
+    value = "" if option.is_flag or not spellings else f" {option.metavar}"
+    names = ", ".join(f"`{flag}{value}`" for flag in spellings) or f"`{option.metavar}`"
+    default = f"`{option.default}`" if isinstance(option.default, str | int) and not option.is_flag else ""
+    bold = "**" if option.usual else ""
+    return (
+        f"| {bold}{names.replace('|', chr(92) + '|')}{bold} | {default} | {option.help.replace('|', chr(92) + '|')} |"
+    )
+
+
+def _before() -> str:
+    """The spellings of version 0.1."""
+    commands = {name: " ".join(now) for name, now in aliases().items()}
+    options = {
+        flag: option.instead
+        for row in ROWS.values()
+        for key, option in options_of(row.kind).items()
+        for flag in flags(key, option)
+        if option.instead
+    }
+    rows = [f"| `{old}` | `{now}` |" for old, now in (commands | options).items()]
+    head = "They work until version 0.3, are in no help, and say what they are now."
+    return "\n".join(["## Spellings of version 0.1", "", head, "", "| was | is |", "|---|---|", *rows, ""])
 
 
 if __name__ == "__main__":

@@ -103,6 +103,18 @@ RUNS: dict[str, GoldenRun] = {
             "compare logs more --run 1 --run-a all --run-b latest",
         ],
     ),
+    "one_format": GoldenRun(
+        {"logs": "paddle/single", "logs/more": "nsys/two_hosts", "other": "paddle/single"},
+        [
+            "export logs --source paddle --format csv --out out",
+            "report logs --source paddle",
+            "overview logs --source nsys --pp 2 --out overview",
+            "inspect logs --source paddle",
+            "compare logs other --source paddle",
+            "export other --source nsys",
+            "export other --time 30ms-90ms --format svg,csv --out time",
+        ],
+    ),
     "several_files": GoldenRun(
         {"logs": "paddle/single"},
         ["export logs --max-slices 80 --gzip --out out"],
@@ -267,6 +279,7 @@ RUNS: dict[str, GoldenRun] = {
             "simulate --schedule 1f1b --stages 2 --micro-batches 4 --times F=9ms,B=20ms --comm 1ms --overlap 0.9",
             f"simulate --schedule zb-v --stages 2 --micro-batches 4 {FIGURE} --no-letters --format svg --out d --quiet",
             "simulate --schedule gpipe --stages 2 --micro-batches 3 --letters --no-legend --format svg --out e --debug",
+            "simulate --schedule 1f1b --stages 2 --micro-batches 4 --time 20ms-60ms --format svg,csv --out f",
         ],
     ),
     "cache_and_links": GoldenRun(
@@ -325,8 +338,8 @@ RUNS: dict[str, GoldenRun] = {
         files={"empty/readme.txt": "nothing here"},
     ),
 }
-ELSEWHERE = {"--scheduler", "--at", "--font"}
-"""Options that need a cluster or a font: tests/workers and tests/writers/pictures."""
+ELSEWHERE = {"--scheduler", "--at", "--font", "--help-all"}
+"""Options that need a cluster or a font, and help: tests/workers, tests/writers/pictures and tests/cli."""
 COMMANDS = ("export", "report", "overview", "compare", "inspect", "simulate")
 """Commands whose every option is in a golden run. The others serve, follow or start something."""
 

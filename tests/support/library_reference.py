@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, get_args, is_typeddict
 
 import polars as pl
 
@@ -24,11 +24,10 @@ from trace_export.steps import path
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
 FUNCTIONS = (
-    "load", "export", "report", "overview", "compare", "save_baseline", "simulate", "draw_schedules", "inspect",
-    "watch", "fit_clocks",
+    "load", "overview", "compare", "simulate", "draw_schedules", "inspect", "watch", "fit_clocks",
 )  # fmt: skip
 RESULTS = (
-    "Exported", "Reported", "Overviewed", "Overview", "Compared", "Look", "StepFigures",
+    "Overviewed", "Overview", "Compared", "Look", "StepFigures",
     "Simulation", "Summary", "ModelSummary", "Report", "Theory",
     "ClosedForm", "Explanation", "Trust", "Slowdown", "CriticalPath", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
@@ -61,6 +60,7 @@ def reference() -> str:
     parts += ["## `Run`", _text(trace_export.Run.__doc__)]
     parts += [_callable(f"Run.{name}", method) for name, method in _methods(trace_export.Run)]
     parts += ["## Words", "\n".join(_words())]
+    parts += ["## Keywords", "\n".join(_keywords())]
     parts += ["## Tables", *(_table(shown, model, schema) for shown, schema in TABLES.items())]
     parts += [_table(shown, *where) for shown, where in FRAMES.items()]
     parts += ["## Frames of a report and of a comparison", _frames()]
@@ -99,6 +99,18 @@ def _words() -> Iterator[str]:
     yield "- `Inputs`: a folder, a file, or a list of files"
     yield "- `NumberSet`: " + 'all, "0,2-4", 3, range(2, 5), [0, 2]; None for all'
     yield "- `Progress`: a function of what is being done, how much of it is done, and out of how much"
+
+
+def _keywords() -> Iterator[str]:
+    """The classes of keywords, for programs that pass them on."""
+    yield "The keywords of each function are a TypedDict, for programs that pass them on:"
+    yield ""
+    for name in trace_export.__all__:
+        if is_typeddict(kind := getattr(trace_export, name)):
+            yield f"- `{name}`: {_text(kind.__doc__)}"
+    before = "`export`, `report`, `save_baseline`, and the results `Exported`, `Reported`"
+    yield ""
+    yield f"Functions of version 0.1 ({before}) work until version 0.3: [what they are now](changes-0.2.md)."
 
 
 def _table(shown: str, module: ModuleType, schema: str) -> str:

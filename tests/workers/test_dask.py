@@ -23,7 +23,7 @@ from tests.support.command import command
 from tests.support.dask_cluster import BLAMES_ALL, DaskCluster, comes_back, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import perform, processes_named
-from trace_export import load
+from trace_export import __version__, load
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers import dask, dask_client
 from trace_export.workers.cluster import Cluster
@@ -262,7 +262,7 @@ def test_a_worker_with_other_code_is_refused(
     result = run_cli(samples / "paddle" / "single", "--scheduler", two_workers.address, "--out", tmp_path / "out")
     assert (result.returncode, result.stdout) == (1, "")
     assert "trace-export: the Dask worker tcp://127.0.0.1:" in result.stderr
-    assert f"instead of 0.1.0 (code {identity().code}); install the same trace-export" in result.stderr
+    assert f"instead of {__version__} (code {identity().code}); install the same trace-export" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 import atexit
 import gc
 import os
-import re
 import sys
 from signal import SIGINT
 
 from trace_export.cli import signals
 
-WITHOUT_TABLES = ("run", "howto")
+WITHOUT_TABLES = ("run", "docs", "howto")
 """Commands that load no table library, so they need neither its memory nor its threads."""
 
 
@@ -76,15 +75,12 @@ def _tune() -> None:
 
 def _sentence(error: BaseException) -> str:
     from trace_export.cli import wrong_words
-    from trace_export.cli.options import spelled
-    from trace_export.errors import TraceExportError, UsageError, printable
+    from trace_export.errors import TraceExportError, printable
 
     if wrong := wrong_words.sentence(error):
         return wrong
-    if isinstance(error, UsageError) and error.parameter:
-        error.parameter = spelled(error.parameter)
     if isinstance(error, TraceExportError):
-        return re.sub("`([a-z_]+)`", lambda name: spelled(name[1]), str(error))
+        return str(error)
     if isinstance(error, MemoryError):
         return "there is not enough memory; choose --ranks or --steps, or read one at a time with --jobs 1"
     return f"internal error, {type(error).__name__}: {printable(error)} (--debug shows where)"

@@ -1,4 +1,4 @@
-"""The commands of the program, and `trace-export DIR` as short for `trace-export export DIR`."""
+"""The program: its commands, `trace-export DIR` as short for `trace-export export DIR`, and spellings of before."""
 
 from __future__ import annotations
 
@@ -10,12 +10,25 @@ import typer
 from typer.core import TyperGroup
 
 from trace_export.cli import wrong_words
-from trace_export.cli.commands import Commands
-from trace_export.cli.values import convert_plainly
+from trace_export.cli.commands import ROWS, Commands, old
 from trace_export.errors import UsageError
+from trace_export.options import flags, options_of
+from trace_export.sources import formats
+
+PURPOSE = """Merges the profiles of all ranks of a pipeline-parallel run into one timeline,
+and says why its steps are slow."""
+MORE = """trace-export COMMAND --help shows a command's usual options, --help-all all.
+Examples: trace-export logs --out chart
+          trace-export report logs
+          trace-export open chart/pipeline_profile.pftrace"""
 
 
-class _DefaultGroup(TyperGroup):
+def aliases() -> dict[str, list[str]]:
+    """Commands of version 0.1, and what they are now."""
+    return {"howto": ["docs"]} | {name: ["export", "--source", name] for name in formats.commands()}
+
+
+class _Group(TyperGroup):
     """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
 
     def __init__(self, **attributes: Any) -> None:
@@ -25,71 +38,83 @@ class _DefaultGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        formatter.write("Usage: trace-export COMMAND …   (trace-export DIR draws the profiles in DIR)\n\n")
+        formatter.write(f"{PURPOSE}\n\n")
+        for name, row in ROWS.items():
+            formatter.write(f"  {name:10}{row.summary}\n")
+        names = [
+            parameter.opts[-1] if parameter.opts[0] == "-h" else parameter.opts[0] for parameter in self.get_params(ctx)
+        ]
+        formatter.write(f"\nOptions: {', '.join(names)}\n{MORE}\n")
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name for parameter in self.params for name in parameter.opts} | {"--help"}
-        if args and args[0] not in own and args[0] not in self.commands:
-            args = self._with_command(args)
-        convert_plainly(self.get_params(ctx))
+        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0] not in own:
+            args = _with_command(args)
         return super().parse_args(ctx, args)
 
-    def _with_command(self, args: list[str]) -> list[str]:
-        """Arguments that do not begin with a command: it comes after options, or is `export`. Raises UsageError."""
-        place = self._after_options(args)
-        after = args[place:]
-        if after and after[0] in self.commands:
-            return [after[0], *args[:place], *after[1:]]
-        if after[:1] == ["cluster"] and not Path(after[0]).exists():
-            raise UsageError('there is no command "cluster"', wrong_words.STEP_TASKS)
-        meant = get_close_matches(after[0], self.commands, n=1, cutoff=0.75) if after else []
-        if meant and not Path(after[0]).exists():
-            raise UsageError(f'there is no command "{after[0]}"', f"did you mean {meant[0]}?")
+
+def _with_command(args: list[str]) -> list[str]:
+    """The arguments behind their command, which may come after options, be an old spelling, or not be there: then it is
+    `export`. Raises UsageError for a word that looks like a command and is none."""
+    places = _words(args)
+    if not places:
         return ["export", *args]
-
-    def _after_options(self, args: list[str]) -> int:
-        """Where the first word is that is neither an option nor its value: `trace-export --jobs 1 report logs`."""
-        valued = {
-            _normal(name)
-            for option in self.commands["export"].params
-            if not getattr(option, "is_flag", False)
-            for name in option.opts
-        }
-        place = 0
-        while place < len(args) and args[place].startswith("-") and args[place] != "--":
-            name, value, _ = args[place].partition("=")
-            place += 2 if not value and _normal(name) in valued else 1
-        return min(place, len(args))
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command, whose flags show no type in its help: a flag takes no value."""
-        command = super().get_command(ctx, cmd_name)
-        convert_plainly(command.get_params(ctx) if command else ())
-        for parameter in command.get_params(ctx) if command else ():
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-        return command
+    first, rest = args[places[0]], [*args[: places[0]], *args[places[0] + 1 :]]
+    if first in ROWS:
+        return [first, *rest]
+    if now := aliases().get(first):
+        if len(places) == 1 and Path(first).is_dir() and not any(normal(word).startswith("--log-dir") for word in rest):
+            hint = f"the folder {first} here is given as ./{first}, because {first} is also a command"
+            raise UsageError("no folder is given", hint)
+        if "--quiet" not in args:
+            old(first, " ".join(now))
+        return [*now, *rest]
+    if not Path(first).exists():
+        if first == "cluster":
+            raise UsageError('there is no command "cluster"', wrong_words.STEP_TASKS)
+        if meant := get_close_matches(first, [*ROWS, *aliases()], n=1, cutoff=0.75):
+            raise UsageError(f'there is no command "{first}"', f"did you mean {meant[0]}?")
+    return ["export", *args]
 
 
-def _normal(option: str) -> str:
+def _valued() -> set[str]:
+    """The spellings of all options that take a value."""
+    return {
+        normal(flag)
+        for row in ROWS.values()
+        for name, option in options_of(row.kind).items()
+        if not option.is_flag
+        for flag in flags(name, option)
+    }
+
+
+def _words(args: list[str]) -> list[int]:
+    """Where the words are that are neither options nor their values: in `--jobs 1 report logs` at 2 and 3."""
+    valued, place = _valued(), 0
+    places: list[int] = []
+    while place < len(args):
+        name, value, _ = args[place].partition("=")
+        if name == "--":
+            return [*places, *range(place + 1, len(args))]
+        if not name.startswith("-"):
+            places.append(place)
+        place += 2 if not value and normal(name) in valued else 1
+    return places
+
+
+def normal(option: str) -> str:
     """An option in the one of its spellings."""
     return option.replace("_", "-")
 
 
-EXAMPLES = """`trace-export logs` is short for `trace-export export logs`.
-
-Examples: `trace-export inspect logs` · `trace-export logs --out chart` · `trace-export report logs` ·
-`trace-export open chart/pipeline_profile.pftrace` · `trace-export howto`
-"""
-
 app = typer.Typer(
-    cls=_DefaultGroup,
+    cls=_Group,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={
-        "help_option_names": ["--help", "-h"],
-        "token_normalize_func": _normal,
-    },
-    epilog=EXAMPLES,
+    context_settings={"help_option_names": ["--help", "-h"], "token_normalize_func": normal},
 )
 
 
@@ -107,5 +132,4 @@ def _common(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """One chart from the profiles of a pipeline-parallel training run: Paddle, Nsight Systems, rocprofv3, Ascend,
-    MindSpore, torch.profiler."""
+    pass

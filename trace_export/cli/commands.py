@@ -1,31 +1,57 @@
-"""The commands by their names. Each is loaded and made when it is first asked for: a run needs one, `--help` all."""
+"""The commands by their names, made from their options (`trace_export.options`).
+
+Each is loaded and made when it is first asked for: a run needs one, and `--help` none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from inspect import Parameter, Signature
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from trace_export.sources import formats
+from trace_export import options
+from trace_export.cli import memory
+from trace_export.errors import TraceExportError, UsageError
+from trace_export.options import PANELS, Option, checked, flags, options_of, spelled
 
-HOMES = {
-    "inspect": "inspect.inspect",
-    "report": "report.report",
-    "overview": "overview.overview",
-    "watch": "watch.watch",
-    "simulate": "simulate.simulate",
-    "compare": "compare.compare",
-    "open": "open.open_trace",
-    "howto": "howto.howto",
-    "docs": "docs.docs",
-    "mcp": "mcp.mcp",
-    "run": "run.run",
+NEXT = "0.3"
+"""The version that knows the old spellings no more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A command: its file and function, the class of its options, a line of what it does, and what is to be set before
+    a table library is loaded."""
+
+    home: str
+    kind: type
+    summary: str
+    prepare: Callable[[], None] = lambda: None
+
+
+ROWS = {
+    "export": Row("export.export", options.Export, "Draw the profiles in a folder (the default)."),
+    "inspect": Row("inspect.inspect", options.Inspect, "Check whether a folder can be drawn; writes nothing."),
+    "report": Row(
+        "report.report", options.Report, "Say why steps are slow, and what each cause costs.", memory.give_back
+    ),
+    "compare": Row("compare.compare", options.Compare, "Compare two runs, or two steps of one, and say what differs."),
+    "overview": Row("overview.overview", options.Overview, "Show any number of ranks on one page."),
+    "simulate": Row("simulate.simulate", options.Simulate, "Draw the theoretical chart of a schedule."),
+    "open": Row("open.open_trace", options.Open, "Show a finished trace in the Perfetto UI."),
+    "watch": Row("watch.watch", options.Watch, "Follow a job that still runs.", memory.keep),
+    "run": Row("run.run", options.RunCommand, "Run a training command with its blocks marked for the profiler."),
+    "docs": Row("docs.docs", options.Docs, "Print a guide, such as how to collect a profile, or another page."),
+    "mcp": Row("mcp.mcp", options.Mcp, "Answer an agent's questions about runs (Model Context Protocol)."),
 }
-"""Command → file and function. `export`, and the commands of the formats, are in `export`."""
-CLASSES = {"watch": "WatchCommand"}
-"""Command → the class of it in its file, where that is no usual one."""
+"""In the order of the help."""
 SETTINGS = {"run": {"allow_interspersed_args": False}}
 
 
@@ -33,32 +59,157 @@ class Commands(Mapping[str, Any]):
     """The name of each command, in the order of the help, and the command as Typer makes it."""
 
     def __init__(self) -> None:
-        self._names = ("export", *formats.commands(), *HOMES)
         self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            if name not in self._names:
-                raise KeyError(name)
-            self._made[name] = _command(name)
+            self._made[name] = _command(name, ROWS[name])
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(ROWS)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(ROWS)
 
 
-def _command(name: str) -> Any:
-    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    if name in HOMES:
-        file, function = HOMES[name].split(".")
-        module = import_module(f"{__package__}.{file}")
-        made = getattr(module, CLASSES[name]) if name in CLASSES else None
-        app.command(name, cls=made, context_settings=SETTINGS.get(name))(getattr(module, function))
-    else:
-        from trace_export.cli import export
+class Command(TyperCommand):
+    """A command whose help shows what is usual, and all with `--help-all`."""
 
-        app.command(name, help=export.purpose(name))(export.command)
-    return typer.main.get_command(app)
+    kind: type
+    everything = False
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        panels = defaultdict(list)
+        known = options_of(self.kind)
+        for parameter in self.get_params(ctx):
+            option = known.get(parameter.name or "")
+            if option is None or option.instead:
+                continue
+            if option.usual or not flags(parameter.name, option) or self.everything:
+                panels[option.panel].append(_described(parameter.name, option))
+        for panel in (panel for panel in PANELS if panel in panels):
+            with formatter.section(panel):
+                formatter.write_dl(panels[panel])
+        with formatter.section("Help"):
+            formatter.write_dl([("--help, -h", "Show the usual options."), ("--help-all", "Show all options.")])
+
+
+def _described(name: str, option: Option) -> tuple[str, str]:
+    """An option in the help: its spellings, its meaning."""
+    value = "" if option.is_flag else f" {option.metavar}"
+    default = f" [default: {option.default}]" if isinstance(option.default, str | int) and not option.is_flag else ""
+    return ", ".join(flags(name, option)) + value, option.help + default
+
+
+def _command(name: str, row: Row) -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    file, function = row.home.split(".")
+    call = getattr(import_module(f"{__package__}.{file}"), function)
+    app.command(name, cls=Command, context_settings=SETTINGS.get(name))(_as_typer_takes_it(call, row))
+    made: Any = typer.main.get_command(app)
+    made.kind = row.kind
+    for parameter in made.params:
+        if parameter.name in options_of(row.kind):
+            parameter.process_value = _as_it_is  # the value is checked by its option, not by Typer
+    return made
+
+
+def _as_it_is(context: Any, value: Any) -> Any:
+    return value
+
+
+def _as_typer_takes_it(call: Callable[..., None], row: Row) -> Callable[..., None]:
+    """The function of a command with a parameter for each option; it is called with their checked values."""
+    shown = {name: option for name, option in options_of(row.kind).items() if option.panel != options.LIBRARY}
+
+    def run(help_all: bool, **typed: Any) -> None:
+        row.prepare()
+        try:
+            values = checked(_given(typed, row.kind), row.kind)
+            call(**{name: value for name, value in values.items() if name in shown})
+        except TraceExportError as error:
+            raise _in_words_of(row.kind, error) from error.__cause__
+
+    parameters = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_typed(name, option))
+        for name, option in shown.items()
+    ]
+    more = Annotated[bool, typer.Option("--help-all", help="Show all options.", callback=_help_all, is_eager=True)]
+    parameters.append(Parameter("help_all", Parameter.KEYWORD_ONLY, default=False, annotation=more))
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__doc__ = call.__doc__
+    run.__annotations__ = {}
+    return run
+
+
+def _typed(name: str, option: Option) -> Any:
+    """The parameter of an option as Typer wants it described."""
+    kind: Any = bool | None if option.is_flag else list[str] | None if option.many else str | None
+    more: dict[str, Any] = {
+        "help": option.help,
+        "rich_help_panel": option.panel,
+        "autocompletion": _offered(option),
+        "show_default": False,
+    }
+    if spellings := flags(name, option):
+        return Annotated[kind, typer.Option(*spellings, metavar=option.metavar, hidden=bool(option.instead), **more)]
+    return Annotated[kind, typer.Argument(metavar=option.metavar, **more)]
+
+
+def _offered(option: Option) -> Callable[[str], list[str]] | None:
+    """The words that may follow what was typed: `svg,p` → svg,perfetto, svg,png, … in a list."""
+    if not option.words:
+        return None
+
+    def offer(incomplete: str) -> list[str]:
+        words = option.words() if callable(option.words) else option.words
+        typed, comma, _ = incomplete.rpartition(",") if option.metavar == "LIST" else ("", "", "")
+        return [f"{typed}{comma}{word}" for word in words if word not in typed.split(",")]
+
+    return offer
+
+
+def _given(typed: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """The values of the options that were typed. Raises UsageError where one is missing or cannot be understood."""
+    given = {}
+    for name, option in options_of(kind).items():
+        value = typed.get(name)
+        if value is None or value == []:
+            if option.required:
+                raise UsageError("is missing", f"see trace-export {_name(kind)} --help", parameter=option.name or name)
+            continue
+        if option.instead and not typed.get("quiet"):
+            known = [flag for other, row in options_of(kind).items() for flag in flags(other, row)]
+            old(flags(name, option)[0], option.instead if option.instead.split()[0] in known else "")
+        given[name] = value if option.text is None else option.text(value, option.name or name)
+    return given
+
+
+def _name(kind: type) -> str:
+    return next(name for name, row in ROWS.items() if row.kind is kind)
+
+
+def _help_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.command.everything = True  # type: ignore[attr-defined]
+        print(context.get_help())
+        raise typer.Exit
+
+
+def old(spelling: str, instead: str) -> None:
+    """Says what a spelling of 0.1 is now; "" where it is nothing."""
+    goes = f"is {instead} now; the old spelling goes" if instead else "goes"
+    typer.echo(f"note: {spelling} {goes} with version {NEXT}", err=True)
+
+
+def _in_words_of(kind: type, error: TraceExportError) -> TraceExportError:
+    """An error of the library, with the spellings of a command for the names of its parameters."""
+
+    def word(name: re.Match[str]) -> str:
+        return spelled(name[1], kind)
+
+    error.what, error.remedy = (re.sub("`([a-z_.]+)`", word, text) for text in (error.what, error.remedy))
+    if isinstance(error, UsageError) and error.parameter:
+        error.parameter = spelled(error.parameter, kind)
+    return error

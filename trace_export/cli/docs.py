@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import sys
 from importlib.resources import files
-from typing import Annotated
+from typing import TYPE_CHECKING, Unpack
 
-import typer
-
-from trace_export.cli.choosing import pages
 from trace_export.errors import UsageError
+from trace_export.options import Docs
+from trace_export.sources.formats import guides
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+INSTRUMENT = "instrument"
+"""A guide for training scripts, whatever the profiler."""
 
 
-def docs(
-    page: Annotated[
-        str | None,
-        typer.Argument(
-            help="Which page; without it the pages are listed.",
-            show_default=False,
-            metavar="[PAGE]",
-            autocompletion=pages,
-        ),
-    ] = None,
-) -> None:
-    """Show a page of the documentation: definitions, formats, limits, the library."""
-    if page is None:
-        for name in pages():
-            print(f"trace-export docs {name:20} {text(name).partition(chr(10))[0].removeprefix('# ')}")
+def docs(**given: Unpack[Docs]) -> None:
+    """Print a guide (how to collect a profile that can be drawn, how to mark the passes of a script) or a page of the
+    documentation: definitions, formats, limits, the library."""
+    found = pages()
+    if given["page"] is None:
+        for name, page in found.items():
+            print(f"trace-export docs {name:20} {page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
         return
-    name = page.removesuffix(".md").rpartition("/")[2]
-    if name not in pages():
-        raise UsageError(f'there is no page "{page}"', f"choose one of {', '.join(pages())}")
-    show(text(name))
+    name = given["page"].removesuffix(".md").rpartition("/")[2]
+    if name not in found:
+        raise UsageError(f'there is no page "{given["page"]}"', f"choose one of {', '.join(found)}")
+    show(found[name].read_text("utf-8"))
 
 
-def text(page: str) -> str:
-    """The page as Markdown."""
-    return files("trace_export").joinpath("docs", f"{page}.md").read_text("utf-8")
+def pages() -> dict[str, Traversable]:
+    """The guides, one for each profiler and one for scripts, and the pages, by their names."""
+    folder = files("trace_export").joinpath("docs")
+    known = {name: folder.joinpath("collect", f"{name}.md") for name in (*guides(), INSTRUMENT)}
+    return known | {
+        entry.name.removesuffix(".md"): entry
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".md")
+    }
 
 
 def show(markdown: str) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import typer
 
-from trace_export.cli import options as opt
 from trace_export.cli import terminal
+from trace_export.cli.inputs import one_folder
+from trace_export.options import Inspect, Inspecting, part
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,41 +28,24 @@ WORDS = {
 """How what is the same on all ranks is said."""
 
 
-@opt.with_groups
-def inspect(
-    place: opt.Place,
-    passes: opt.Passes,
-    sizes: opt.Sizes,
-    *,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="Read large sources whole, not only their beginning.", rich_help_panel=opt.INPUT),
-    ] = False,
-    ranks: opt.Ranks = "all",
-    run: opt.RunNumber = "latest",
-    jobs: opt.Jobs = None,
-    verbose: opt.Verbose = False,
-    json: opt.Json = False,
-    debug: opt.Debug = False,
-) -> None:
+def inspect(**given: Unpack[Inspect]) -> None:
     """Check whether the profiles in a folder can be drawn, and what each of them holds. Writes nothing.
 
     Exit code 1: no source can be drawn; 3: some cannot.
     """
     from trace_export import api, one_processor
 
-    if jobs is None:
+    if given["jobs"] is None:
         one_processor.allow()
-    printing = opt.Printing(json=json, debug=debug)
-    given: dict[str, Any] = {**place.arguments(), **passes.arguments(), **sizes.arguments()}
-    with terminal.progress(printing) as progress:
-        result = api.inspect(ranks=ranks, run=run, jobs=jobs, full=full, progress=progress, **given)
-    if json:
+    with terminal.progress(given) as progress:
+        options: Inspecting = {**part(given, Inspecting), "progress": progress}
+        result = api.inspect(one_folder(given), **options)
+    if given["json"]:
         terminal.json(result.json())
     else:
         _show(result)
-        terminal.notes(result.notes, verbose)
-    terminal.errors(result.failures, debug)
+        terminal.notes(result.notes, given["verbose"])
+    terminal.errors(result.failures, given["debug"])
     raise typer.Exit(1 if not result.facts.get("ranks") else 3 if result.failures else 0)
 
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Unpack
 
-import typer
+from trace_export.options import Mcp
 
 
-def mcp(
-    places: Annotated[
-        list[Path],
-        typer.Argument(help="Folders or files of profiles, each a run; nothing else is read.", metavar="DIR..."),
-    ],
-) -> None:
+def mcp(**given: Unpack[Mcp]) -> None:
     """Serve runs to an agent on standard input and output (Model Context Protocol); nothing is written."""
     from trace_export.agents.server import server
     from trace_export.errors import TraceExportError
@@ -22,4 +17,4 @@ def mcp(
     if sys.stdin is None:
         what = "standard input is closed, and the agent asks there"
         raise TraceExportError(what, "let the agent start the command with pipes")
-    server(places).run()
+    server([Path(place) for place in given["places"]]).run()

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import NoReturn, Unpack
 
 import typer
 
-from trace_export.cli import options
 from trace_export.errors import TraceExportError, UsageError
+from trace_export.options import Open
 from trace_export.units import nanoseconds
 
 
-def open_trace(
-    file: Annotated[
-        Path,
-        typer.Argument(help="A .pftrace or .json trace, gzipped or not, or the folder of one.", show_default=False),
-    ],
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.")
-    ] = False,
-    with_server: Annotated[
-        bool,
-        typer.Option(
-            "--server", help="Load the trace into an installed trace_processor, as for one that no browser can hold."
-        ),
-    ] = False,
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Print the link and open nothing.")] = False,
-    timeout: Annotated[str, typer.Option(help="End after this long without a request.", metavar="TIME")] = "300s",
-    debug: options.Debug = False,
-) -> None:
+def open_trace(**given: Unpack[Open]) -> None:
     """Show a trace in the Perfetto UI, with its first step in view and its critical path, if it has one, at the top.
 
     The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
@@ -38,12 +21,13 @@ def open_trace(
     from trace_export.viewer import serve
     from trace_export.viewer.first_step import first_step, trace_in, track_to_pin
 
+    offline, no_browser, timeout = given["offline"], given["no_browser"], given["timeout"]
     idle_s = nanoseconds(timeout, "timeout") / 1e9
     if idle_s <= 0:
         raise UsageError(f'"{timeout}" is not above 0', "give a positive time, such as 90s", parameter="timeout")
-    file = trace_in(file)
+    file = trace_in(Path(given["file"]))
     view = first_step(file)
-    if with_server:
+    if given["server"]:
         if offline:
             raise UsageError("--server is for ui.perfetto.dev", "leave out --offline", parameter="server")
         _with_trace_processor(file, no_browser)

@@ -2,58 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal, Unpack
 
 import typer
 
-from trace_export.cli import memory, terminal
-from trace_export.cli import options as opt
+from trace_export.cli import terminal
+from trace_export.cli.inputs import one_folder
 from trace_export.errors import UsageError
+from trace_export.options import Report, Reporting, part
 
 OF_NAME: dict[str, Literal["html", "svg", "png"]] = {".html": "html", ".svg": "svg", ".png": "png"}
 """The format that the name of a file asks for."""
 
 
-@opt.with_groups
-def report(
-    source: opt.Source,
-    passes: opt.Passes,
-    sizes: opt.Sizes,
-    selection: opt.Selection,
-    *,
-    format: Annotated[
-        Literal["text", "html", "markdown", "svg", "png"],
-        typer.Option(
-            "--format",
-            help="text, markdown: on standard output; html: one page with the chart; svg, png: the slowdown of each"
-            " rank as a heat map.",
-            rich_help_panel=opt.OUTPUT,
-        ),
-    ] = "text",
-    path: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            help="The page or heat map, whose name says the format, or its folder; default: pipeline_report.html or"
-            " pipeline_slowdown.svg in the log_dir.",
-            show_default=False,
-            rich_help_panel=opt.OUTPUT,
-        ),
-    ] = None,
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Print all sentences and tables, with what the columns mean; without it what fits on one screen.",
-            rich_help_panel=opt.TERMINAL,
-        ),
-    ] = False,
-    force: opt.Force = False,
-    clocks: opt.Clocks,
-    workers: opt.Workers,
-    printing: opt.Printing,
-) -> None:
+def report(**given: Unpack[Report]) -> None:
     """Say why the steps of a run are slow, what to do about it, and what that would gain.
 
     One screen: the answer, then steps, stages and causes. --full adds idle time, critical path, transfers, schedule and
@@ -61,13 +23,12 @@ def report(
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
-    memory.give_back()
     from trace_export import api, one_processor
 
-    if workers.jobs is None:
+    if given["jobs"] is None:
         one_processor.allow()
-    if format == "text" and path is not None and path.suffix in OF_NAME:
-        format = OF_NAME[path.suffix]
+    path = given["path"]
+    format = given["format"] or (OF_NAME.get(path.suffix, "text") if path else "text")
     html = format == "html"
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:
@@ -76,32 +37,21 @@ def report(
             "add --format html, svg or png, or let it end so",
             parameter="path",
         )
-    with terminal.progress(printing) as progress:
-        done = api.report(
-            **source.arguments(),
-            **passes.arguments(),
-            **sizes.arguments(),
-            **selection.arguments(),
-            **clocks.arguments(),
-            **workers.arguments(),
-            html=html,
-            heat_map=heat_map,
-            path=path,
-            force=force,
-            progress=progress,
-        )
-    if printing.json:
+    with terminal.progress(given) as progress:
+        options: Reporting = {**part(given, Reporting), "progress": progress}
+        done = api.report(one_folder(given), path, html=html, heat_map=heat_map, **options)
+    if given["json"] or format == "json":
         terminal.json(done.report.json())
     elif format == "markdown":
-        terminal.text(done.report.markdown(done.run.name, full=full))
-    elif not printing.quiet:
+        terminal.text(done.report.markdown(done.run.name, full=given["full"]))
+    elif not given["quiet"]:
         found = done.report
         terminal.lead(f"{done.run.name}: {found.heading}")
-        terminal.answer(found.verdict if full else found.answer)
+        terminal.answer(found.verdict if given["full"] else found.answer)
         if format == "text":
-            terminal.tables(found.tables() if full else found.brief())
-            if not full:
+            terminal.tables(found.tables() if given["full"] else found.brief())
+            if not given["full"]:
                 terminal.hint("All tables: --full. With a chart of the step, for a browser: --format html.")
-        terminal.notes(done.run.notes, printing.verbose)
+        terminal.notes(done.run.notes, given["verbose"])
         terminal.files(done.files)
-    raise typer.Exit(terminal.conclude([done.run], printing))
+    raise typer.Exit(terminal.conclude([done.run], given))

@@ -5,37 +5,25 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import Annotated
-
-import typer
+from typing import Unpack
 
 from trace_export import instrument
 from trace_export.errors import UsageError
-from trace_export.instrument.backends import KINDS_OF_MARKS, RECORD_VARIABLE, VARIABLE
+from trace_export.instrument.backends import RECORD_VARIABLE, VARIABLE
+from trace_export.options import RunCommand
 
 STARTUP = Path(instrument.__file__).parent / "startup"
 
 
-def run(
-    command: Annotated[
-        list[str], typer.Argument(help="The training command: `torchrun … train.py`.", show_default=False)
-    ],
-    marks: Annotated[
-        str, typer.Option(help=f"Where the marks go: {', '.join(KINDS_OF_MARKS)}; auto is what fits the framework.")
-    ] = "auto",
-    record: Annotated[
-        Path | None, typer.Option(help="Also record the blocks to this folder, without a profiler.", show_default=False)
-    ] = None,
-) -> None:
+def run(**given: Unpack[RunCommand]) -> None:
     """Run a training command with its pipeline's blocks marked, without a change to the script.
 
     Every Python process that the command starts marks the forward, backward, weight-gradient and optimizer blocks of
     Megatron-Core, torch.distributed.pipelining, DeepSpeed and MindSpeed. A profiler must record them: put it before or
-    after, `nsys profile … trace-export run -- torchrun …`. `trace-export howto` has the commands for each profiler.
-    With --record no profiler is needed; `trace-export howto recorder` says more.
+    after, `nsys profile … trace-export run -- torchrun …`. `trace-export docs` lists the guides for each profiler.
+    With --record no profiler is needed; `trace-export docs recorder` says more.
     """
-    if marks not in ("auto", *KINDS_OF_MARKS):
-        raise UsageError(f'--marks "{marks}": there is no such kind', f"choose auto, {', '.join(KINDS_OF_MARKS)}")
+    command, marks, record = given["command"], given["marks"], given["record"]
     path = [str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
     if marks != "auto":

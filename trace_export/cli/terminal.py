@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 
     from trace_export.analysis.report_tables import ReportTable
     from trace_export.analysis.verdict import Sentence
-    from trace_export.cli.options import Printing
     from trace_export.model import Note
-    from trace_export.workflow.progress import Progress as Reporter
+    from trace_export.progress import Progress as Reporter
     from trace_export.workflow.run import Run
 
 NAMED = ("clock-not-aligned", "clock-without-wall-time", "ranks-missing", "stages-missing")
@@ -78,9 +77,9 @@ def console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def progress(printing: Printing) -> Iterator[Reporter]:
+def progress(printing: Mapping[str, object]) -> Iterator[Reporter]:
     """A bar on stderr while work goes on, only where somebody sees it."""
-    if printing.quiet or printing.json or not sys.stderr.isatty():
+    if printing.get("quiet") or printing.get("json") or not sys.stderr.isatty():
         yield lambda what, done, total: None
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -303,12 +302,12 @@ def _reason(error: SourceError) -> tuple[str, ...]:
     return tuple(re.sub(r"[0-9.]+", "0", text) for text in named)
 
 
-def conclude(runs: Sequence[Run], printing: Printing) -> int:
+def conclude(runs: Sequence[Run], printing: Mapping[str, object]) -> int:
     """Prints the errors of sources that could not be read; the exit code of a command that did its work."""
     failures = [failure for run in runs for failure in run.failures]
-    errors(failures, printing.debug)
+    errors(failures, debug=bool(printing.get("debug")))
     warned = any(note.level == "warning" for run in runs for note in run.notes)
-    return 3 if failures or (printing.strict and warned) else 0
+    return 3 if failures or (printing.get("strict") and warned) else 0
 
 
 def files(paths: Sequence[Path]) -> None:

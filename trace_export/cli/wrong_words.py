@@ -12,8 +12,10 @@ HINTS = {
     "-o": "did you mean --out?", "--output": "did you mean --out?", "--output-path": "did you mean --out?",
 }  # fmt: skip
 """What those mean who use the words of other programs for the same."""
+NOT_LIVE = {"--steps": "give their number with --last", "--time": "give their number with --last",
+            "--json": "use --jsonl FILE, a line for each step"}  # fmt: skip
+"""What a watch has in place of options of other commands."""
 ALIKE = 0.7
-_TYPER = {"Value error, ": "", "Input should be ": "it should be "}
 
 
 def sentence(error: Any) -> str | None:
@@ -21,11 +23,6 @@ def sentence(error: Any) -> str | None:
     if not hasattr(error, "format_message"):
         return None
     what, remedy = _of_option(error) if hasattr(error, "option_name") else ("", "")
-    option = next(iter(getattr(getattr(error, "param", None), "opts", ())), "")
-    if not what and option and error.message:
-        what = f"{option}: {_plain(error.message)}"
-    elif not what and option:
-        what = f"{option} is missing"
     what = what or _plain(error.format_message())
     command = getattr(getattr(error, "ctx", None), "command_path", "trace-export")
     return f"{what}; {remedy or f'see {command} --help'}"
@@ -38,13 +35,12 @@ def _of_option(error: Any) -> tuple[str, str]:
         return "", ""
     name = error.option_name
     meant = get_close_matches(name, possible or (), n=1, cutoff=ALIKE)
-    return f"there is no option {name}", HINTS.get(name) or (f"did you mean {meant[0]}?" if meant else "")
+    command = getattr(getattr(error, "ctx", None), "info_name", "")
+    hints = HINTS | (NOT_LIVE if command == "watch" else {})
+    return f"there is no option {name}", hints.get(name) or (f"did you mean {meant[0]}?" if meant else "")
 
 
 def _plain(message: str) -> str:
-    """A message of the parser without its own manners."""
-    for begin, ours in _TYPER.items():
-        if message.startswith(begin):
-            message = ours + message.removeprefix(begin)
+    """A message of the parser as a part of our sentence."""
     text = message.strip().rstrip(".")
     return text[:1].lower() + text[1:]

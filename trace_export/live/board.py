@@ -46,7 +46,7 @@ class _Panel:
 
     @cached_property
     def plot(self) -> Plot:
-        found = explain(self.step.bubbles.graph) if self.drawing.critical_path else None
+        found = explain(self.step.bubbles.graph) if self.drawing.drawing["critical_path"] else None
         steps, style = Numbers.of([self.step.number]), FigureStyle(title="")
         return plot(self.step.bubbles, replace(self.drawing, steps=steps, explanation=found, figure=style))
 

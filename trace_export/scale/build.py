@@ -17,6 +17,7 @@ from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import TEXT, Note
 from trace_export.pipeline.rank_order import MOST
+from trace_export.progress import Progress, counted, silent
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
@@ -26,7 +27,6 @@ from trace_export.scale.replicas import Placed, all_ranks, of_replicas, reduce_e
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
 from trace_export.sources import cost
-from trace_export.workflow.progress import Progress, counted, silent
 from trace_export.workflow.requests import Request, load
 from trace_export.workflow.run import Run, aligned
 
@@ -131,7 +131,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     parts, read = split(placed.located.sources, table), options.read
     if len(table) < len(placed.places.table):
         read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
-    task = Task(read, wanted.clocks.method, wanted.part, options.run)
+    task = Task(read, wanted.clocks.align, wanted.part, options.run)
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
     summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)

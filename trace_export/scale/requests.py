@@ -9,6 +9,8 @@ from pathlib import Path
 
 from trace_export.choices import OverviewFormat
 from trace_export.errors import UsageError, path_text
+from trace_export.options import drawing
+from trace_export.progress import Progress, silent
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
@@ -17,7 +19,6 @@ from trace_export.scale.replicas import Placed, look, of_replicas, remember
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
 from trace_export.workflow import requests
-from trace_export.workflow.progress import Progress, silent
 from trace_export.workflow.reading import Located, locate
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.requests import Request
@@ -123,6 +124,8 @@ def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, forc
             break
         path = _trace(folder, replica)
         alone = of_replicas(wanted, Numbers.of([replica]), placed)
-        requests.export(alone, WriteOptions(formats=("perfetto",), out=path, tracks="rank"), force=force)
+        requests.export(
+            alone, WriteOptions(formats=("perfetto",), out=path, drawing=drawing(tracks="rank")), force=force
+        )
         written[replica] = path
     return written

@@ -33,7 +33,7 @@ class Costs:
     backward: float
     weight: float = 0
     transfer: float = 0
-    overlap: float = 1
+    overlap: float = 1.0
 
 
 def default_costs(schedule: Schedule) -> Costs:

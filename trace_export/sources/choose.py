@@ -20,7 +20,7 @@ NAMED_REASONS = 3
 """Of files that are no source, an error names one for so many reasons."""
 NAMED_HOSTS = 4
 SEE = "see what is there with trace-export inspect"
-MARK = "mark the passes (trace-export howto says how), or say which ranges are passes with --marker 'REGEX=>F'"
+MARK = "mark the passes (trace-export docs lists the guides), or say which ranges are passes with --marker 'REGEX=>F'"
 
 
 def choose(
@@ -105,7 +105,7 @@ def nothing_found(
     looked_for = "" if known else f"looked for {', '.join(row.files for row in of_command(family))}"
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
     links = f"folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
-    guide = f"trace-export howto{f' {family}' if family else ''} says how to collect one"
+    guide = f"trace-export docs{f' {family}' if family else ''} says how to collect one"
     there = sorted({of_kind(source.kind).command for source in found.sources})
     names = ", ".join(there)
     instead = f"there are profiles of {names}, drawn without the word {family}" if family and there else ""

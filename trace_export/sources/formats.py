@@ -75,7 +75,7 @@ class Format:
     for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats may share one.
     `reader` names the module with `read(sources, options)`, see Reader, and, where the format has device tasks,
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
-    file. `guide` is the page of docs/collect that `howto` prints. `packed` is a pattern of the names of its files
+    file. `guide` is the page of docs/collect that `docs` prints. `packed` is a pattern of the names of its files
     that nobody reads while they are packed. `side_files` are patterns of the files that its
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names

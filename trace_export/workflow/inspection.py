@@ -26,6 +26,7 @@ from trace_export.pipeline import completeness
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret, interpret_blocks
 from trace_export.pipeline.steps import forward_only
+from trace_export.progress import Progress
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources import choose, cost, formats, span_table
@@ -34,7 +35,6 @@ from trace_export.sources.input_files import files_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
-from trace_export.workflow.progress import Progress
 from trace_export.workflow.reading import LoadOptions, merged, read_each
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         return _of_table(options, progress)
     found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
-    chosen, *_ = choose.choose(found, options.log_dir, ranks=ranks)
+    family = options.family
+    chosen, *_ = choose.choose(found, options.log_dir, family=family, ranks=ranks)
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
     sources = pl.DataFrame(rows, SOURCES, orient="row")
     if not chosen:
-        nothing = choose.nothing_found(found, options.log_dir, options.files, ranks=ranks)
+        nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
     one_processor.stay_with(files_of(chosen))

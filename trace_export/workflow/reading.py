@@ -15,6 +15,7 @@ from trace_export.choices import Detail, RunChoice
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, KernelFile, Note, Profile
+from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find, together
@@ -27,7 +28,6 @@ from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
 from trace_export.workers import local
 from trace_export.workers.sizing import Workers, choose_workers
-from trace_export.workflow.progress import Progress, counted, silent
 
 if TYPE_CHECKING:
     from trace_export.workers.cluster import Cluster

@@ -25,16 +25,17 @@ from trace_export.chart.colours import idle_seed
 from trace_export.chart.critical_path import PathOverlay
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.chart.size import pieces, slices_drawn
-from trace_export.choices import ColorBy, Detail, Format, Table, Tracks
+from trace_export.choices import Detail, Format, Table
 from trace_export.clocks import alignment_file
 from trace_export.clocks.apply import task_batches
 from trace_export.model import INT, SPANS, STEP_KEY, Note, Profile, conform
+from trace_export.options import Drawing, drawing
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.pipeline.replicas import data_parallel
+from trace_export.progress import Progress, silent
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import UNTIMED
-from trace_export.workflow.progress import Progress, silent
 from trace_export.writers import formats
 from trace_export.writers.atomic import blamed
 from trace_export.writers.formats import BY_NAME
@@ -63,7 +64,8 @@ BROWSER_SLICES = 3_000_000
 @dataclass(frozen=True)
 class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that
-    the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. More than
+    the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `before_ns`: how
+    long before the first block drawn the range of `figure` begins to count. More than
     `max_slices` in a trace make it several files. `tables`: which of them a table format writes. `path` and
     `frames` are what `critical_path` and `tables` ask for, once the run has been read. `beside` is another run to
     draw under this one, `names` are those of both, and `comparison` is how they differ, which an HTML page shows.
@@ -72,14 +74,11 @@ class WriteOptions:
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
     gzip: bool = False
-    tracks: Tracks = "stage"
-    color_by: ColorBy = "kind"
-    bubbles: bool = False
-    model: bool = False
-    critical_path: bool = False
+    drawing: Drawing = field(default_factory=drawing)
     tables: tuple[Table, ...] = ("blocks",)
     max_slices: int | None = None
     steps: Numbers | None = None
+    before_ns: int = 0
     beside: Profile | None = None
     explanation: Explanation | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
@@ -126,9 +125,9 @@ def draw(
     return lay_out(
         profile,
         ChartOptions(
-            tracks=options.tracks,
+            tracks=options.drawing["tracks"],
             detail=detail,
-            color_by=options.color_by,
+            color_by=options.drawing["color_by"],
             schedule=readable(profile.declared.schedule),
             runs=options.names if options.beside is not None else None,
             clocks=clock_texts(profile),
@@ -143,11 +142,11 @@ def draw(
 
 
 def _overlays(profile: Profile, measured: Bubbles, options: WriteOptions) -> Iterator[Overlay]:
-    if options.bubbles:
+    if options.drawing["bubbles"]:
         first_of_stage = pl.col("rank") == pl.col("rank").min().over("stage")
-        idle = measured.slices.filter(first_of_stage).with_columns(idle_seed(options.color_by))
+        idle = measured.slices.filter(first_of_stage).with_columns(idle_seed(options.drawing["color_by"]))
         yield Overlay("stage {} · idle", idle)
-    if options.model and (plan := profile.interpreted.recognition.named) is not None:
+    if options.drawing["model"] and (plan := profile.interpreted.recognition.named) is not None:
         from trace_export.analysis.theory import modelled_blocks
 
         model = conform(modelled_blocks(profile), SPANS | {"stage": INT}).drop("id")
@@ -192,7 +191,7 @@ def write(
     """
     paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
-    parts = pieces(profile, options.tracks, detail, options.max_slices) if files["trace"] else []
+    parts = pieces(profile, options.drawing["tracks"], detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
     paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
     paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
@@ -228,7 +227,8 @@ def write(
             writer = BY_NAME[name].load()
             if options.comparison is not None:
                 writer = partial(writer, contents=_contents(options.comparison))
-            put(path, partial(writer, chart, format=name, steps=options.steps, bubbles=bubbles, style=options.figure))
+            shown = {"steps": options.steps, "style": options.figure, "before_ns": options.before_ns}
+            put(path, partial(writer, chart, format=name, bubbles=bubbles, **shown))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
 
@@ -282,7 +282,7 @@ def write_report(
 
     cause = next(result.causes.filter("sentence").iter_rows(named=True), None)
     shown = measured if cause is None else measured.of(_around(measured.profile, cause))
-    chart = draw(shown.profile, shown, WriteOptions(bubbles=True), "spans")
+    chart = draw(shown.profile, shown, WriteOptions(drawing=drawing(bubbles=True)), "spans")
     focus = Focus(result.steps.select(STEP_KEY).row(result.explained))
     if cause is not None and cause["ranks"]:
         drawn = frozenset(cause["ranks"]) & set(shown.profile.spans["rank"])
@@ -341,14 +341,14 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
     parts = profile.steps.filter(~pl.col("whole")).join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True)
-    if options.model and len(parts):
+    if options.drawing["model"] and len(parts):
         numbers = Numbers.of(parts["step"].drop_nulls())
         text = f"--model draws whole steps; these are not whole, or cut by --time: step {numbers}"
         notes.append(Note("model-not-drawn", "note", text))
     if untimed := sum(file.untimed for file in profile.kernels):
         notes.append(Note("times-unusable", "warning", f"device tasks {UNTIMED}", count=untimed))
     ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
-    if options.tracks == "stage" and ranks.height > MANY_RANKS:
+    if options.drawing["tracks"] == "stage" and ranks.height > MANY_RANKS:
         read = "" if detail == "spans" else "; device tasks of the others were not read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
         notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
@@ -356,7 +356,7 @@ def announce(profile: Profile, options: WriteOptions, detail: Detail) -> list[No
     if back:
         text = "dependencies point backwards in time (clock error, or CPU times) and are drawn without an arrow"
         notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}"))
-    count = slices_drawn(profile, options.tracks, detail)
+    count = slices_drawn(profile, options.drawing["tracks"], detail)
     if min(count, options.max_slices or count) > BROWSER_SLICES:
         text = f"{count} slices are more than a browser can hold"
         notes.append(

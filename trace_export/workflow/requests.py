@@ -19,14 +19,14 @@ from trace_export.files import real_path
 from trace_export.model import Note, Profile
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
+from trace_export.progress import Progress, silent
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.workflow import render
-from trace_export.workflow.options import AlignOptions, GateOptions
-from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.options import AlignOptions
 from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
 from trace_export.workflow.render import WriteOptions
 from trace_export.workflow.run import Run, aligned, checked, compared, drawn
@@ -175,13 +175,14 @@ def report(
 def compare(
     wanted: tuple[Request, Request],
     output: WriteOptions | None,
-    gate: GateOptions = GateOptions(),
+    limit: float | None = None,
+    on: str = "step",
     *,
     force: bool = False,
     progress: Progress = silent,
-) -> tuple[Run, Run, Comparison, list[Path]]:
+) -> tuple[Run, Run, Comparison, tuple[Path, ...]]:
     """Two runs, their differences, and the files of one chart of both if there is an `output`. Raises as `export` does,
-    and UsageError for a run beside itself or one that `gate` cannot judge."""
+    and UsageError for a run beside itself or one that cannot be judged by the `limit`."""
     one, other = wanted
     places = [(real_path(wish.source.log_dir), wish.source.files) for wish in wanted]
     if places[0] == places[1] and one.part == other.part and one.source.run == other.source.run:
@@ -194,14 +195,14 @@ def compare(
     with outputs:
         outputs.check(paths)
         a, b = (_run(one, there, progress) for one, there in zip(wanted, located, strict=True))
-        comparison = compared(a, b, gate)
+        comparison = compared(a, b, limit, on)
         if output:
             a = drawn(a, replace(output, comparison=comparison), outputs, progress, beside=b)
-    return a, b, comparison, outputs.written
+    return a, b, comparison, tuple(outputs.written)
 
 
 def compare_with_baseline(
-    file: Path, wanted: Request, gate: GateOptions = GateOptions(), *, progress: Progress = silent
+    file: Path, wanted: Request, limit: float | None = None, on: str = "step", *, progress: Progress = silent
 ) -> tuple[Baseline, Run, Comparison]:
     """The baseline in a file, a run, and their differences. Raises as `compare` does, and SourceError where the file is
     no baseline."""
@@ -209,7 +210,7 @@ def compare_with_baseline(
 
     known = baseline.read(file)
     run = _run(wanted, locate(wanted.source), progress)
-    return known, run, compared(known, run, gate)
+    return known, run, compared(known, run, limit, on)
 
 
 def save_baseline(wanted: Request, file: Path, *, force: bool = False, progress: Progress = silent) -> Run:

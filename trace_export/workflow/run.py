@@ -8,30 +8,25 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import polars as pl
 
+from trace_export import arguments
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
-from trace_export.choices import Align, ColorBy, Format, Table, Tracks
+from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
+from trace_export.options import Aligning, Drawing, Judging, Part, Replacing, Writing, keywords
+from trace_export.options import checked as checked_options
 from trace_export.pipeline import completeness
+from trace_export.progress import Progress, silent
 from trace_export.scratch import scratch_folder
-from trace_export.selection import Selection, Window, absent, extent, select
-from trace_export.workflow import arguments, reading, render
-from trace_export.workflow.arguments import NumberSet
-from trace_export.workflow.options import (
-    AlignOptions,
-    GateOptions,
-    align_options,
-    gate_options,
-    selection,
-    write_options,
-)
-from trace_export.workflow.progress import Progress, silent
+from trace_export.selection import Selection, absent, extent, select
+from trace_export.workflow import reading, render
+from trace_export.workflow.options import AlignOptions, align_options, selection, write_options
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.render import WriteOptions
 from trace_export.writers.outputs import Outputs
@@ -161,14 +156,8 @@ class Run:
         clocks = {"own": "each host on its own clock", "aligned": "clocks aligned", "one": "one clock"}[self._clocks]
         return f"<{type(self).__name__} {self.log_dir}: {extent(self._recorded)}, {clocks}>"
 
-    def align(
-        self,
-        how: Align | PathLike[str] | str = "auto",
-        *,
-        offsets_ns: Mapping[str, int] | None = None,
-        max_error_ns: float | None = None,
-        progress: Progress | None = None,
-    ) -> Run:
+    @keywords(Aligning)
+    def align(self, how: Align | PathLike[str] | str = "auto", **given: Unpack[Aligning]) -> Run:
         """The run with all hosts on one clock.
 
         `how`: `auto` fits the clocks, `strict` also refuses what is not sure, `wall` and `none` keep the hosts' clocks,
@@ -179,10 +168,12 @@ class Run:
         Raises UsageError (an unknown word or host, offsets where there is one clock, a run that was aligned before),
         AlignmentError (`strict`), SourceError (the file cannot be read).
         """
-        options = align_options(how, offsets_ns, max_error_ns)
-        return aligned(self, options, arguments.progress(progress, "progress", silent))
+        values = checked_options(given, Aligning)
+        options = align_options(values | {"align": arguments.alignment(how, "align")})
+        return aligned(self, options, values["progress"])
 
-    def select(self, *, steps: NumberSet = None, stages: NumberSet = None, window: str | Window | None = None) -> Run:
+    @keywords(Part)
+    def select(self, **given: Unpack[Part]) -> Run:
         """The part of the whole run that is to be seen, whatever was selected before; without arguments all of it.
 
         `steps` and `stages`: "2-4,7", a number, a range or a list of numbers; None: all. `window`: a part of the time,
@@ -190,7 +181,7 @@ class Run:
 
         Raises UsageError; NothingToExportError as soon as a table is asked for and has no block.
         """
-        return replace(self, _selection=selection(steps, stages, window), _measured=None)
+        return replace(self, _selection=selection(checked_options(given, Part)), _measured=None)
 
     def summary(self) -> Summary:
         """The run in a few facts: how much was read, and how sure its clocks are."""
@@ -241,7 +232,8 @@ class Run:
         have taken; see `trace_export.CriticalPath`."""
         return self.explain().path
 
-    def compare(self, other: Run, *, fail_above: str | float | None = None, on: str = "step") -> Comparison:
+    @keywords(Judging)
+    def compare(self, other: Run, **given: Unpack[Judging]) -> Comparison:
         """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.
 
         `fail_above`: a share such as "3%" or 0.03; the comparison then says in its `gate` whether the other run is
@@ -252,7 +244,8 @@ class Run:
         few steps.
         """
         run: Run = arguments.instance(other, "other", Run, "a Run")
-        return compared(self, run, gate_options(fail_above, on))
+        values = checked_options(given, Judging)
+        return compared(self, run, values["fail_above"], values["on"])
 
     def baseline(self) -> Baseline:
         """The figures of this run, which a later one can be compared with; see `trace_export.Baseline`."""
@@ -260,13 +253,14 @@ class Run:
 
         return Baseline(self.name, self._figures(slowdown=True))
 
-    def save_baseline(self, path: str | PathLike[str], *, force: bool = False) -> Path:
+    @keywords(Replacing)
+    def save_baseline(self, path: str | PathLike[str], **given: Unpack[Replacing]) -> Path:
         """Writes `baseline` to a JSON file, which `compare` takes in place of a folder. `force` as in `write`. Raises
         UsageError, OutputError."""
         from trace_export.analysis import baseline
 
         file = arguments.path(path, "path")
-        outputs = Outputs(self._inputs, force=arguments.flag(force, "force"))
+        outputs = Outputs(self._inputs, force=checked_options(given, Replacing)["force"])
         with outputs, outputs.file(file) as temporary:
             baseline.write(self.baseline(), temporary)
         return file
@@ -279,23 +273,14 @@ class Run:
         found = self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
         return run_figures(self._bubbles, found, self._slowdown if slowdown else None)
 
+    @keywords(Writing)
     def write(
         self,
         path: str | PathLike[str] | None = None,
         formats: str | Sequence[Format] | None = None,
         *,
-        gzip: bool = False,
-        tracks: Tracks = "stage",
-        color_by: ColorBy = "kind",
-        bubbles: bool = False,
-        model: bool = False,
-        critical_path: bool = False,
-        tables: str | Sequence[Table] = "blocks",
-        max_slices: int | None = None,
         beside: Run | None = None,
-        figure: FigureStyle | None = None,
-        force: bool = False,
-        progress: Progress | None = None,
+        **given: Unpack[Writing],
     ) -> list[Path]:
         """Writes the chart and returns the files.
 
@@ -311,23 +296,19 @@ class Run:
 
         Raises UsageError, OutputError.
         """
-        options = write_options(
-            path, formats, gzip=gzip, tracks=tracks, color_by=color_by, bubbles=bubbles, model=model,
-            critical_path=critical_path, tables=tables, max_slices=max_slices, figure=figure,
-        )  # fmt: skip
-        report = arguments.progress(progress, "progress", silent)
+        values = checked_options(given, Writing)
+        options = write_options(path, formats, values)
         inputs = self._inputs + options.inputs
         other: Run | None = None
         if beside is not None:
             other = arguments.instance(beside, "beside", Run, "a Run")
             inputs += other._inputs
-        with Outputs(inputs, force=arguments.flag(force, "force")) as outputs:
-            drawn(self, options, outputs, report, beside=other)
+        with Outputs(inputs, force=values["force"]) as outputs:
+            drawn(self, options, outputs, values["progress"], beside=other)
         return outputs.written
 
-    def plot(
-        self, figure: FigureStyle | None = None, *, tracks: Tracks = "stage", bubbles: bool = False, model: bool = False
-    ) -> Plot:
+    @keywords(Drawing)
+    def plot(self, figure: FigureStyle | None = None, **given: Unpack[Drawing]) -> Plot:
         """The chart for a notebook, which shows it as an interactive page; see `trace_export.Plot`. A run of very many
         blocks is shown with its first steps: `select` chooses others. Parameters as in `write`.
 
@@ -335,8 +316,9 @@ class Run:
         """
         from trace_export.workflow.plot import plot
 
-        options = write_options(None, None, tracks=tracks, bubbles=bubbles, model=model, figure=figure)
-        return plot(self._bubbles, replace(options, steps=self._selection.steps))
+        options = write_options(None, None, checked_options(given, Drawing) | {"figure": figure})
+        explanation = self.explain() if options.drawing["critical_path"] else None
+        return plot(self._bubbles, replace(options, steps=self._selection.steps, explanation=explanation))
 
     def _repr_html_(self) -> str:
         """What a notebook shows of a run."""
@@ -347,38 +329,40 @@ class Run:
 
             return f"<p>{escape(str(error))}</p>"
 
-    def write_report(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:
+    @keywords(Replacing)
+    def write_report(self, path: str | PathLike[str] | None = None, **given: Unpack[Replacing]) -> Path:
         """Writes the report as one self-contained HTML page with the chart, and returns its path.
 
         `path`: the file (.html) or its folder; None: beside what was read. `force` as in `write`. Raises UsageError,
         OutputError.
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
-        with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
+        with Outputs(self._inputs, force=checked_options(given, Replacing)["force"]) as outputs:
             render.write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
 
-    def write_heat_map(self, path: str | PathLike[str] | None = None, *, force: bool = False) -> Path:
+    @keywords(Replacing)
+    def write_heat_map(self, path: str | PathLike[str] | None = None, **given: Unpack[Replacing]) -> Path:
         """Writes the slowdown of each rank, stages down and replicas across, as a picture, and returns its path.
 
         `path`: the file (.svg, .png) or its folder; None: beside what was read. `force` as in `write`. Raises
         UsageError, OutputError, and NothingToExportError where `what_if` does.
         """
         picture = heat_map_path(arguments.path_or_none(path, "path"), self.log_dir, None)
-        with Outputs(self._inputs, force=arguments.flag(force, "force")) as outputs:
+        with Outputs(self._inputs, force=checked_options(given, Replacing)["force"]) as outputs:
             render.write_heat_map(self.what_if(), self.report(), self.name, picture, outputs)
         return picture
 
 
-def compared(a: Run | Baseline, b: Run, gate: GateOptions) -> Comparison:
+def compared(a: Run | Baseline, b: Run, limit: float | None, on: str) -> Comparison:
     """`Run.compare` with options that were checked; A may be a baseline."""
     from trace_export.analysis.compare import compare
 
     if isinstance(a, Run):
-        names, first = names_of(a, b), a._figures(slowdown=gate.on == "slowdown")
+        names, first = names_of(a, b), a._figures(slowdown=on == "slowdown")
     else:
         names, first = (a.name if a.name != b.name else f"{a.name} (baseline)", b.name), a.figures
-    return compare(first, b._figures(slowdown=gate.on == "slowdown"), names, gate.limit, gate.on)
+    return compare(first, b._figures(slowdown=on == "slowdown"), names, limit, on)
 
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:
@@ -408,7 +392,7 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
     progress("aligning clocks", 0, 1)
     profile = by_run.align(
         run._recorded,
-        options.method,
+        options.align,
         offsets=options.offsets_ns,
         max_error_ns=options.max_error_ns,
     )
@@ -428,17 +412,18 @@ def drawn(
     tasks."""
     if beside is None:
         options = replace(options, steps=run._selection.steps, frames=_frames(run, options))
+        options = _cut(options, run)
     else:
         of_b = _frames(beside, options)
         frames = {name: sides(frame, of_b[name]) for name, frame in _frames(run, options).items()}
         options = replace(options, beside=beside.profile, names=names_of(run, beside), frames=frames)
-    options = replace(options, explanation=run.explain() if options.critical_path else None)
+    options = replace(options, explanation=run.explain() if options.drawing["critical_path"] else None)
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":
             kept = run._options.read.keep_tasks
             folder = kept if kept and kept.exists() else stack.enter_context(scratch_folder())
-            profile, lost = with_device_tasks(run, drawn_ranks(profile, options.tracks), folder, progress)
+            profile, lost = with_device_tasks(run, drawn_ranks(profile, options.drawing["tracks"]), folder, progress)
             failures = (*failures, *lost)
         notes = render.announce(profile, options, detail)
         render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
@@ -449,6 +434,15 @@ def drawn(
         text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"
         notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
     return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
+
+
+def _cut(options: WriteOptions, run: Run) -> WriteOptions:
+    """Options whose pictures show the window of time that is selected, and nothing beside it."""
+    wanted = run._selection.window
+    if wanted is None or options.figure.range is not None:
+        return options
+    first_ns, zero_ns = (int(spans["start_ns"].min()) for spans in (run.spans, run._recorded.spans))  # type: ignore[arg-type]
+    return replace(options, figure=replace(options.figure, range=wanted), before_ns=first_ns - zero_ns)
 
 
 def _frames(run: Run, options: WriteOptions) -> dict[str, pl.DataFrame]:

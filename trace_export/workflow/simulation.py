@@ -8,14 +8,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from trace_export import arguments
 from trace_export.choices import CostName, Format
 from trace_export.errors import UsageError
 from trace_export.pipeline.interpret import interpret_model
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
-from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.simulate import Costs
-from trace_export.workflow import arguments, render
+from trace_export.workflow import render
 from trace_export.workflow.options import DEFAULT_FORMATS, write_options
 from trace_export.workflow.reading import LoadOptions
 from trace_export.workflow.run import Run
@@ -43,11 +43,6 @@ class Simulation(Run):
         from trace_export.analysis.model_summary import summarise
 
         return summarise(self._schedule, self._recorded, self.costs)
-
-
-def known_schedules() -> list[str]:
-    """The names that `simulate` takes."""
-    return list(CATALOGUE)
 
 
 def simulate(
@@ -103,7 +98,7 @@ def draw_schedules(
     parameters as in `simulate` and `Run.write`. Raises as these do, and UsageError for a format that is no picture.
     """
     wanted = arguments.texts(names.split(",") if isinstance(names, str) else names, "schedule")
-    options = write_options(path, formats, figure=figure)
+    options = write_options(path, formats, {"figure": figure})
     if formats is None and options.formats == DEFAULT_FORMATS:
         options = replace(options, formats=("svg",))
     if any(BY_NAME[name].kind != "picture" for name in options.formats):

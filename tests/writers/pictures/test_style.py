@@ -175,7 +175,7 @@ def test_a_part_of_the_time_is_cut_at_both_ends(tmp_path: Path) -> None:
     scale = widths.sum() / 2.5
     assert [round(width / scale, 1) for width in widths] == [0.5, 1.0, 1.0]  # F1 from 1.5 ms, F2, F3 up to 4 ms
     assert any(text.startswith("1.5 ms to 4 ms after the first block") for text in texts_of(root))
-    with pytest.raises(NothingToExportError, match="no block to draw; widen --range"):
+    with pytest.raises(NothingToExportError, match="no block to draw; widen `figure"):
         styled(tmp_path, FigureStyle(range=Window(1_000 * MS, 2_000 * MS)), "gpipe", 1, 4)
 
 

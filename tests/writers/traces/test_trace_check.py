@@ -17,6 +17,7 @@ from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
+from trace_export.options import drawing
 from trace_export.workflow.render import WriteOptions, announce, draw, write
 from trace_export.workflow.run import with_device_tasks
 from trace_export.writers.outputs import Outputs
@@ -85,7 +86,7 @@ def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_p
     run = load(samples / name, detail="kernels").align()
     made, failures = with_device_tasks(run, drawn_ranks(run.profile, "rank"), tmp_path)
     assert failures == []
-    options = WriteOptions(tracks="rank", bubbles=True, model=True, gzip=True, out=tmp_path / "out")
+    options = WriteOptions(drawing=drawing(tracks="rank", bubbles=True, model=True), gzip=True, out=tmp_path / "out")
     chart = draw(made, Bubbles(made), options, "kernels")
     outputs = Outputs()
     write(made, Bubbles(made), options, samples / name, outputs, "kernels")
@@ -101,7 +102,7 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(ahead_ns: int, tmp_
     moved = pl.when(pl.col("rank").is_in(late)).then(ahead_ns).otherwise(0)
     spans = made.spans.with_columns(pl.col("start_ns") + moved, pl.col("end_ns") + moved)
     shown = replace(made, spans=spans)
-    options = WriteOptions(tracks="rank")
+    options = WriteOptions(drawing=drawing(tracks="rank"))
     chart = draw(shown, Bubbles(shown), options, "spans")
     edges = shown.edge_rows()
     starts = spans["start_ns"].to_list()

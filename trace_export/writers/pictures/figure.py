@@ -158,12 +158,14 @@ def figure(
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
     style: FigureStyle = FigureStyle(),
+    before_ns: int = 0,
 ) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
     `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
     idle time between the two), and whole, which is false for steps that are marked as incomplete. A picture of a
-    `style.range` has no bubbles: they are those of whole steps.
+    `style.range` has no bubbles: they are those of whole steps. `before_ns`: how long before the first slice the time
+    begins from which that range counts.
     Raises NothingToExportError when no block is left.
     """
     tracks = _row_tracks(chart)
@@ -175,12 +177,12 @@ def figure(
     if style.width_mm is not None:
         rows = _shortened(rows)
     if style.range is not None:
-        slices, panels = ranged(slices, style.range)
+        slices, panels = ranged(slices, style.range, before_ns)
         bubbles = None
     else:
         panels = marked(steps_of(slices), bubbles)
     if slices.is_empty():
-        raise NothingToExportError("no block to draw", "widen --range" if style.range else "widen --steps")
+        raise NothingToExportError("no block to draw", "widen `figure.range`" if style.range else "widen `steps`")
     owners = [(row.of_run, row.rank) for row in rows]
     panels = panels.with_columns(shares=shares(panels, owners, bubbles), length=lengths(panels, bubbles))
     chunks = 1 + int(slices.select(pl.col("chunk").max().fill_null(0)).item())

@@ -14,7 +14,7 @@ import pytest
 import trace_export.instrument as ti
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
-from trace_export.cli.howto import text
+from trace_export.cli.docs import pages
 from trace_export.sources.formats import guides
 
 FILLED = {
@@ -28,6 +28,10 @@ GUIDES = pytest.mark.parametrize("guide", guides())
 PROFILERS = tuple(guide for guide in guides() if guide != "spans")
 """Guides of tables have no profiler to start and no run to check."""
 OF_PROFILERS = pytest.mark.parametrize("guide", PROFILERS)
+
+
+def text(guide: str) -> str:
+    return pages()[guide].read_text("utf-8")
 
 
 def blocks(guide: str, language: str) -> list[str]:
@@ -89,25 +93,19 @@ def test_what_it_quotes_is_what_the_program_says(guide: str) -> None:
 
 @GUIDES
 def test_its_options_exist(guide: str, run_cli: Cli) -> None:
-    ours = run_cli("export", "--help")
+    ours = run_cli("export", "--help-all")
     for option in re.findall(r"`(--(?:detail|host|pp|dp|tp|align)\b)[^`]*`", text(guide)):
         assert option in ours.stdout
 
 
 @GUIDES
 def test_the_command_prints_the_guide(guide: str, run_cli: Cli) -> None:
-    done = run_cli("howto", guide)
+    done = run_cli("docs", guide)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", text(guide))
 
 
-def test_without_a_name_it_lists_the_guides(run_cli: Cli) -> None:
-    done = run_cli("howto")
-    assert done.returncode == 0
-    assert [line.split()[2] for line in done.stdout.splitlines()] == [*guides(), "instrument"]
-
-
 def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
-    done = run_cli("howto", "rocprof")
+    done = run_cli("docs", "rocprof")
     assert done.returncode == 2
     assert "nsys" in done.stderr
 

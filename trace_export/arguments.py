@@ -1,4 +1,4 @@
-"""What users pass, checked and converted: every public parameter of the API, and through it every option.
+"""What users pass, checked and converted: the parts that the declarations of `options` are made of.
 
 Each function takes the value and the name of its parameter, and raises UsageError with what the parameter accepts.
 """
@@ -8,18 +8,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from operator import index
 from pathlib import Path
 from reprlib import Repr
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trace_export import units
-from trace_export.choices import RunChoice
-from trace_export.errors import UsageError
+from trace_export.choices import Align, RunChoice
+from trace_export.errors import UsageError, path_text
 from trace_export.files import is_file, is_folder
-from trace_export.selection import LARGEST, Numbers, Window
+from trace_export.progress import Progress, silent
 from trace_export.units import LIMIT_NS, duration
+
+if TYPE_CHECKING:
+    from trace_export.model import Declared
+    from trace_export.selection import Numbers, Window
 
 NumberSet = str | int | Iterable[int] | None
 """A set of whole numbers: "0,2-4", 3, range(2, 5) or [0, 2]; None and "all" do not restrict anything."""
@@ -27,6 +32,8 @@ NumberSet = str | int | Iterable[int] | None
 Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 """What is read: a folder, a file, or several files."""
 
+LARGEST = 999_999_999
+"""Of the numbers that users may give; their columns are Int32."""
 MOST_ITEMS = 1_000_000
 """More in a list are a mistake, such as an iterator without end."""
 TABLES = (".parquet", ".csv")
@@ -56,6 +63,10 @@ def choice(value: object, parameter: str, known: Any) -> Any:
     return word(value, parameter, get_args(known))
 
 
+def choice_or_none(value: object, parameter: str, known: Any) -> Any:
+    return None if value is None else choice(value, parameter, known)
+
+
 def word(value: object, parameter: str, words: Sequence[str]) -> str:
     """One of `words`."""
     if not isinstance(value, str) or value not in words:
@@ -77,6 +88,10 @@ def flag(value: object, parameter: str) -> bool:
     return value
 
 
+def flag_or_none(value: object, parameter: str) -> bool | None:
+    return None if value is None else flag(value, parameter)
+
+
 def whole(value: object, parameter: str, least: int = 1) -> int:
     """A whole number from `least`."""
     try:
@@ -86,6 +101,20 @@ def whole(value: object, parameter: str, least: int = 1) -> int:
     if isinstance(value, bool) or not least <= number <= LARGEST:
         raise wrong(parameter, value, f"a whole number from {least} to {LARGEST}")
     return number
+
+
+def whole_of_text(text: str, parameter: str) -> int:
+    """The whole number that somebody typed; whether it is in range is checked afterwards."""
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", text):
+        raise UsageError(f"{shown(text)} is not a whole number", parameter=parameter)
+    return int(text)
+
+
+def fraction_of_text(text: str, parameter: str) -> float:
+    """The decimal number that somebody typed."""
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}(\.\d*)?\s*", text):
+        raise UsageError(f"{shown(text)} is not a number", parameter=parameter)
+    return float(text)
 
 
 def run_choice(value: object, parameter: str) -> RunChoice:
@@ -100,8 +129,22 @@ def run_choice(value: object, parameter: str) -> RunChoice:
     return whole(value, parameter)
 
 
+def run_choice_or_none(value: object, parameter: str) -> RunChoice | None:
+    return None if value is None else run_choice(value, parameter)
+
+
 def whole_or_none(value: object, parameter: str) -> int | None:
     return None if value is None else whole(value, parameter)
+
+
+def zero_or_one(value: object, parameter: str) -> int:
+    if value not in (0, 1) or isinstance(value, bool | float):
+        raise wrong(parameter, value, "0 or 1")
+    return index(value)
+
+
+def number_or_none(value: object, parameter: str) -> float | None:
+    return None if value is None else number(value, parameter)
 
 
 def number(value: object, parameter: str, what: str = "a number", *, negative: bool = False) -> float:
@@ -125,6 +168,14 @@ def share(value: object, parameter: str) -> float:
     return number(value, parameter, "a share such as 0.03")
 
 
+def share_or_none(value: object, parameter: str) -> float | None:
+    return None if value is None else share(value, parameter)
+
+
+def nanoseconds_or_none(value: object, parameter: str) -> float | None:
+    return None if value is None else nanoseconds(value, parameter)
+
+
 def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> float:
     """A time in nanoseconds."""
     if not negative and isinstance(value, int | float) and -LIMIT_NS < value < 0:
@@ -140,8 +191,14 @@ def seconds(value: object, parameter: str) -> float:
     return time
 
 
+def seconds_or_none(value: object, parameter: str) -> float | None:
+    return None if value is None else seconds(value, parameter)
+
+
 def numbers(value: object, parameter: str) -> Numbers | None:
     """A set as `NumberSet` says; None for all."""
+    from trace_export.selection import Numbers
+
     if value is None or isinstance(value, Numbers):
         return value
     if isinstance(value, str):
@@ -164,6 +221,8 @@ def pair(value: object, parameter: str) -> tuple[int, int]:
 
 def window(value: object, parameter: str) -> Window | None:
     """A part of the time: "1.5s-2.0s" or a Window."""
+    from trace_export.selection import Window
+
     if isinstance(value, str):
         return Window.parse(value, parameter)
     if value is None:
@@ -187,6 +246,14 @@ def path(value: object, parameter: str) -> Path:
 
 def path_or_none(value: object, parameter: str) -> Path | None:
     return None if value is None else path(value, parameter)
+
+
+def file_or_none(value: object, parameter: str) -> Path | None:
+    """The path of a file that is there."""
+    file = path_or_none(value, parameter)
+    if file is not None and not is_file(file):
+        raise UsageError(f"{file} is not a file", parameter=parameter)
+    return file
 
 
 def folder(value: object, parameter: str) -> Path:
@@ -224,6 +291,26 @@ def texts(value: object, parameter: str) -> tuple[str, ...]:
     return tuple(items)
 
 
+def text_or_none(value: object, parameter: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise wrong(parameter, value, "a text")
+    return value
+
+
+def address(value: object, parameter: str) -> str | None:
+    """The address of a Dask scheduler."""
+    if value is not None and not isinstance(value, str):
+        raise wrong(parameter, value, "an address such as tcp://HOST:PORT")
+    return value
+
+
+def columns(value: object, parameter: str) -> str | None:
+    """What the columns of a table mean, as `sources.spans.columns` reads it."""
+    if value is not None and not isinstance(value, str):
+        raise wrong(parameter, value, "a text such as rank=rank,kind=name,start=ts:us")
+    return value
+
+
 def times_by_name(value: object, parameter: str) -> dict[str, int]:
     """Names with a time in nanoseconds each; None is no name."""
     if value is None:
@@ -236,6 +323,43 @@ def times_by_name(value: object, parameter: str) -> dict[str, int]:
     return {name: round(nanoseconds(time, parameter, negative=True)) for name, time in value.items()}
 
 
+def offsets_of_texts(texts: Sequence[str], parameter: str) -> dict[str, int]:
+    """`node1=+3.2ms` → {"node1": 3200000}."""
+    result = {}
+    for text in texts:
+        host, equals, time = text.rpartition("=")
+        if not equals or not host:
+            raise UsageError(f"{shown(text)} is not HOST=TIME", "write it like node1=+3.2ms", parameter=parameter)
+        result[path_text(host)] = units.nanoseconds(time, parameter)
+    return result
+
+
+def alignment(value: object, parameter: str) -> Align | Path:
+    """A way to align clocks, or the path of a file of clocks."""
+    words = get_args(Align)
+    if isinstance(value, str) and value in words:
+        return value  # type: ignore[return-value]
+    remedy = f"choose {', '.join(words)}, or the path of a clock_alignment.json"
+    try:
+        file = path(value, parameter)
+        there = file.is_file()
+    except (UsageError, OSError):
+        there = False
+    if not there:
+        raise UsageError(f"{shown(value)} is unknown, and there is no such file", remedy, parameter=parameter)
+    return file
+
+
+def what_is_judged(value: object, parameter: str) -> str:
+    """What must not be worse in a comparison: step, bubble, slowdown or stage:N."""
+    text: str = instance(value, parameter, str, "step, bubble, slowdown or stage:N")
+    if not re.fullmatch(r"step|bubble|slowdown|stage:\d{1,9}", text):
+        raise UsageError(
+            f"{shown(value)} is unknown", "choose from step, bubble, slowdown, stage:N", parameter=parameter
+        )
+    return text
+
+
 def instance(value: object, parameter: str, kind: type | tuple[type, ...], what: str) -> Any:
     """An object of `kind`."""
     if not isinstance(value, kind):
@@ -243,11 +367,32 @@ def instance(value: object, parameter: str, kind: type | tuple[type, ...], what:
     return value
 
 
-def progress(value: object, parameter: str, otherwise: Callable[[str, int, int], None]) -> Any:
-    """A function to call with what is being done, how much of it is done, and out of how much."""
+def declared(value: object, parameter: str) -> Declared:
+    """What the user declares, each fact checked."""
+    from trace_export.model import Declared, RankOrder
+
+    checks: dict[str, Callable[[object, str], object]] = {
+        "schedule": lambda fact, name: instance(fact, name, str, "the name of a schedule"),
+        "placement": partial(choice, known=Literal["loop", "vee"]),
+        "rank_order": partial(choice, known=RankOrder),
+        "numbers_continue": flag,
+        "overlapped": flag,
+        "steps": pair,
+        "every_operation": flag,
+        "step_zeros": lambda fact, name: instance(fact, name, tuple, "pairs of a step and a time"),
+    }  # all others are whole numbers
+    made: Declared = instance(Declared() if value is None else value, parameter, Declared, "of the type Declared")
+    for name, fact in vars(made).items():
+        if fact is not None:
+            checks.get(name, whole)(fact, f"{parameter}.{name}")
+    return made
+
+
+def progress(value: object, parameter: str) -> Progress:
+    """A function to call with what is being done, how much of it is done, and out of how much; None: nobody is told."""
     if value is not None and not callable(value):
         raise wrong(parameter, value, "a function")
-    return value or otherwise
+    return value or silent
 
 
 def _items(value: object, parameter: str) -> list[Any]:
