@@ -58,7 +58,7 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     code, text = first(tmp_path)
     assert code == "missing-ranks"
     assert text.startswith("No rank of stages 2-3 of 8 has a profile here")
-    assert "profiles into DIR" in trace_export.report(tmp_path, jobs=1).report.verdict[0].next
+    assert "profiles into DIR" in api.report(tmp_path, jobs=1).report.verdict[0].next
 
 
 @pytest.mark.parametrize(
