@@ -126,7 +126,7 @@ _TITLES: dict[str, Callable[[Row], str]] = {
     "unequal-microbatches": lambda row: "The micro-batches are of unequal length",
     "long-pause": lambda row: "Between the steps all ranks pause",
     "long-optimizer": lambda row: "The optimizer is long",
-    "hidden-causes": lambda row: f"Several causes on {ranks_text(row['ranks'])} hide one another",
+    "hidden-causes": lambda row: f"Several causes on {ranks_text(row['ranks'])} cost more together",
 }  # fmt: skip
 """The subject of a sentence, by code."""
 
@@ -148,7 +148,7 @@ def _how(row: Row) -> str:
     if row["code"] == "unequal-microbatches":
         return f"forward and backward of one are long together, a long one takes {row['ratio']:.2f} × the usual time"
     if row["code"] == "hidden-causes":
-        return "without one of them, the others hold the step as long"
+        return "without one of them, the others still hold the step"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         return f"no block starts for {late} although nothing is missing that was recorded (data loading, checkpoints)"

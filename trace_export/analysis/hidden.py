@@ -16,7 +16,6 @@ from trace_export.steps.replay import Replay, Scenario
 
 MORE = 0.01
 """Causes hide one another that together gain more than each by itself by this share of a step."""
-BLOCKS = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
 
 
 def hidden(
@@ -60,7 +59,7 @@ def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candid
 
 def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
     """The parts as one cause, with the places that they share."""
-    blocks = all(each.code in BLOCKS for each in parts)
+    ranks = all(each.code == "slow-rank" for each in parts)
     shared = {
         name: parts[0].place.get(name)
         for name in ("stage", "replica")
@@ -72,8 +71,8 @@ def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
     }
     sigmas = [each.sigmas for each in parts if each.sigmas is not None]
     return Candidate(
-        "slow-rank" if blocks else "hidden-causes", {**shared, **joined},
-        float(np.mean([each.excess for each in parts])) if blocks else 0.0, min(sigmas, default=None),
+        "slow-rank" if ranks else "hidden-causes", {**shared, **joined},
+        float(np.mean([each.excess for each in parts])) if ranks else 0.0, min(sigmas, default=None),
         _scenario(typical, [], parts), _scenario(typical, parts, []),
         np.unique(np.concatenate([each.members for each in parts])),
     )  # fmt: skip
