@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.architecture import FILES, PACKAGE, imported, module_name, part_of
+import re
+
+from tests.support.architecture import FILES, PACKAGE, PAGE, callers, homes, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
@@ -87,6 +89,30 @@ def test_the_files_of_the_workflow_import_those_below_them() -> None:
     assert set(level) == set(files)
     for module, path in files.items():
         assert all(level[other] < level[module] for other in imported(path) & set(level)), path
+
+
+def test_each_fact_is_made_in_its_home_and_asked_for_by_those_that_the_page_names() -> None:
+    """A second caller is a second place where the fact is worked out."""
+    assert len(homes()) > 15
+    for home, function, asked_by in homes():
+        assert f"\ndef {function}(" in (PACKAGE / home).read_text("utf-8"), home
+        assert callers(home, function) == asked_by, function
+
+
+def test_what_a_fact_is_made_of_stands_in_its_home_alone() -> None:
+    """A message's time on the wire, and what an interpretation consists of: written once."""
+    once = {
+        r'max_horizontal\("send_start_ns", "recv_start_ns"\)': "model.py",
+        r"\bInterpretation\(": "pipeline/interpret.py",
+    }
+    for text, home in once.items():
+        found = {path.relative_to(PACKAGE).as_posix() for path in FILES if re.search(text, path.read_text("utf-8"))}
+        assert found == {home}, text
+
+
+def test_the_page_names_files_that_exist() -> None:
+    for name in re.findall(r"`([a-z_]+(?:/[a-z_]+)*\.py)`", PAGE.read_text("utf-8")):
+        assert (PACKAGE / name).is_file() or (PACKAGE.parent / name).is_file(), name
 
 
 def test_the_command_line_works_through_the_api_alone() -> None:

@@ -31,10 +31,42 @@ def module_name(path: Path) -> str:
 
 
 @cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def homes() -> list[tuple[str, str, frozenset[str]]]:
+    """The page's table of facts: the file of each, the function that makes it, and the files that may ask this one."""
+    table = PAGE.read_text("utf-8").partition("<!-- homes -->")[2].partition("<!-- end of homes -->")[0]
+    rows = [[re.findall(r"`([^`]+)`", cell) for cell in line.split("|")] for line in table.splitlines()[3:]]
+    return [(row[3][0], row[3][1], frozenset(row[4])) for row in rows if len(row) > 4]
+
+
+def callers(home: str, function: str) -> frozenset[str]:
+    """The files, besides `home`, that name a function of that file."""
+    module, found = module_name(PACKAGE / home), set()
+    for path in FILES:
+        nodes = _nodes(path)
+        names: dict[str, set[str]] = {"function": set(), "module": set()}
+        for node in nodes:
+            for alias in node.names if isinstance(node, ast.ImportFrom) else []:
+                if (node.module, alias.name) == (module, function):
+                    names["function"].add(alias.asname or alias.name)
+                if f"{node.module}.{alias.name}" == module:
+                    names["module"].add(alias.asname or alias.name)
+        for node in nodes:
+            by_name = isinstance(node, ast.Name) and node.id in names["function"]
+            of_module = isinstance(node, ast.Attribute) and node.attr == function
+            if by_name or (of_module and isinstance(node.value, ast.Name) and node.value.id in names["module"]):
+                found.add(path.relative_to(PACKAGE).as_posix())
+    return frozenset(found - {home})
+
+
+@cache
 def imported(path: Path) -> frozenset[str]:
     """The modules of this package that a file imports, wherever in the file; raises ValueError for `from . import`."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
