@@ -60,6 +60,7 @@ Key = tuple[int, int, str, int | None, int]
 NORM, ATTENTION = "rmsnorm_fwd_tuned_kernel<__nv_bfloat16>", "flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64>>"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+NCCL_DOMAIN, REDUCED = 3, 1 << 20
 RCCL_KERNEL = "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)"
 RCCL_CALLS = {PIPELINE: "ncclSend", EXPERTS: "ncclRecv", DATA: "ncclReduceScatter"}
 """Stream → the call of RCCL before the launch of its kernels."""
@@ -79,7 +80,8 @@ class Program:
     `operators`: they are recorded, with their sequence numbers (emit_nvtx, cpu_op).
     `one_thread`: the calling thread launches the backwards too. `marked`: stages whose passes have ranges around their
     launches after all. `named`: who names some of the passes: the engine of DeepSpeed all forwards and the backwards of
-    the last stage, or a program of its own all forwards or all backwards."""
+    the last stage, or a program of its own all forwards or all backwards. `nccl`: Nsight Systems recorded the ranges of
+    NCCL, whose reductions have their launch inside (that of a group of transfers is inside no range of them)."""
 
     schedule: str = "1f1b"
     stages: int = 4
@@ -97,6 +99,7 @@ class Program:
     operators: bool = False
     marked: frozenset[int] = frozenset()
     named: Literal["", "deepspeed", "forwards", "backwards"] = ""
+    nccl: bool = False
 
     def name(self, kind: str, *, last: bool) -> str | None:
         """That of a pass of a program that names some; `last`: of the last stage."""
@@ -181,9 +184,10 @@ class Recorder(Protocol):
 class Nsight:
     """A process in an export of Nsight Systems."""
 
-    def __init__(self, export: Export, rank: int, *, threads: bool) -> None:
-        """`threads`: whether the names of threads are recorded."""
-        self.export, self.process = export, 4_000 + 11 * rank
+    def __init__(self, export: Export, rank: int, *, threads: bool, nccl: bool = False) -> None:
+        """`threads`: whether the names of threads are recorded; `nccl`: whether the ranges of NCCL are."""
+        self.export, self.process, self.nccl = export, 4_000 + 11 * rank, nccl
+        self.calls = dict[int, tuple[int, int | None]]()
         if threads:
             name = export.string("pt_autograd_0")
             export.add("ThreadNames", name, None, thread_id(self.process, self.process + AUTOGRAD))
@@ -191,9 +195,16 @@ class Nsight:
 
     def call(self, start: int, name: str, *, engine: bool = False) -> int:
         thread = self.process + AUTOGRAD if engine else None
-        return self.export.call(self.process, start, thread=thread, name=name)
+        number = self.export.call(self.process, start, thread=thread, name=name)
+        self.calls[number] = start, thread
+        return number
 
     def kernel(self, start: int, end: int, call: int, name: str, stream: int) -> None:
+        if self.nccl and name == REDUCE:
+            at, thread = self.calls[call]
+            opened = self.export.payload(NCCL_DOMAIN, 1_001, communicator=9, bytes=REDUCED)
+            self.export.range(self.process, at - US // 2, at + 3 * US, "ncclReduceScatter", thread=thread,
+                              registered=True, domain=NCCL_DOMAIN, payload=opened)  # fmt: skip
         full, short = self.export.string(name), self.export.string(short_name(name))
         pid = VM | self.process << 24
         self.export.add("CUPTI_ACTIVITY_KIND_KERNEL", start, end, 0, 1, stream, call, pid, full, short, None)
@@ -566,7 +577,11 @@ def write(
             continue
         trace = Trace(rank=stage, world=program.stages)
         traced = Rocm if rocm else Kineto2021 if kineto == "2021" else Kineto
-        recorder = traced(trace, threads=threads) if kineto or rocm else Nsight(export, stage, threads=threads)
+        recorder = (
+            traced(trace, threads=threads)
+            if kineto or rocm
+            else Nsight(export, stage, threads=threads, nccl=program.nccl)
+        )
         Rank(program, stage, recorder, chance, arrived).run(own)
         if kineto or rocm:
             trace.write(folder / f"node0_{700 + stage}.1760000000000000000.pt.trace.json.gz", traced.layout)

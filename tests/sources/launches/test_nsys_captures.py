@@ -12,7 +12,7 @@ import pytest
 import trace_export
 from samples.generators.nsys_export import Export, thread_id
 from samples.generators.pipeline import Block
-from samples.generators.unmarked import Program, write
+from samples.generators.unmarked import REDUCED, Program, write
 from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Profile
@@ -342,3 +342,20 @@ def test_with_sequence_numbers_a_cut_step_keeps_its_forwards(tmp_path: Path) -> 
     whole = [b for b in blocks if b.step == 0 or ((b.rank, b.microbatch) in with_backward and b.kind in "FB")]
     assert found >= set(truth(whole))
     assert not {kind for _, kind, *_ in found - set(truth(blocks))} & {"F"}
+
+
+def test_ranges_of_nccl_tell_the_collectives_of_inferred_passes(tmp_path: Path) -> None:
+    blocks = write(tmp_path, replace(SMALL, nccl=True))
+    profile = trace_export.load(tmp_path).profile
+    assert spans(profile) == truth(blocks)
+    with changing(tmp_path / "node0.sqlite") as db:
+        reduced = db.execute(
+            "SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+            " WHERE value LIKE '%ReduceScatter%'"
+        ).fetchall()
+    times = sorted((start + Export.epoch_ns, end + Export.epoch_ns) for start, end in reduced)
+    assert sorted(profile.collectives.select("start_ns", "end_ns").rows()) == times
+    assert set(profile.collectives.select("op", "group", "bytes").rows()) == {
+        ("ncclReduceScatter", "0000000000000009", REDUCED)
+    }
+    assert sorted(profile.collectives["sequence"]) == sorted([*range(SMALL.steps)] * SMALL.stages)

@@ -322,6 +322,8 @@ def _describe(part: _Part) -> None:
         if kernels is not None:
             p2p = transfers_of(kernels)
             content = replace(content, p2p=p2p if p2p.height else content.p2p, collectives=collectives_of(kernels))
+        elif part.named.calls and not part.opened.short:
+            content = replace(content, collectives=_collectives_called(part, content))
         part.contents.append(content)
     if part.tables:
         named = marked(path, part.work, *part.tables)
@@ -329,6 +331,18 @@ def _describe(part: _Part) -> None:
             text = f"sends, receives and collectives {UNTIMED}"
             named = replace(named, notes=(*named.notes, Note("times-unusable", "warning", text, str(path), part.far)))
         part.contents.append(launches.completed(path, named, in_part) if in_part else named)
+
+
+def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
+    """The collectives that ranges of NCCL or calls of RCCL name, with their groups and sizes, in the processes of the
+    `content`, whose passes no range names. Their transfers are those of the launches, which tell both sides of a group
+    apart."""
+    calls = gather((), part.named.calls, Dialects.of(()), every=True)
+    known = pl.col("process").is_in(content.blocks["process"].unique().implode())
+    calls = replace(calls, frame=calls.frame.filter(known))
+    if calls.frame.is_empty():
+        return content.collectives
+    return collectives(attributed(part.path, calls, part.opened.activity).worked)
 
 
 def _rank(part: _Part, options: ReadOptions) -> None:
