@@ -31,3 +31,27 @@ def test_data_that_wait_for_a_busy_rank_are_not_long_on_their_way(ago: int) -> N
     assert begin.tolist() == free
     assert length.tolist() == [hop] * count
     assert posted.all()
+
+
+def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
+    """Rank 1 takes forwards from rank 0 and backwards from rank 2, each made long before; those of rank 0 start 5 ms
+    after the rank fell idle, for their receive is posted then, the others at once."""
+    count, link, hop = 8, 5 * MS, MS // 5
+    free = [20 * MS * k for k in range(count)]
+    made = pl.DataFrame({"rank": 0, "start": [f - 15 * MS for f in free], "end": [f - 9 * MS for f in free]})
+    back = made.with_columns(rank=2, start=pl.col("start") + 10 * MS, end=pl.col("end") + 10 * MS)
+    fed = pl.DataFrame({"rank": 1, "start": [f + link for f in free], "end": [f + 10 * MS for f in free], "free": free})
+    next_ = pl.DataFrame({"rank": 1, "start": fed["end"] + hop, "end": fed["end"] + 9 * MS, "free": fed["end"]})
+    parts = [made.with_columns(free=pl.lit(None, pl.Int64)), back.with_columns(free=pl.lit(None, pl.Int64)), fed, next_]
+    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(work=True)
+    n = pl.int_range(count, eager=True)
+    edges = pl.DataFrame(
+        {
+            "src_rank": [0] * count + [2] * count, "dst_rank": 1, "direction": ["F"] * count + ["B"] * count,
+            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "known": False,
+        },
+        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
+    )  # fmt: skip
+    _, length, posted = transfers(edges, blocks)
+    assert posted[:count].all()
+    assert length.tolist() == [link - hop] * count + [0] * count  # what both ways wait is the rank's

@@ -141,6 +141,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "long collective, stages apart": (
         long_collective, {"replicas": 2, "stages": 4, "clipped": False, "tensor": 1}, ("nsys", "kineto", "ascend")
     ),
+    "slow link, two chunks": (
+        slow_link, {"replicas": 3, "schedule": "interleaved", "receives": "at once"}, ("kineto", "paddle")
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

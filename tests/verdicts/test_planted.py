@@ -11,7 +11,7 @@ from tests.verdicts.cases import PLANTED, drawn, drawn_hidden, drawn_nested, dra
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 2, 16
-WRONG = {"slow link": ((0, 1), "blocks alone do not tell a slow link from a rank that starts late")}
+WRONG = {"slow link": ((0,), "blocks alone do not tell a slow link from a rank that starts late")}
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""
 
 

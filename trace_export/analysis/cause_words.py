@@ -98,9 +98,9 @@ def _host(row: Row) -> str:
 
 def _link(row: Row) -> str:
     if row["src_rank"] is not None:
-        ways = "and back " if row["direction"] is None else ""
-        ends = f"The link from rank {row['src_rank']} to rank {row['dst_rank']}"
-        return f"{ends} {ways}is slow{_place(row, ranks=len(row['ranks']) > 2)}"
+        one = ("from", "to") if row["direction"] is not None else ("between", "and")
+        ends = f"The link {one[0]} rank {row['src_rank']} {one[1]} rank {row['dst_rank']}"
+        return f"{ends} is slow{_place(row, ranks=len(row['ranks']) > 2)}"
     return f"The links between {ranks_text(row['ranks'])}{_place(row, ranks=False)} are slow"
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from trace_export.analysis.peers import Floats, Group, Ints, Items, Slow
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
-LINK_KINDS = ("replica", "stages", "hosts", "lanes", "lane", "ranks", "link")
+LINK_KINDS = ("replica", "stages", "hosts", "lanes", "ways", "lane", "ranks", "way", "link")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Compared:
             stages, hosts = sorted((int(self.stage[a]), int(self.stage[b]))), sorted((self.host[a], self.host[b]))
             lane = int(self.replica[a]), int(self.stage[a]), int(self.stage[b])
             of = (
-                (lane[0],), tuple(stages), tuple(hosts), (lane[0], *stages), (*lane, kind), tuple(sorted((src, dst))),
-                (src, dst, kind),
+                (lane[0],), tuple(stages), tuple(hosts), (lane[0], *stages), lane, (*lane, kind),
+                tuple(sorted((src, dst))), (src, dst), (src, dst, kind),
             )  # fmt: skip
             for coarse, name in enumerate(of):
                 names.setdefault((coarse, name), []).append(n)
@@ -166,4 +166,6 @@ def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:
     each = sums.by(key, len(alike))
     count = np.maximum(each.count, 1)
     variance = each.residual / np.maximum(each.count - 1, 1)
-    return Items(np.nan_to_num(each.mean), np.where(each.count > 2, np.sqrt(variance / count), np.inf), alike)
+    return Items(
+        np.nan_to_num(each.mean), np.where(each.count > 2, np.sqrt(variance / count), np.inf), alike, nested=False
+    )

@@ -44,13 +44,14 @@ class Group:
 class Items:
     """What is compared: the `mean` of each item and its standard error `noise`. Items with the same number in `alike`
     are proper peers of each other. `relative`: whether an excess is a share of the peers' value; `least`: the least
-    that counts."""
+    that counts. `nested`: whether an item may have a cause of its own inside of a group that has one."""
 
     mean: Floats
     noise: Floats
     alike: Ints
     relative: bool = True
     least: float = LEAST
+    nested: bool = True
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def _slow(
     scale = np.where(base > 0, base, 1.0) if items.relative else np.ones(len(members))
     unknown = (base <= 0) & items.relative
     own, theirs = (np.where(unknown, 1.0, wrong / scale) for wrong in (items.noise[members], error))
-    alone = _outliers(excess, own, items.least)
+    alone = _outliers(excess, own, items.least if items.nested else np.inf)
     common = excess[~alone]
     average = float(common.mean())
     wrong = float(np.sqrt((own[~alone] ** 2).sum() / len(common) ** 2 + (theirs**2).max()))

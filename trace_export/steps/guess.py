@@ -44,7 +44,10 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
         .with_columns(made, taken["start"], taken["free"])
         .rename({"end": "made"})
     )
-    table = table.with_columns(gap=pl.col("start") - pl.col("made"), free=pl.col("free").fill_null(pl.col("made")))
+    two = (pl.len() == 2).over("dst")  # of a block of two passes: it waits for the input that is here last
+    other = pl.when(two).then(pl.col("made").sum().over("dst") - pl.col("made"))
+    table = table.with_columns(gap=pl.col("start") - pl.col("made"), idle=pl.col("free").fill_null(pl.col("made")))
+    table = table.with_columns(free=pl.max_horizontal("idle", other))
     table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
     late = _lateness(table, blocks)
     table = table.join(late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")
@@ -74,25 +77,26 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
         pl.when("known").then(0).when(posted).then(both).when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", usual))
     )  # fmt: skip
-    begin = pl.when(posted).then(pl.max_horizontal("made", "free")).otherwise("made")
+    begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
     found = table.select(begin=begin, length=length.round().cast(pl.Int64), posted=posted)
     return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
 
 
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
-    that need nothing from another rank; in others only where they take much longer than a transfer, for the receive may
-    have been posted late."""
+    that need nothing from another rank; in others only where those of all ways take much longer than a transfer, for
+    the receive may have been posted late, and one link may be slow."""
     middle = pl.col("gap").filter("seen").median()
-    needed = table.select("dst", here=pl.col("made") + middle.over("way").fill_null(0)).group_by("dst").agg(
-        pl.col("here").max()
+    needed = table.select("dst", "way", here=pl.col("made") + middle.over("way").fill_null(0)).group_by("dst").agg(
+        pl.col("here").max(), pl.col("way").sort_by("here").last()
     )  # fmt: skip
     starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
     alone = pl.col("here").is_null()
     waits = starts.filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
-        "rank", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
+        "rank", "way", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
     ).drop_nulls("wait")  # fmt: skip
-    usual = waits.group_by("rank", "alone").agg(pl.len(), late=pl.col("wait").median()).filter(pl.col("len") >= ENOUGH)
+    of_way = waits.group_by("rank", "alone", "way").agg(pl.len(), late=pl.col("wait").median())
+    usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     ordinary = by_itself["late"].median()
     transfer = float(table.select(middle).item() or 0)
