@@ -162,7 +162,7 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100),
-        folder_speed=Speed(blocks=90, device_tasks=80),
+        folder_speed=Speed(blocks=35, device_tasks=30),
         guide="nsys",
         packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
         batches=True,

@@ -28,8 +28,7 @@ def is_named(db: Database, column: str, *patterns: str) -> str:
     a table."""
     query = f"SELECT id FROM StringIds WHERE {is_like('value', patterns)}"
     found = [number for (number,) in db.texts(query)]
-    nested = db.runs_nested_queries and len(found) > MOST_LISTED
-    return f"{column} IN ({query})" if nested else listed(column, found)
+    return f"{column} IN ({query})" if len(found) > MOST_LISTED else listed(column, found)
 
 
 def listed(column: str, ids: Iterable[object]) -> str:

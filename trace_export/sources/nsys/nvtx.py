@@ -72,7 +72,7 @@ def _recorded(db: Database) -> Iterator[pl.DataFrame]:
         return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     domain = "COALESCE(domainId, 0)" if db.has(TABLE, "domainId") else "0"
-    payload = db.first_bytes("binaryData", LONGEST_PAYLOAD) if db.has(TABLE, "binaryData") else "''"
+    payload = f"substr(COALESCE(binaryData, ''), 1, {LONGEST_PAYLOAD})" if db.has(TABLE, "binaryData") else "''"
     sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) AS thread,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
         eventType AS type, {domain} AS domain, CAST(COALESCE(text, '') AS BLOB) AS text,

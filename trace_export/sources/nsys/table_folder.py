@@ -1,20 +1,18 @@
 """Folders of `nsys export --type parquetdir` and `arrowdir`: a file a table, with the columns of the SQLite export.
 
-The queries for events are run by Polars on the files. The other tables are put into a temporary SQLite file, and with
-them the tables of events without a row.
+They are put into a temporary SQLite file, which is read as an export is.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
-import polars.selectors as cs
 
 from trace_export.errors import SourceError
 from trace_export.files import open_file
@@ -22,7 +20,6 @@ from trace_export.scratch import scratch_folder
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.shared.sqlite_beginning import PROBES
 
 SUFFIXES = (".parquet", ".arrow")
 REMEDY = "export it again with nsys export --type parquetdir"
@@ -58,51 +55,23 @@ class TableFolder(Database):
     """The tables in `folder` as a database, with `beginning` as there; use it in a `with` statement. Raises SourceError
     when one of them cannot be read."""
 
-    runs_nested_queries = False
-
     def __init__(self, folder: Path, beginning: int = 0) -> None:
-        super().__init__(folder)
+        super().__init__(folder, beginning)
         self._folder = folder
-        self._first = beginning
-        self._tables: dict[str, _Table] = {}
 
     def _open(self) -> None:
-        self._tables = {table: found for table in (*_EVENTS, *_OTHERS) if (found := _Table.of(self._folder, table))}
-        events = {name: table for name, table in self._tables.items() if name in _EVENTS and self._first}
-        short = {name for name, table in events.items() if table.height > self._first and table.is_in_order()}
-        self.shortened = frozenset(name.lower() for name in short)
+        tables = {name: table for name in (*_EVENTS, *_OTHERS) if (table := _Table.of(self._folder, name))}
         self.path = self._stack.enter_context(scratch_folder()) / "tables.sqlite"
         with closing(sqlite3.connect(self.path)) as db:  # what fails leaves a file that is thrown away
             db.execute("PRAGMA journal_mode = off")
         with closing(self._adbc.connect(f"file:{self.path}")) as connection, closing(connection.cursor()) as cursor:
-            for name, table in self._tables.items():
+            for name, table in tables.items():
                 try:
-                    table.put_into(cursor, rows=name not in _EVENTS)
+                    table.put_into(cursor)
                 except self._adbc.Error as error:
                     raise SourceError(self._folder, f"{name} cannot be put into a database", REMEDY) from error
             connection.commit()
         super()._open()
-
-    def first_bytes(self, column: str, most: int) -> str:
-        return f"COALESCE({column}, '')"  # as many as `_stored` leaves
-
-    def frames(self, table: str, sql: str, blobs: Collection[str] = ()) -> Iterator[pl.DataFrame]:
-        events = self._tables.get(table)
-        if events is None:
-            return
-        for piece in events.pieces(self._first if table.lower() in self.shortened else events.height):
-            try:
-                frame = pl.SQLContext({table: piece}).execute(sql.format(where="TRUE"), eager=True)
-            except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-                raise events.unreadable() from error
-            frame = frame.with_columns(cs.integer().cast(pl.Int64))
-            self.check_types(frame, (), blobs)
-            yield frame
-
-    def last(self, table: str, column: str) -> int | None:
-        events = self._tables[table]
-        value = events.rows.select(pl.col(column).last()).collect().item() if events.height else None
-        return value if isinstance(value, int) else None
 
 
 @dataclass(frozen=True)
@@ -132,33 +101,15 @@ class _Table:
             raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
         return cls(path, rows, height)
 
-    def is_in_order(self) -> bool:
-        """Whether evenly spread rows start one after the other; else the first rows are no beginning."""
-        places = [(self.height - 1) * n // (PROBES - 1) for n in range(PROBES)]
-        try:
-            starts = pl.concat([self.rows.select("start").slice(at, 1) for at in places]).collect()["start"]
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise self.unreadable() from error
-        return starts.dtype == pl.Int64() and not starts.null_count() and starts.is_sorted()
-
-    def pieces(self, most: int) -> Iterator[pl.LazyFrame]:
-        """The first `most` rows, with their numbers, as SQLite counts them."""
-        for at in range(0, min(self.height, most), ROWS):
-            yield self.rows.slice(at, min(ROWS, most - at)).with_row_index("rowid", at + 1)
-
-    def put_into(self, cursor: Any, *, rows: bool) -> None:
-        """Makes the table in a database, with its `rows` or without."""
+    def put_into(self, cursor: Any) -> None:
+        """Makes the table in a database."""
         mode: Literal["create", "append"] = "create"
-        for at in range(0, max(self.height, 1) if rows else 1, ROWS):
+        for at in range(0, max(self.height, 1), ROWS):
             try:
-                piece = self.rows.slice(at, ROWS if rows else 0).collect()
-                cursor.adbc_ingest(self.path.stem, piece, mode=mode)
+                cursor.adbc_ingest(self.path.stem, self.rows.slice(at, ROWS).collect(), mode=mode)
             except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-                raise self.unreadable() from error
+                raise _unreadable(self.path) from error
             mode = "append"
-
-    def unreadable(self) -> SourceError:
-        return _unreadable(self.path)
 
 
 def _unreadable(path: Path) -> SourceError:

@@ -63,9 +63,6 @@ class Database:
     Raises SourceError when `path` is missing, unreadable, empty, no SQLite database, cut short, or locked by a writer.
     """
 
-    runs_nested_queries = True
-    """Whether `frames` takes a query for another table inside a condition."""
-
     def __init__(self, path: Path, beginning: int = 0, parts: Mapping[str, str] | None = None) -> None:
         from adbc_driver_sqlite import dbapi  # here, since detectors import this file and most runs open no database
 
@@ -175,10 +172,6 @@ class Database:
         except self._adbc.Error as error:
             raise _refused(self.path, error) from error
         return f"temp.{copy}"
-
-    def first_bytes(self, column: str, most: int) -> str:
-        """The expression for the first `most` bytes of a column of bytes, none for null."""
-        return f"substr(COALESCE({column}, ''), 1, {most})"
 
     def frame(
         self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
