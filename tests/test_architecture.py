@@ -10,9 +10,9 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents",
-        "one_processor", "segments",
+        "one_processor", "segments", "stream_order",
     }),
-    frozenset({"schedules"}),
+    frozenset({"schedules", "inference"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"arguments"}),
     frozenset({"options"}),
@@ -28,12 +28,12 @@ LAYERS: tuple[frozenset[str], ...] = (
 NEIGHBOURS = {
     ("analysis", "pipeline"), ("analysis", "steps"), ("steps", "pipeline"),
     ("writers", "chart"), ("viewer", "chart"), ("selection", "units"), ("selection", "model"),
-    ("segments", "model"),
+    ("segments", "model"), ("stream_order", "tolerances"),
 }  # fmt: skip
 """Imports within a layer."""
 ALONE = {"errors", "files", "messages", "choices", "names", "progress", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
-SHARED = {"launches", "ranges", "shared", "spans"}
+SHARED = {"ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
 
 WORKFLOW = (

@@ -16,6 +16,7 @@ NAMES = {
 }  # fmt: skip
 EXEMPT = {
     "sources": "the readers",
+    "inference": "how frameworks name the threads and kernels by which passes are told",
     "instrument": "it marks passes inside each framework, and imports nothing of the rest",
     "schedules": "an order that one framework alone runs is called after it, as users know it",
     "messages.py": "documentation: what each code of a note means for users of each profiler",

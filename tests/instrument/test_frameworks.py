@@ -20,10 +20,10 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tests.conftest import Cli
+from trace_export.inference.sequence_numbers import numbered_passes
 from trace_export.schedules.schedule import schedule
 from trace_export.sources.find import find
 from trace_export.sources.kineto.unmarked import read_process
-from trace_export.sources.launches.sequence_numbers import numbered_passes
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.ranges import Ranges

@@ -12,9 +12,9 @@ import re
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import KernelNames
-from trace_export.sources.launches.pieces import Cuts
-from trace_export.sources.launches.work import COMPUTE, TRANSFER, Work
+from trace_export.inference.kernel_names import KernelNames
+from trace_export.inference.pieces import Cuts
+from trace_export.inference.work import COMPUTE, TRANSFER, Work
 
 MAIN, ENGINE = 1, 2
 NAMES = {"+": "CUDAFunctor_add<float>", "1": "FillFunctor<float>", "u": "FusedAdam", "g": "gemm", "G": "gemm_wide",

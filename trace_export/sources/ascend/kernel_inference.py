@@ -13,8 +13,8 @@ import polars as pl
 
 from trace_export.model import INT, SPANS, TIME, conform, empty
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER
-from trace_export.sources.shared.stream_order import possible_ends
 from trace_export.sources.shared.timestamps import is_far
+from trace_export.stream_order import possible_ends
 
 Times = npt.NDArray[np.int64]
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
-from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS, UNTIMED, is_far, valid_unix_times
+from trace_export.sources.shared.timestamps import UNTIMED, is_far, valid_unix_times
+from trace_export.tolerances import OVERLAP_NS
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -105,7 +106,7 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     after = issued.sort("host_end_ns").join_asof(
         begins, on="host_end_ns", by=stream, strategy="forward", check_sortedness=False
     )
-    late = pl.col("end_ns") - pl.col("begins") > LONGEST_OVERLAP_NS
+    late = pl.col("end_ns") - pl.col("begins") > OVERLAP_NS
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():
         return blocks.drop("at"), notes

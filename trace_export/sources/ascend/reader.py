@@ -25,9 +25,9 @@ from trace_export.sources.ranges.notes import impossible_times, unmatched, witho
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.stream_order import FEW
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.stream_order import FEW
 
 LARGEST = 2**31
 """Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""

@@ -40,7 +40,7 @@ from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Process
+    from trace_export.inference.process import Process
 
 __all__ = ["read", "read_tasks"]
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from trace_export.inference.kernel_names import KernelNames
+from trace_export.inference.process import Process
+from trace_export.inference.sequence_numbers import OPERATORS
+from trace_export.inference.threads import AUTOGRAD
+from trace_export.inference.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
-from trace_export.sources.launches.engine import AUTOGRAD
-from trace_export.sources.launches.kernel_names import KernelNames
-from trace_export.sources.launches.process import Process
-from trace_export.sources.launches.sequence_numbers import OPERATORS
-from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.nccl_names import COMMUNICATION, GENERIC, SENDS
 

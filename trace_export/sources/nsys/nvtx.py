@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from trace_export.sources.launches import emitted
 from trace_export.sources.nsys.nccl import Calls, layouts
+from trace_export.sources.ranges import emitted
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.named import Named

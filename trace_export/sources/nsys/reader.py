@@ -47,7 +47,7 @@ from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Process
+    from trace_export.inference.process import Process
 
 REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
 EVENTS = (nvtx.TABLE, LAUNCH_TABLE, KERNEL_TABLE, GRAPH_TABLE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from trace_export.sources.launches.engine import AUTOGRAD
+from trace_export.inference.threads import AUTOGRAD
 from trace_export.sources.shared.sqlite import Database
 
 

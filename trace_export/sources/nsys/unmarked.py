@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import GRAPH, Codes, KernelNames
-from trace_export.sources.launches.process import Process
-from trace_export.sources.launches.sequence_numbers import OPERATORS
-from trace_export.sources.launches.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
+from trace_export.inference.kernel_names import GRAPH, Codes, KernelNames
+from trace_export.inference.process import Process
+from trace_export.inference.sequence_numbers import OPERATORS
+from trace_export.inference.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.threads import autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS

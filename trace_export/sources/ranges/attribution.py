@@ -18,8 +18,9 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
-from trace_export.sources.shared.stream_order import possible_ends
-from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, LONGEST_TASK_NS, valid_task_times
+from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, valid_task_times
+from trace_export.stream_order import possible_ends
+from trace_export.tolerances import LAUNCH_NS
 
 NONE = -1
 """No range: numpy's integers have no null."""
@@ -246,7 +247,7 @@ class GpuActivity:
         later = start - self.begins[place]
         anywhere = place == NONE
         near: npt.NDArray[np.bool_] = (np.abs(later) <= LONGEST_TASK_NS) | anywhere
-        early: npt.NDArray[np.bool_] = near & (later < -CLOCK_NOISE_NS) & ~anywhere
+        early: npt.NDArray[np.bool_] = near & (later < -LAUNCH_NS) & ~anywhere
         self.untimed += int(np.count_nonzero(timed & ~near))
         self.early += int(np.count_nonzero(timed & early))
         return near & ~early

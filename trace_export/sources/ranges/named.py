@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from trace_export.model import TEXT
-from trace_export.sources.launches import emitted
+from trace_export.sources.ranges import emitted
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.ranges import RANGE
 

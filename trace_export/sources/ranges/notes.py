@@ -16,7 +16,8 @@ from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS, UNTIMED
+from trace_export.sources.shared.timestamps import UNTIMED
+from trace_export.tolerances import LAUNCH_NS
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
@@ -169,7 +170,7 @@ def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
     runs."""
     notes = []
     if early:
-        text = f"GPU tasks that begin more than {CLOCK_NOISE_NS // 10**6} ms before their launch, left out"
+        text = f"GPU tasks that begin more than {LAUNCH_NS // 10**6} ms before their launch, left out"
         notes.append(Note("tasks-before-launch", "warning", f"{text}; their blocks may be too short", str(path), early))
     if cut:
         text = "GPU tasks that end after the next one of their stream began, cut there"

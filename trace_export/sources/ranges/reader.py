@@ -33,12 +33,12 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import COLLECTIVES, MEMBERS, P2P, SPANS, Declared, Note, Profile, concat, conform, empty
-from trace_export.sources.launches import content as launches
+from trace_export.sources.ranges import inferred as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks
 from trace_export.sources.ranges.by_launch import Parts
-from trace_export.sources.ranges.devices import Attributed, attributed
+from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.named import Named
@@ -51,7 +51,7 @@ from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Inferred, Process
+    from trace_export.inference.process import Inferred, Process
 
 MOST_PROCESSES = 1024
 """Each process is gone through by itself; a source is of one machine."""
@@ -241,11 +241,13 @@ def _infer(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
         return
     processes = part.opened.without_passes(part.ranges)
     if processes is None or processes:
-        from trace_export.sources.launches.process import find_blocks  # with what it needs 30 ms
+        from trace_export.inference.process import find_blocks, nothing  # with what they need 30 ms
 
         beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
         launched = part.opened.launches(processes, part.named, beside)
-        part.found = {process: find_blocks(one) for process, one in launched}
+        part.found = {
+            process: nothing(SEVERAL) if runs_several(one.devices) else find_blocks(one) for process, one in launched
+        }
 
 
 def _check(part: _Part, options: ReadOptions) -> None:

@@ -36,7 +36,7 @@ from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Process
+    from trace_export.inference.process import Process
 
 EPOCH = "boot"
 """rocprofv3 takes its times from CLOCK_BOOTTIME (lib/common/utility.hpp)."""

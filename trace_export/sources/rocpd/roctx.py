@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 import polars as pl
 
-from trace_export.sources.launches import emitted
-from trace_export.sources.launches.sequence_numbers import OPERATORS
+from trace_export.inference.sequence_numbers import OPERATORS
+from trace_export.sources.ranges import emitted
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
 from trace_export.sources.ranges.named import Named

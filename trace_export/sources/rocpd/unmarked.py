@@ -11,10 +11,10 @@ from collections import Counter
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import KernelNames
-from trace_export.sources.launches.process import Process
-from trace_export.sources.launches.sequence_numbers import OPERATORS
-from trace_export.sources.launches.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.inference.kernel_names import KernelNames
+from trace_export.inference.process import Process
+from trace_export.inference.sequence_numbers import OPERATORS
+from trace_export.inference.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import roctx
 from trace_export.sources.rocpd.hip import PLACE, STREAM, gpus

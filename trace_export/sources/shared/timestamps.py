@@ -23,15 +23,6 @@ LONGEST_TASK_NS: Final = 86_400 * 10**9
 10 minutes unless it is given another time)."""
 NO_TIME_NS: Final = -LATEST_NS
 """Stands for a time that cannot be read; no time is as early, of whatever clock."""
-CLOCK_NOISE_NS: Final = 1_000_000
-"""So much may a device seem to begin its work before the host gave it. Profilers convert the device's clock by a line
-between two comparisons with the host's, and on real captures (CUDA, 2023 to 2025) the result is off by up to 20 µs; no
-kernel there begins less than 5 µs after the call that launched it."""
-LONGEST_OVERLAP_NS: Final = 100_000
-"""So long may a task run on after the next one of its stream began. Streams run one task after the other, and on real
-captures a kernel ends 0.2 µs or more before the next one begins. Only a programmatic launch lets the next one begin
-early: its first blocks wait while the last ones of the kernel before finish, which takes some µs to tens of them."""
-
 FAR_NS: Final = 60 * 10**9
 """So far, and FAR_TIMES as far as nearly all lie apart, lies a time beside a recording that is of another clock."""
 FAR_TIMES: Final = 10

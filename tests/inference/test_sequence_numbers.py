@@ -7,11 +7,10 @@ import polars as pl
 import pytest
 
 from tests.support.launches import ENGINE, MAIN, work
-from trace_export.sources.launches.engine import ENGINE_NODE
-from trace_export.sources.launches.infer import infer
-from trace_export.sources.launches.process import agreed
-from trace_export.sources.launches.sequence_numbers import OPERATORS, backward_calls, forward_ranges, numbered_passes
-from trace_export.sources.launches.threads import Threads, engine_threads
+from trace_export.inference.infer import infer
+from trace_export.inference.process import agreed
+from trace_export.inference.sequence_numbers import OPERATORS, backward_calls, forward_ranges, numbered_passes
+from trace_export.inference.threads import ENGINE_NODE, Threads, engine_threads
 
 NODE = f"{ENGINE_NODE}: MmBackward0"
 

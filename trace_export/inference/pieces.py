@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from trace_export.sources.launches.kernel_names import Bools
-from trace_export.sources.launches.work import COPY, Ints, Timeline, Work
+from trace_export.inference.kernel_names import Bools
+from trace_export.inference.work import COPY, Ints, Timeline, Work
 
 MOST_SUMS = 12
 """Sums that the calling thread launches at most between two calls of one weight gradient."""

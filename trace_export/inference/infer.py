@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trace_export.sources.launches.first_forwards import doubtful, head, true_beginning
-from trace_export.sources.launches.forwards import SAME_STEMS, Found, passes_of
-from trace_export.sources.launches.kinds import SURPLUS
-from trace_export.sources.launches.likeness import MOST_KINDS, likeness
-from trace_export.sources.launches.optimizer import with_optimizers
-from trace_export.sources.launches.pieces import (
+from trace_export.inference.first_forwards import doubtful, head, true_beginning
+from trace_export.inference.forwards import SAME_STEMS, Found, passes_of
+from trace_export.inference.kinds import SURPLUS
+from trace_export.inference.likeness import MOST_KINDS, likeness
+from trace_export.inference.optimizer import with_optimizers
+from trace_export.inference.pieces import (
     Cuts,
     Evidence,
     Piece,
@@ -26,10 +26,10 @@ from trace_export.sources.launches.pieces import (
     split,
     without_truncated_end,
 )
-from trace_export.sources.launches.repetition import split_weights
-from trace_export.sources.launches.step import Step
-from trace_export.sources.launches.threads import Threads
-from trace_export.sources.launches.work import Ints, Timeline, Work
+from trace_export.inference.repetition import split_weights
+from trace_export.inference.step import Step
+from trace_export.inference.threads import Threads
+from trace_export.inference.work import Ints, Timeline, Work
 
 MUCH_MORE = 1.5
 """So many times the launches of the usual forward are more than one."""

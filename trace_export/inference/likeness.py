@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from trace_export.sources.launches.kernel_names import Codes
+from trace_export.inference.kernel_names import Codes
 
 MOST_KINDS = 64
 """A stage has a kind of forward for each of its chunks. More kinds than this say that the names tell nothing."""

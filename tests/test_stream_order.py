@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.sources.shared.stream_order import possible_ends
+from trace_export.stream_order import possible_ends
 
 MS = 10**6
 tasks = st.lists(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.launches import ENGINE, MAIN, cuts, work
-from trace_export.sources.launches.forwards import passes_of
-from trace_export.sources.launches.infer import infer
-from trace_export.sources.launches.kernel_names import KernelNames
-from trace_export.sources.launches.kinds import by_kind, join_parts, split_weights_from_forwards
-from trace_export.sources.launches.likeness import kinds, likeness, places
-from trace_export.sources.launches.optimizer import with_optimizers
-from trace_export.sources.launches.pieces import (
+from trace_export.inference.forwards import passes_of
+from trace_export.inference.infer import infer
+from trace_export.inference.kernel_names import KernelNames
+from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
+from trace_export.inference.likeness import kinds, likeness, places
+from trace_export.inference.optimizer import with_optimizers
+from trace_export.inference.pieces import (
     Piece,
     cut_sets,
     give_fills_to_backwards,
@@ -24,11 +24,11 @@ from trace_export.sources.launches.pieces import (
     split,
     without_truncated_end,
 )
-from trace_export.sources.launches.repetition import by_repetition, equal_parts, split_weights, tiling
-from trace_export.sources.launches.step import Rows, Step
-from trace_export.sources.launches.threads import Threads, find_threads
-from trace_export.sources.launches.trimming import trim
-from trace_export.sources.launches.work import Timeline, pipeline_transfers
+from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling
+from trace_export.inference.step import Rows, Step
+from trace_export.inference.threads import Threads, find_threads
+from trace_export.inference.trimming import trim
+from trace_export.inference.work import Timeline, pipeline_transfers
 
 THREADS = Threads(MAIN, frozenset({ENGINE}))
 

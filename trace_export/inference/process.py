@@ -9,12 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.infer import Passes, Refusal, infer
-from trace_export.sources.launches.pieces import Evidence, cut_sets
-from trace_export.sources.launches.sequence_numbers import OPERATORS, Numbered, by_numbers
-from trace_export.sources.launches.threads import Threads, calling_thread, engine_threads, find_threads
-from trace_export.sources.launches.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
-from trace_export.sources.ranges.devices import SEVERAL, runs_several
+from trace_export.inference.infer import Passes, Refusal, infer
+from trace_export.inference.pieces import Evidence, cut_sets
+from trace_export.inference.sequence_numbers import OPERATORS, Numbered, by_numbers
+from trace_export.inference.threads import Threads, calling_thread, engine_threads, find_threads
+from trace_export.inference.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
 
 BLOCKS = {
     "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
@@ -68,8 +67,6 @@ def find_blocks(process: Process) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
     alone."""
     work, operators = process.work, process.operators
-    if runs_several(process.devices):
-        return _nothing(SEVERAL)
     threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
     if isinstance(threads, str):
         return _on_one_thread(process, threads)
@@ -80,12 +77,12 @@ def find_blocks(process: Process) -> Inferred:
     forwards = sum(piece.kind == "F" for piece in found.passes)
     device = min(process.devices, default=None)
     if numbered is None and not forwards:
-        return _nothing(_first_reason(found), device)
+        return nothing(_first_reason(found), device)
     blocks, refused = _blocks(found), found.refused
     if numbered is not None:
         blocks, refused = agreed(found, _numbered_blocks(found.timeline, numbered))
         if refused and (blocks["kind"] != "F").all():
-            return _nothing(f"{refused[0].why} in step {refused[0].step}", device)
+            return nothing(f"{refused[0].why} in step {refused[0].step}", device)
     return Inferred(
         _with_steps(blocks, process.steps),
         _transfers(work, threads.main),
@@ -140,12 +137,12 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     work, operators = process.work, process.operators
     main = calling_thread(operators)
     if main is None:
-        return _nothing(why)
+        return nothing(why)
     timeline = Timeline.of(work, main, frozenset())
     cuts = next(cut_sets(work, main, timeline))
     numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
     if numbered is None:
-        return _nothing(why)
+        return nothing(why)
     blocks = _with_steps(_numbered_blocks(timeline, numbered), process.steps)
     return Inferred(
         blocks,
@@ -191,7 +188,7 @@ def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:
     return named.join(work, on="anchor").sort("launched").select("kind", "start", "end", "launched", "pair")
 
 
-def _nothing(why: str, device: int | None = None) -> Inferred:
+def nothing(why: str, device: int | None = None) -> Inferred:
     return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why, device=device)
 
 

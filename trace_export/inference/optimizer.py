@@ -7,8 +7,8 @@ from itertools import groupby
 
 import numpy as np
 
-from trace_export.sources.launches.pieces import Piece
-from trace_export.sources.launches.work import Ints, Timeline
+from trace_export.inference.pieces import Piece
+from trace_export.inference.work import Ints, Timeline
 
 ONE_EACH = re.compile("O?(BO)*B?")
 

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trace_export.sources.launches.kinds import by_kind
-from trace_export.sources.launches.pieces import Piece
-from trace_export.sources.launches.repetition import by_repetition
-from trace_export.sources.launches.step import LITTLE, Rows, Step
-from trace_export.sources.launches.trimming import trim
-from trace_export.sources.launches.work import Timeline
+from trace_export.inference.kinds import by_kind
+from trace_export.inference.pieces import Piece
+from trace_export.inference.repetition import by_repetition
+from trace_export.inference.step import LITTLE, Rows, Step
+from trace_export.inference.trimming import trim
+from trace_export.inference.work import Timeline
 
 SAME_KERNELS, SAME_STEMS = 0.8, 0.6
 """Likeness of pieces of one kind: of their kernels, and where these vary (as of experts) of the kinds of their

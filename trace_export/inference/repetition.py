@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trace_export.sources.launches.kernel_names import Codes
-from trace_export.sources.launches.likeness import MOST_KINDS, likeness, places
-from trace_export.sources.launches.pieces import Piece
-from trace_export.sources.launches.step import Rows, Step
-from trace_export.sources.launches.work import Timeline
+from trace_export.inference.kernel_names import Codes
+from trace_export.inference.likeness import MOST_KINDS, likeness, places
+from trace_export.inference.pieces import Piece
+from trace_export.inference.step import Rows, Step
+from trace_export.inference.work import Timeline
 
 ALIKE = 0.8
 """Likeness from which on a row was seen before."""

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from samples.generators.unmarked import Program, write
-from trace_export.sources.launches.infer import Passes, infer
-from trace_export.sources.launches.threads import Threads, find_threads
-from trace_export.sources.launches.work import Work
+from trace_export.inference.infer import Passes, infer
+from trace_export.inference.threads import Threads, find_threads
+from trace_export.inference.work import Work
 from trace_export.sources.nsys.unmarked import read_processes
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database

@@ -11,8 +11,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.engine import ENGINE_NODE
-from trace_export.sources.launches.work import COMPUTE, Ints, Work
+from trace_export.inference.work import COMPUTE, Ints, Work
+
+AUTOGRAD = "pt_autograd"
+"""How the names of the threads of PyTorch's autograd engine begin (torch/csrc/autograd/engine.cpp)."""
+ENGINE_NODE = "autograd::engine::evaluate_function"
+"""How the ranges around the nodes that it executes begin."""
 
 LEAST_SHARE = 0.1
 """The part of the kernels that a nameless thread must have launched to be taken for the engine's."""

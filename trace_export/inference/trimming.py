@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trace_export.sources.launches.step import Rows, Step
+from trace_export.inference.step import Rows, Step
 
 
 def trim(step: Step, forwards: list[Rows]) -> list[Rows]:

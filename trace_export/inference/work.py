@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.launches.kernel_names import GRAPH, Bools, Codes, KernelNames
-from trace_export.sources.shared.stream_order import possible_ends
-from trace_export.sources.shared.timestamps import CLOCK_NOISE_NS
+from trace_export.inference.kernel_names import GRAPH, Bools, Codes, KernelNames
+from trace_export.stream_order import possible_ends
+from trace_export.tolerances import LAUNCH_NS
 
 Ints = npt.NDArray[np.int64]
 
@@ -83,7 +83,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     names, codes = _with_graphs(names, name[at], several)
     launch, thread = (calls[column].to_numpy()[by] for column in ("start", "thread"))
     stream, role = stream[at], role[at]
-    later = start - launch >= -CLOCK_NOISE_NS
+    later = start - launch >= -LAUNCH_NS
     early = len(later) - int(np.count_nonzero(later))
     if early:
         by, launch, thread, start, end, stream, codes, role = (

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trace_export.sources.launches.likeness import places
-from trace_export.sources.launches.pieces import Piece
-from trace_export.sources.launches.work import Timeline
+from trace_export.inference.likeness import places
+from trace_export.inference.pieces import Piece
+from trace_export.inference.work import Timeline
 
 HEAD = 3
 """Kernels at which the beginning of a forward is known."""

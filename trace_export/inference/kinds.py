@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trace_export.sources.launches.first_forwards import head
-from trace_export.sources.launches.kernel_names import Codes
-from trace_export.sources.launches.likeness import kinds
-from trace_export.sources.launches.step import SHORT, Rows, Step
+from trace_export.inference.first_forwards import head
+from trace_export.inference.kernel_names import Codes
+from trace_export.inference.likeness import kinds
+from trace_export.inference.step import SHORT, Rows, Step
 
 SURPLUS = 2
 """So many more products in a row than any forward begins with are weight gradients."""

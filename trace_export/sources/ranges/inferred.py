@@ -16,7 +16,7 @@ from trace_export.sources.ranges.profile import Content
 from trace_export.sources.ranges.ranges import Ranges
 
 if TYPE_CHECKING:
-    from trace_export.sources.launches.process import Inferred
+    from trace_export.inference.process import Inferred
 
 BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
 SEPARATED = {

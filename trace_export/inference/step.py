@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from trace_export.sources.launches.kernel_names import Codes
-from trace_export.sources.launches.pieces import Evidence, Piece
-from trace_export.sources.launches.work import Timeline
+from trace_export.inference.kernel_names import Codes
+from trace_export.inference.pieces import Evidence, Piece
+from trace_export.inference.work import Timeline
 
 
 class Rows(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.shared.timestamps import LONGEST_OVERLAP_NS
+from trace_export.tolerances import OVERLAP_NS
 
 Ints = npt.NDArray[np.signedinteger[Any]]
 
@@ -29,7 +29,7 @@ def possible_ends(
 
     Example: of tasks in one stream, launched in this order, at 0–10, 20–900 and 30–40 ms the second one ends at 30.
     """
-    long = end - start > LONGEST_OVERLAP_NS
+    long = end - start > OVERLAP_NS
     if not (long if counts is None else long & counts).any():
         return end
     compared = np.arange(len(end)) if counts is None else np.flatnonzero(counts)
@@ -41,7 +41,7 @@ def possible_ends(
             rows = rows[np.lexsort((start[rows], launch[rows]))]
         task, following = rows[:-1], rows[1:]
         begins = start[following]
-        past = (end[task] - begins > LONGEST_OVERLAP_NS) & (begins > start[task]) & (launch[task] != launch[following])
+        past = (end[task] - begins > OVERLAP_NS) & (begins > start[task]) & (launch[task] != launch[following])
         count = np.count_nonzero(past)
         if count <= max(FEW, len(task) // 2):
             possible[task[past]] = begins[past]

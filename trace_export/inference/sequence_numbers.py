@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trace_export.sources.launches.engine import ENGINE_NODE
-from trace_export.sources.launches.kernel_names import Bools
-from trace_export.sources.launches.pieces import Cuts
-from trace_export.sources.launches.threads import Threads
-from trace_export.sources.launches.work import Ints, Timeline
+from trace_export.inference.kernel_names import Bools
+from trace_export.inference.pieces import Cuts
+from trace_export.inference.threads import ENGINE_NODE, Threads
+from trace_export.inference.work import Ints, Timeline
 
 OPERATORS = {
     "thread": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "name": pl.String(), "seq": pl.Int64(),
