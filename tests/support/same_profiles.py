@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
-from typing import TypeVar
 from unittest import mock
 
 from trace_export.model import TABLES, Profile
-from trace_export.sources.source import ReadOptions, Source
-
-Alone = Callable[[Source, ReadOptions], Profile]
-Kind = TypeVar("Kind")
-Together = Callable[[Sequence[Source], ReadOptions], Sequence[Profile | None]]
 
 
 def assert_same(one: Profile, other: Profile) -> None:
@@ -27,33 +19,10 @@ def assert_same(one: Profile, other: Profile) -> None:
     assert one.recorded_until == other.recorded_until
 
 
-def assert_as_one_by_one(
-    alone: Alone, together: Together, sources: Sequence[Source], options: ReadOptions
-) -> list[bool]:
-    """Of each source whether it was read together with the others; then its reader alone reads it likewise."""
-    profiles = together(sources, options)
-    assert len(profiles) == len(sources)
-    for source, profile in zip(sources, profiles, strict=True):
-        if profile is not None:
-            assert_same(alone(source, options), profile)
-    return [profile is not None for profile in profiles]
-
-
-def assert_kinds_as_one_by_one(
-    readers: tuple[ModuleType, ModuleType],
-    kinds: Sequence[Kind],
-    write: Callable[[Path, int, Kind], Source],
-    options: ReadOptions,
-) -> list[bool]:
-    """As `assert_as_one_by_one` of sources that `write` makes of a folder, the place among all, and its kind; `readers`
-    are the modules that read one alone and many together, in small pieces."""
-    with TemporaryDirectory() as folder, small_pieces(*readers):
-        sources = [write(Path(folder) / str(place), place, kind) for place, kind in enumerate(kinds)]
-        return assert_as_one_by_one(readers[0].read_one, readers[1].read, sources, options)
-
-
 @contextmanager
-def small_pieces(alone: ModuleType, together: ModuleType) -> Iterator[None]:
+def small_pieces(*modules: ModuleType) -> Iterator[None]:
     """In which the readers of databases take 60 rows at a time."""
-    with mock.patch.object(alone, "PIECE_ROWS", 60), mock.patch.object(together, "PIECE_ROWS", 60):
+    with ExitStack() as stack:
+        for module in modules:
+            stack.enter_context(mock.patch.object(module, "PIECE_ROWS", 60))
         yield

@@ -32,13 +32,6 @@ class Reader(Protocol):
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
 
 
-class Together(Protocol):
-    """The profiles of many sources of a format, equal to those of its reader but made in less time where little is read
-    of each; None for those that the reader must look at."""
-
-    def __call__(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | None]: ...
-
-
 class Follower(Protocol):
     """The blocks of the last steps in the growing sources of a format, all of them together."""
 
@@ -82,8 +75,7 @@ class Format:
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
     it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one
     after another, where little is read of each: their beginnings, and whole sources of at most `batch_bytes`.
-    `batch_in_threads`: two threads read beginnings faster than one on one processor. `together` names a function of
-    such a reader, as "module:function", which gives None for sources that `read` must look at.
+    `batch_in_threads`: two threads read beginnings faster than one on one processor.
     """
 
     kind: str
@@ -99,7 +91,6 @@ class Format:
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
     follower: str | None = None
-    together: str | None = None
     batches: bool = False
     batch_bytes: int = 0
     batch_in_threads: bool = False
@@ -113,9 +104,6 @@ class Format:
 
     def load_follower(self, keep: int) -> Follower | None:
         return None if self.follower is None else cast("Follower", _named(self.follower)(keep))
-
-    def load_together(self) -> Together | None:
-        return None if self.together is None else cast("Together", _named(self.together))
 
     def load_reader(self) -> Reader:
         return cast("Reader", import_module(self.reader))
@@ -192,7 +180,6 @@ FORMATS: tuple[Format, ...] = (
         packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|kernel_details\.csv|communication\.json",
         side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
-        together="trace_export.sources.ascend.together:read",
         batch_bytes=128 << 20,
         batch_in_threads=True,
         batches=True,
@@ -210,7 +197,6 @@ FORMATS: tuple[Format, ...] = (
         packed=r"ascend_mindspore_profiler.*\.db",
         side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
         step_task_info=True,
-        together="trace_export.sources.ascend.together:read",
         batch_bytes=128 << 20,
         batch_in_threads=True,
         batches=True,

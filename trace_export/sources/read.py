@@ -30,19 +30,12 @@ def read(source: Source, options: ReadOptions) -> Profile:
 
 def read_group(group: Group, options: ReadOptions) -> list[Result]:
     """The tables of each source of a group, or its error, as `read` gives them for each alone."""
-    sources = group.sources
-    together = of_kind(sources[0].kind).load_together() if len(sources) > 1 else None
-    found = together(sources, options) if together else [None] * len(sources)
-    made: dict[Source, Result] = {s: profile for s, profile in zip(sources, found, strict=True) if profile is not None}
-    rest = [source for source in sources if source not in made]
-    made |= zip(rest, _read(rest, options), strict=True)
-    return [_usable(made[source], source) for source in sources]
+    results = _read(group.sources, options)
+    return [_usable(result, source) for source, result in zip(group.sources, results, strict=True)]
 
 
 def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
     """What the reader gives for each of the sources; where it fails with several at once, for each half of them."""
-    if not sources:
-        return []
     try:
         with as_source_error(sources[0].path):
             return of_kind(sources[0].kind).load_reader().read(sources, options)

@@ -1,367 +1,175 @@
-"""One rank of an Ascend run, from torch_npu or MindSpore, database or text export → its tables.
+"""Captures of Ascend: usual databases as one table, all others one by one (`capture.py`).
 
-What differs between the exports is in `database.py` and `text_export.py`; what their frames mean is the same for all:
-markers become blocks (`marker_blocks.py`), operators become transfers and collectives (`hccl.py`), and where
-there are no markers, kernels become blocks (`kernel_inference.py`).
+The calls of the table library take some 20 ms for a database, and hardly more for those of many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, RANKS, TIME, KernelFile, Note, Profile, concat, conform
-from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
-from trace_export.sources.ascend.layout import TRACES, home_of
-from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
-from trace_export.sources.ranges.devices import SEVERAL
+from trace_export.model import HOSTS, RANKS, TEXT, TIME, Declared, Note, Profile, conform
+from trace_export.sources.ascend import capture, database, hccl, marker_blocks
+from trace_export.sources.ascend.capture import read_tasks
+from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.ranges.dialects import Dialects, run_facts
-from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.notes import impossible_times, unmatched, without_times
-from trace_export.sources.shared.batch import Result, each
-from trace_export.sources.shared.names import LONGEST_NAME
+from trace_export.sources.shared.batch import Result, each, places, split
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.shared.timestamps import ZERO_NS
-from trace_export.sources.source import ReadOptions, Source, TaskRequest
-from trace_export.stream_order import FEW
+from trace_export.sources.source import ReadOptions, Source
 
-LARGEST = 2**31
-"""Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
-SOME = 0.1
-"""Such a part of the kernels, and FEW, may run past the next one of their stream: wrong records."""
+__all__ = ["read", "read_tasks"]
 
-
-def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
-    return each(read_one, sources, options)
-
-
-def read_one(source: Source, options: ReadOptions) -> Profile:
-    """The tables of one rank. Raises SourceError when its files hold nothing that can be read."""
-    if source.path.is_dir():
-        return _from_text(source, options)
-    with Database(source.path, options.beginning * PIECE_ROWS, database.PARTS) as db:
-        found = _from_database(db, source, options)
-        short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
-        return replace(found, recorded_until={path_text(source.path): db.last("TASK", "startNs")} if short else {})
-
-
-def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
-    """The device tasks of one rank. Raises SourceError when its files cannot be read."""
-    if request.path.is_dir():
-        return device_tasks.from_text(text_export.kernels(request.path), request)
-    with Database(request.path) as db:
-        return device_tasks.from_database(db, request)
+NAMES = {"marks": ["text"], "operators": ["op", "group"], "tasks": ["task"]}
+"""The columns of each table that hold ids of texts."""
+TABLES = ("TASK", "STRING_IDS", "MSTX_EVENTS", "COMMUNICATION_OP")
+"""What a usual database has."""
 
 
 @dataclass(frozen=True)
-class _Recorded:
-    """What the files of one rank hold; the frames as in the modules named like them. `whole`: all tasks were read."""
+class _Seen:
+    """A database: who and where it is, its tables with ids for texts, and of one of which only the beginning was read,
+    when its recording ended."""
 
-    rank: int
-    rank_origin: str
-    device: int | None
-    host: str
-    label: str
+    source: Source
+    db: Database
+    known: tuple[int, str, int | None]
+    host: tuple[str, str]
     meta: Metadata
-    marks: pl.DataFrame
-    steps: pl.DataFrame
-    operators: pl.DataFrame
-    copies: pl.DataFrame
-    counters: pl.DataFrame
-    kernels: Callable[[], pl.DataFrame]
-    optimizing: Callable[[], pl.DataFrame]
-    busy: marker_blocks.Busy | None
-    notes: tuple[Note, ...]
-    epoch: str | None = None
-    whole: bool = True
+    tables: Mapping[str, pl.DataFrame]
+    until: Mapping[str, int | None]
 
 
-def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
-    alone = pl.lit(0, INT).alias("capture")
-    marks = (_on_host(found.marks) if options.host_ranges else found.marks).with_columns(alone)
-    names = Dialects.of(options.markers).parse(marks["text"]).names
-    spans, noted = marker_blocks.spans(marks, names, found.steps.with_columns(alone), found.busy)
-    spans, notes = spans.with_columns(rank=pl.lit(found.rank, INT)), [note for _, note in noted]
-    if options.host_ranges and not spans["kind"].is_in(marker_blocks.PASSES).any():
-        what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
-        raise SourceError(source.path, what, "leave out --host, or record with the passes marked by trace-export run")
-    calls = hccl.tables(
-        found.operators.with_columns(alone), found.copies.with_columns(alone), [(found.meta, found.rank)]
-    )
-    p2p, collectives = (table.with_columns(rank=pl.lit(found.rank, INT)) for table in calls)
-    origins = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES))["origin"]
-    if origins.is_empty() or (found.whole and not options.host_ranges and (origins == "host").all()):
-        from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
+def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
+    """The tables of each rank."""
+    made = _usual(sources, options) if len(sources) > 1 else {}
+    others = [source for source in sources if made.get(source) is None]
+    results = dict(zip(others, each(capture.read, others, options), strict=True))
+    return [made.get(source) or results[source] for source in sources]
 
-        transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
-        kernels, cut, far = kernel_inference.possible(found.kernels())
-        if cut > max(FEW, SOME * kernels.height):
-            what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
-            raise SourceError(
-                source.path, f"{what}: several processes wrote it", "let each rank write a capture of its own"
-            )
-        inferred = kernel_inference.spans(kernels, transfers, others, found.rank)
-        if inferred.height or origins.is_empty():
-            spans = inferred
-            why = _no_blocks(marks["text"], kernels) if spans.is_empty() else ""
-            notes += [_inferred_note(why, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
-            notes += [without_times(source.path, far)] if far else []
-    elif options.optimizer:
-        from trace_export.sources.ascend import kernel_inference
 
-        spans = pl.concat([spans, kernel_inference.optimizer(found.optimizing(), spans, found.rank)])
-    notes = [replace(note, where=note.where or str(source.path)) for note in notes]
-    known = (found.rank, found.rank_origin, found.device)
-    return Profile(
-        hosts=pl.DataFrame([host_row(source, found.host, found.label, found.epoch)], HOSTS),
-        ranks=pl.DataFrame([rank_row(source, known, found.host, found.meta, marker_blocks.stage(names))], RANKS),
+def _usual(sources: Sequence[Source], options: ReadOptions) -> dict[Source, Profile | None]:
+    """The profile of each usual database; None of one without passes on the device. Not usual are those that cannot be
+    read, are no database or one that is read whole where only beginnings are, or lack a usual table; and all where the
+    user has rules, which may name other ranges than markers."""
+    if options.host_ranges or options.optimizer or options.markers:
+        return {}
+    with ExitStack() as stack:
+        seen = [one for source in sources if (one := _seen(source, options, stack)) is not None]
+        made = _profiles(seen, Dialects.of(options.markers)) if seen else []
+        return {one.source: profile for one, profile in zip(seen, made, strict=True)}
+
+
+def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | None:
+    if not source.path.is_file():
+        return None
+    try:
+        db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS, database.PARTS))
+        short = "task" in db.shortened
+        usual = all(map(db.has, TABLES)) and (short or db.has("COMPUTE_TASK_INFO"))
+        if not usual or short != bool(options.beginning):
+            return None
+        marks = database.host_marks(db)
+        if marks.is_empty() or len(capture.devices_of(db, capture.identity(db, source)[0])) > 1:
+            return None
+        rank, device, origin = capture.identity(db, source)
+        tables = {
+            "marks": marks, "device": database.NOT_ON_DEVICE if short else database.device_marks(db),
+            "operators": database.communication(db), "tasks": database.copying(db),
+            "steps": database.steps(db), "counters": database.counters(db, rank),
+        }  # fmt: skip
+        host, meta = capture.host_of(db, source), capture.metadata_of(db, source, rank)
+        until = {path_text(source.path): db.last("TASK", "startNs")} if short else {}
+        return _Seen(source, db, (rank, origin, device), host, meta, tables, until)
+    except (SourceError, OSError, pl.exceptions.PolarsError):  # which the reader reports
+        return None
+
+
+def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]:
+    """The profile of each of these databases; None of one without passes on the device."""
+    tables = _named(seen)
+    reached, unreached = database.matched(tables["marks"], tables["device"])
+    marks = database.placed(reached)
+    names = dialects.parse(marks["text"]).names
+    steps = conform(tables["steps"], {**marker_blocks.STEPS, **marker_blocks.CAPTURE})
+    whole = not any(one.until for one in seen)
+    spans, notes = marker_blocks.spans(marks, names, steps, partial(_busy, seen) if whole else None)
+    operators = database.described(tables["operators"])
+    copies = database.copies(tables["tasks"], operators)
+    p2p, collectives = hccl.tables(operators, copies, [(one.meta, one.known[0]) for one in seen])
+    stages = _stages(marks, names)
+    ranks = [
+        capture.rank_row(one.source, (place, *one.known[1:]), one.host[0], one.meta, stages.get(place))
+        for place, one in enumerate(seen)
+    ]
+    all_ranks = Profile(
+        hosts=pl.DataFrame([capture.host_row(one.source, *one.host) for one in seen], HOSTS),
+        ranks=pl.DataFrame(ranks, RANKS),
         spans=spans,
         p2p=p2p,
         collectives=collectives,
-        counters=found.counters,
-        declared=found.meta.declared.or_else(run_facts(spans["marker"])),
-        notes=(*found.meta.notes, *found.notes, *notes),
+        counters=tables["counters"].with_columns(rank="capture").drop("capture"),
     )
+    made = split(all_ranks, [one.known[0] for one in seen], range(len(seen)))
+    passes = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES), pl.lit(not whole) | (pl.col("origin") != "host"))
+    with_passes = set(passes["rank"].unique())
+    says_facts = run_facts(spans["marker"]) != Declared()
+    lost = dict(unreached.group_by("capture").len().iter_rows())
+    notes = [*((place, capture.unclosed_note(count)) for place, count in lost.items()), *notes]
+    return [
+        _finished(profile, one, [n for p, n in notes if p == place], says_facts) if place in with_passes else None
+        for place, (profile, one) in enumerate(zip(made, seen, strict=True))
+    ]
 
 
-def host_row(source: Source, host: str, label: str, epoch: str | None = None) -> dict[str, object]:
-    """A row of model.HOSTS."""
-    return {"host": host, "machine": source.machine, "label": label, "epoch": epoch}
+def _busy(seen: Sequence[_Seen], ranges: pl.DataFrame) -> pl.Series:
+    """`database.busy` of the ranges of each capture."""
+    parts = ranges.with_row_index("at").partition_by("capture")
+    known = [part.select("at").with_columns(busy=database.busy(seen[part["capture"][0]].db, part)) for part in parts]
+    return pl.concat(known).sort("at")["busy"]
 
 
-def rank_row(
-    source: Source, known: tuple[int, str, int | None], host: str, meta: Metadata, marked_stage: int | None
-) -> dict[str, object]:
-    """A row of model.RANKS: `known` are the rank, how sure that is, and the device; the stage is that of the metadata,
-    else the `marked_stage`."""
-    rank, origin, device = known
-    place = {"stage": marked_stage} | meta.place
-    return {
-        **place, "rank": rank, "rank_origin": origin, "device": device, "host": host,
-        "source": path_text(source.path), "kind": source.kind,
-        "stage_origin": None if place.get("stage") is None else "recorded",
-    }  # fmt: skip
+def _named(seen: Sequence[_Seen]) -> dict[str, pl.DataFrame]:
+    """The tables of all databases, with texts for ids and the column `capture`."""
+    found = {}
+    for table in seen[0].tables:
+        frames = [one.tables[table] for one in seen]
+        found[table] = pl.concat(frames).with_columns(places(frames).alias("capture"))
+    names = _texts(seen, found)
+    for table, columns in NAMES.items():
+        for column in columns:
+            own = names.rename({"id": column})
+            named = found[table].join(own, on=["capture", column], how="left", maintain_order="left")
+            found[table] = named.with_columns(pl.col("name").alias(column)).drop("name")
+    return found
 
 
-def _no_blocks(texts: pl.Series, kernels: pl.DataFrame) -> str:
-    """Why a rank has no block: what of its ranges (`texts`) and of its compute kernels (`WORKED`)."""
-    from trace_export.sources.ascend import kernel_inference
-
-    counts = NameCounts()
-    counts.add(texts)
-    frequent = ", ".join(counts.most_frequent())
-    named = f" (the most frequent names: {frequent})" if frequent else ""
-    return (
-        f"no pipeline blocks: no range is marked as a forward or a backward{named}, and {kernel_inference.why(kernels)}"
-    )
+def _texts(seen: Sequence[_Seen], tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """The texts of all ids in the `tables`: capture, id, name."""
+    ids = [tables[table].select("capture", id=column) for table, columns in NAMES.items() for column in columns]
+    wanted = dict(pl.concat(ids).drop_nulls().unique().group_by("capture").agg("id").iter_rows())
+    texts = [list(database.texts(one.db, wanted.get(place, [])).items()) for place, one in enumerate(seen)]
+    names = pl.DataFrame([row for own in texts for row in own], {"id": TIME, "name": TEXT}, orient="row")
+    return names.with_columns(places(texts).alias("capture"))
 
 
-def _inferred_note(nothing: str, *, marked: bool) -> Note:
-    """What is said of blocks that were inferred, or why there is `nothing`. `marked`: the host has markers of passes,
-    and the device none."""
-    if nothing:
-        return Note("blocks-not-found", "warning", nothing)
-    why = "no marker is on the device (they were made without a stream)" if marked else "no markers"
-    text = f"{why}; blocks were inferred from kernel types, with the loss as forward"
-    return Note("blocks-inferred", "note", text)
+def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
+    """The stage that the markers of each capture name, as `marker_blocks.stage` finds it."""
+    told = marks.select("capture", "text").unique().join(names.select("text", "place").drop_nulls(), on="text")
+    return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 
 
-def unclosed_note(count: int) -> Note:
-    text = "ranges still open on the device at the end of the capture, left out"
-    return Note("ranges-unclosed", "note", text, count=count)
-
-
-def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
-    """The ranges as the host issued them."""
-    known = marks.filter(pl.col("host_start_ns").is_not_null())
-    return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))
-
-
-def _from_database(db: Database, source: Source, options: ReadOptions) -> Profile:
-    if not (db.has("TASK") and db.has("STRING_IDS")):
-        raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
-    rank, device, origin = identity(db, source)
-    all_tasks = "task" not in db.shortened
-    dialects = Dialects.of(options.markers)
-    marks, lost = database.marks(db, dialects, on_device=all_tasks)
-    operators, copies = database.operators(db, marks)
-    host, label = host_of(db, source)
-    found = _Recorded(
-        rank=rank, rank_origin=origin, device=device, host=host, label=label,
-        meta=metadata_of(db, source, rank), marks=marks, steps=conform(database.steps(db), marker_blocks.STEPS),
-        operators=operators, copies=copies,
-        counters=database.counters(db, rank), kernels=lambda: database.kernels(db),
-        busy=(lambda ranges: database.busy(db, ranges)) if all_tasks and db.has("COMPUTE_TASK_INFO") else None,
-        optimizing=lambda: database.kernels_called(db, marker_blocks.OPTIMIZER),
-        notes=(
-            *((replace(unclosed_note(lost), where=str(source.path)),) if lost else ()),
-            *unmatched(source.path, dialects.unmatched(marks["text"])),
-        ),
-        whole=all_tasks,
-    )  # fmt: skip
-    devices = devices_of(db, rank)
-    if len(devices) < 2 or not all_tasks:
-        return _profile(found, source, options)
-    return _of_devices(db, found, devices, source, options)
-
-
-def devices_of(db: Database, rank: int) -> list[int]:
-    """The devices of a process with this rank, where the profiler lists several with one rank."""
-    if not db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
-        return []
-    rows = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP")
-    valid = [(r, d) for r, d in rows if isinstance(d, int) and 0 <= d < LARGEST]
-    owners = {r for r, _ in valid}
-    return sorted({d for r, d in valid if len(owners) == 1 or r == rank})
-
-
-def _of_devices(db: Database, found: _Recorded, listed: list[int], source: Source, options: ReadOptions) -> Profile:
-    """The profile of a process with several devices: a rank for each device on which markers are. Raises SourceError
-    where there are no markers and kernels ran on several."""
-    marked = sorted(found.marks["device"].drop_nulls().unique())
-    if len(marked) < 2:
-        if not marked and len(database.has_work_on(db, listed)) > 1:
-            what = f"{SEVERAL}, and no marker is on any of them"
-            raise SourceError(source.path, what, "mark the passes with mstx.range_start(message, stream)")
-        return _profile(found, source, options)
-    profiles = []
-    for place, device in enumerate(marked):
-        marks = found.marks.filter(device=device)
-        operators, copies = database.operators(db, marks, device)
-        rank = found.rank * len(marked) + place if found.rank else device
-        own = replace(
-            found, rank=rank, rank_origin="inferred", device=device, marks=marks, operators=operators,
-            meta=replace(found.meta, place={}), copies=copies,
-            counters=found.counters.clear(), notes=found.notes if place == 0 else (),
-        )  # fmt: skip
-        made = _profile(own, source, options)
-        profiles.append(replace(made, ranks=made.ranks.with_columns(process=pl.lit(device, TIME))))
-    whole = concat(profiles)
-    text = f"{SEVERAL}; each of its {len(marked)} devices is drawn as a rank of its own, numbered by its place"
+def _finished(profile: Profile, one: _Seen, notes: Sequence[Note], says_facts: bool) -> Profile:
+    """With what is said of the whole source. `says_facts`: whether any source's markers say something of the run."""
+    path = str(one.source.path)
+    facts = run_facts(profile.spans["marker"]) if says_facts else Declared()
     return replace(
-        whole,
-        hosts=whole.hosts.unique("host", keep="first", maintain_order=True),
-        notes=(*whole.notes, Note("ranks-of-devices", "note", text, str(source.path))),
+        profile,
+        declared=one.meta.declared.or_else(facts),
+        notes=(*one.meta.notes, *(replace(note, where=path) for note in notes)),
+        recorded_until=dict(one.until),
     )
-
-
-def identity(db: Database, source: Source) -> tuple[int, int | None, str]:
-    """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
-    known = [(-1, -1)]
-    if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
-        known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
-    inside = next(((r, d) for r, d in known if r == source.rank), known[0])
-    device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
-    if source.rank is not None:
-        return source.rank, device, source.rank_origin
-    if isinstance(inside[0], int) and 0 <= inside[0] < LARGEST:
-        return inside[0], device, "recorded"
-    return 0, device, "assumed"
-
-
-def host_of(db: Database, source: Source) -> tuple[str, str]:
-    """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
-    if db.has("HOST_INFO", "hostUid", "hostName"):
-        for uid, name in db.texts(
-            f"SELECT substr(hostUid, 1, {LONGEST_NAME}), substr(hostName, 1, {LONGEST_NAME}) FROM HOST_INFO LIMIT 1"
-        ):
-            if uid:
-                return str(uid), str(name or uid)
-    return source.host, source.host
-
-
-def metadata_of(db: Database, source: Source, rank: int) -> Metadata:
-    rows = []
-    if db.has("META_DATA", "name", "value"):
-        names = ", ".join(f"'{name}'" for name in META_NAMES)
-        value = f"CASE WHEN length(value) <= {MAX_JSON} THEN value ELSE '' END"
-        sql = f"SELECT name, {value} FROM META_DATA WHERE name IN ({names})"
-        rows = [(str(name), str(value)) for name, value in db.texts(sql)]
-    return metadata(rows, home_of(source.path.parent, [source.path.name]), rank, source.path)
-
-
-def _from_text(source: Source, options: ReadOptions) -> Profile:
-    folder, rank = source.path, 0 if source.rank is None else source.rank
-    notes = list(text_export.unfinished(folder))
-    seen = _trace(folder, Dialects.of(options.markers))
-    rows = text_export.kernels(folder)
-    of_hccl = pl.col("core").is_in(text_export.COMMUNICATION).fill_null(False)
-    is_communication = of_hccl | pl.col("name").str.starts_with("hcom_")
-    communication = rows.filter(is_communication).collect(engine="streaming")
-    computing = rows.filter(~is_communication)
-    by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
-    correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
-    operators, copies = text_export.operators(communication, folder, notes)
-    host, epoch, counters = source.host, None, text_export.counters(folder)
-    if seen.tasks is not None:
-        seen, epoch = _on_one_clock(seen, rows, operators, folder, notes)
-    if epoch is not None:
-        host = f"{source.host} rank {rank}"
-        text = "samples of memory at unix times, left out: the times of the blocks count from the start of the rank"
-        notes += [Note("samples-unplaced", "note", text, str(folder), len(counters))] if len(counters) else []
-        counters = counters.clear()
-    found = _Recorded(
-        rank=rank,
-        rank_origin="assumed" if source.rank is None else source.rank_origin,
-        device=text_export.device(folder),
-        host=host,
-        label=host,
-        epoch=epoch,
-        meta=metadata((), home_of(folder), rank, folder),
-        marks=seen.marks,
-        steps=seen.steps if correlated or by_step.is_empty() else text_export.steps(by_step),
-        operators=operators,
-        copies=copies,
-        counters=pl.concat([seen.counters, counters]).with_columns(rank=pl.lit(rank, INT)),
-        kernels=lambda: text_export.worked(computing),
-        busy=(lambda ranges: text_export.busy(computing, ranges)) if len(by_step) else None,
-        optimizing=lambda: text_export.kernels_called(computing, marker_blocks.OPTIMIZER),
-        notes=(*seen.notes, *notes),
-    )
-    return _profile(found, source, options)
-
-
-def _on_one_clock(
-    seen: trace_view.TraceView, rows: pl.LazyFrame, operators: pl.DataFrame, folder: Path, notes: list[Note]
-) -> tuple[trace_view.TraceView, str | None]:
-    """The trace of a rank, whose times count from the start of its recording, in the clock of the tables beside it (the
-    `rows` of kernel_details.csv, or else the `operators`), and the epoch of that clock. Appends a note on it.
-
-    Raises SourceError where there are tables and nothing says how their clock and that of the trace differ.
-    """
-    from trace_export.sources.ascend import own_clock
-
-    path = _trace_in(folder)
-    table = rows.select("start_ns", "end_ns").collect(engine="streaming")
-    table = operators.select("start_ns", "end_ns").drop_nulls() if table.is_empty() else table
-    assert seen.tasks is not None
-    if table.is_empty():
-        return seen.moved(ZERO_NS), "start"
-    offset = own_clock.offset(seen.tasks, table)
-    if offset is None and seen.marks.is_empty():
-        return trace_view.NOTHING, None
-    if offset is None:
-        what = "counts its times from the start of the recording, and nothing in it is in the tables beside it"
-        raise SourceError(path, what, "export the profile again, or draw trace_view.json without the tables beside it")
-    text = "times that count from the start of the recording, placed by the kernels that the tables have too"
-    notes.append(Note("trace-times-relative", "note", text, str(path)))
-    return seen.moved(offset), None
-
-
-def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
-    path = _trace_in(folder)
-    if path.is_file():
-        return trace_view.read(path, dialects)
-    return replace(
-        trace_view.NOTHING, notes=tuple(unmatched(folder, dialects.unmatched(pl.Series([], dtype=pl.String))))
-    )
-
-
-def _trace_in(folder: Path) -> Path:
-    """The trace of a text export, packed or not."""
-    return next((path for name in TRACES if (path := folder / name).is_file()), folder / TRACES[0])

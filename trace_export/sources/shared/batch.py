@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError, in_column
@@ -79,3 +80,9 @@ def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list
 def _by_place(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
     own = frame.partition_by("place", as_dict=True, include_key=False)
     return [own.get((place,), frame.clear().drop("place")) for place in range(count)]
+
+
+def places(tables: Sequence[Sized]) -> pl.Series:
+    """For each row of the `tables` of several sources, put one after the other, the place of its source (Int32)."""
+    rows = np.fromiter(map(len, tables), np.int64)
+    return pl.Series(np.arange(len(tables), dtype=np.int32).repeat(rows), dtype=INT)

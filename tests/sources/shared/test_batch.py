@@ -1,4 +1,4 @@
-"""Work on many sources at once, and what each of them has."""
+"""What each of many sources has, of tables of all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from trace_export.model import HOSTS, RANKS, SPANS, Profile, conform
 from trace_export.sources.shared.batch import split
-from trace_export.sources.shared.together import by_halves
 
 
 def profile(numbers: list[int], hosts: list[str], blocks: list[list[int]]) -> Profile:
@@ -36,19 +35,3 @@ def test_each_has_its_own_rows_in_their_order(sources: list[tuple[int, str, list
         assert parts[place].ranks.equals(alone)
         assert parts[place].spans.select("rank", "start_ns").rows() == [(number, start) for start in starts]
         parts[place].validate()
-
-
-@given(st.lists(st.booleans(), max_size=40))
-def test_only_those_that_must_be_are_left_out(odd: list[bool]) -> None:
-    made = {item: Profile() for item in range(len(odd))}
-    calls = []
-
-    def make(items: list[int]) -> list[Profile] | None:
-        calls.append(len(items))
-        return None if any(odd[item] for item in items) else [made[item] for item in items]
-
-    found = by_halves(make, list(made))
-    assert [None if found[i] is None else i for i in made] == [None if odd[i] else i for i in made]
-    assert all(profile is None or profile is made[i] for i, profile in enumerate(found))
-    if sum(odd) == 1:
-        assert len(calls) <= 2 * len(odd).bit_length() + 1
