@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.launches import ENGINE, MAIN, cuts, work
-from trace_export.inference.forwards import passes_of
+from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
@@ -27,7 +27,6 @@ from trace_export.inference.pieces import (
 from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.threads import Threads, find_threads
-from trace_export.inference.trimming import trim
 from trace_export.inference.work import Timeline, pipeline_transfers
 
 THREADS = Threads(MAIN, frozenset({ENGINE}))

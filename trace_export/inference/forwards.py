@@ -12,7 +12,6 @@ from trace_export.inference.kinds import by_kind
 from trace_export.inference.pieces import Piece
 from trace_export.inference.repetition import by_repetition
 from trace_export.inference.step import LITTLE, Rows, Step
-from trace_export.inference.trimming import trim
 from trace_export.inference.work import Timeline
 
 SAME_KERNELS, SAME_STEMS = 0.8, 0.6
@@ -156,3 +155,35 @@ def _may_be_weights(step: Step, forwards: list[Rows], weights: list[Rows]) -> bo
     forms = {rows.of(timeline.stem).tobytes() for rows in bare}
     late = any(rows.of(timeline.stem).tobytes() in forms for rows in step.own if rows.begin > step.last_backward)
     return bool(bare) and (len(bare) < len(forwards) or bool(weights) or late)
+
+
+def trim(step: Step, forwards: list[Rows]) -> list[Rows]:
+    """The forwards without what does not belong to them.
+
+    Off come counters of tokens at either end, and a kernel that stands before some forwards and after others. What the
+    first forward begins with does not count: the capture may begin inside it.
+
+    Example: `a b`, `n a b`, `a b n` are three times `a b`.
+    """
+    timeline = step.timeline
+    between = _between(step, forwards)
+    out = []
+    for begin, end in forwards:
+        while end - begin > 1 and timeline.counter[begin]:
+            begin += 1
+        while end - begin > 1 and timeline.counter[end - 1]:
+            end -= 1
+        if end - begin > 2 and timeline.name[begin] in between:
+            begin += 1
+        if end - begin > 2 and timeline.name[end - 1] in between:
+            end -= 1
+        out.append(Rows(begin, end))
+    return out
+
+
+def _between(step: Step, forwards: list[Rows]) -> set[int]:
+    """Names, no products, that stand first in some forwards but the first of all, and last in others."""
+    name, product = step.timeline.name, step.timeline.names.product
+    ends = [(int(name[rows.begin]), int(name[rows.end - 1])) for rows in forwards if rows.end - rows.begin > 2]
+    both = {first for first, _ in ends[1:]} & {last for _, last in ends}
+    return {n for n in both if not product[n] and any((first == n) != (last == n) for first, last in ends)}

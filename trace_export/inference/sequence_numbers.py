@@ -220,9 +220,23 @@ def _assigned(timeline: Timeline, anchors: pl.DataFrame, cuts: Cuts) -> Ints:
 
     Before the first cut after an anchor a launch belongs to what came before, after the last one to what follows. Sums
     beside weight gradients are theirs, the fill before a backward is the backward's, counters of tokens are nobody's.
+
+    The first row that fits decides, in the order of the code:
+
+    | the launch | between | belongs to |
+    |---|---|---|
+    | inside an anchor | | that one |
+    | counts tokens | | none |
+    | the last one there, a fill | … and B | the B |
+    | after a cut | … and F, or W if it is a sum | what follows, if no cut comes between, else none |
+    | any, before all anchors | … and F, without a cut | the F, else none |
+    | a sum | … and W, if no W is before, or it adds to itself | the W after |
+    | a sum | W and … | the W before |
+    | any | F and … | the F before |
+    | any | … and F, without a cut, unless OPT is before | the F after |
     """
     starts, ends = anchors["start"].to_numpy(), anchors["end"].to_numpy()
-    kinds = np.concatenate([["", *anchors["kind"].to_list(), ""]])
+    kinds = np.array(["", *anchors["kind"].to_list(), ""])  # "" before the first and after the last, so one place on
     at = np.searchsorted(starts, timeline.launch, side="right") - 1
     inside = (at >= 0) & (timeline.launch <= ends[at])
     before, after = kinds[at + 1], kinds[at + 2]

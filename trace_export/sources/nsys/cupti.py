@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
+from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.nccl_names import GLOBS, is_like
 from trace_export.sources.shared.sqlite import Database
 
@@ -113,3 +114,11 @@ def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterat
         rows = np.flatnonzero(of == process)
         if len(rows):  # all of them in most files, which are of one process
             yield process, columns if len(rows) == len(of) else {name: v[rows] for name, v in columns.items()}
+
+
+def last_copies(db: Database, ranges: Ranges, named: pl.DataFrame) -> pl.Series:
+    """The end of the last copy launched in each of the `named` ranges that receive."""
+    receives = pl.col("text").is_in(ranges.transfers.filter(pl.col("role") == "recv")["text"].implode())
+    wanted = named.select("id", "process", "thread", "start", "end", "role", receives=receives)
+    copies = attribute(db, wanted.with_columns(id=pl.int_range(pl.len())), "*emcpy*", [COPY_TABLE]).frame()
+    return wanted.select(last=pl.when("receives").then(copies["work_end"]))["last"]

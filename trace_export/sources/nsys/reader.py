@@ -17,7 +17,6 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Note
 from trace_export.sources.nsys import nvtx
-from trace_export.sources.nsys.copies import last_copies
 from trace_export.sources.nsys.cupti import (
     GRAPH_TABLE,
     KERNEL_TABLE,
@@ -25,12 +24,12 @@ from trace_export.sources.nsys.cupti import (
     attribute,
     devices_of,
     is_named,
+    last_copies,
 )
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.ranks import read_ranks
-from trace_export.sources.nsys.session import is_export, read_session
-from trace_export.sources.nsys.threads import autograd_threads
+from trace_export.sources.nsys.session import autograd_threads, is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity

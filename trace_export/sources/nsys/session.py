@@ -1,4 +1,4 @@
-"""The metadata of an Nsight Systems export: clock, host, schema version, diagnostics.
+"""The metadata of an Nsight Systems export: clock, host, schema version, diagnostics, threads.
 
 These tables also hold the environment, command lines and output of every process of the machine. Rows are fetched by
 name, and of an environment only the variables in `RANK_VARIABLES` leave this file, as numbers.
@@ -7,11 +7,12 @@ name, and of an environment only the variables in `RANK_VARIABLES` leave this fi
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+from trace_export.inference.threads import AUTOGRAD
 from trace_export.model import Note
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.sqlite import Database
@@ -170,3 +171,17 @@ def _without_secrets(text: str) -> str:
         text = loss[0]
     text = re.sub(r"\"[^\"]*\"|'[^']*'|\S*[/\\]\S*|\S*=\S*|(?<!\S)--?[A-Za-z]\S*(?:\s+[^\s-]\S*)?", "…", text)
     return " ".join(text.split())[:200]
+
+
+def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
+    """Process → its threads whose names are those of the autograd engine."""
+    if not db.has("ThreadNames", "globalTid", "nameId"):
+        return {}
+    rows = db.texts(
+        "SELECT DISTINCT globalTid FROM ThreadNames WHERE globalTid IS NOT NULL AND"
+        f" nameId IN (SELECT id FROM StringIds WHERE value GLOB '{AUTOGRAD}*')"
+    )
+    threads: dict[int, set[int]] = defaultdict(set)
+    for (thread,) in rows:
+        threads[thread >> 24].add(thread)
+    return {process: frozenset(own) for process, own in threads.items()}

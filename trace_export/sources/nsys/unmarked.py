@@ -21,7 +21,7 @@ from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
-from trace_export.sources.nsys.threads import autograd_threads
+from trace_export.sources.nsys.session import autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.nccl_names import COMMUNICATION, SENDS

@@ -235,7 +235,17 @@ def _steps(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def _steps_of_parts(records: pl.DataFrame) -> pl.DataFrame:
-    """`records`, sorted by part, with `step`."""
+    """`records`, sorted by part, with `step`. `closed` counts the optimizers before a record, `again` how often its
+    job came since the last of them, and `count` the steps that began. Example, where step 5 is announced as the first:
+
+    | job | closed | again | count | step | |
+    |---|---|---|---|---|---|
+    | forward 0 | 0 | 0 | 0 | 5 | |
+    | optimizer | 0 | 0 | 0 | 5 | ends its step |
+    | forward 0 | 1 | 0 | 1 | 6 | |
+    | backward 0 | 1 | 0 | 1 | 6 | |
+    | forward 0 | 1 | 1 | 2 | 7 | without an optimizer the second forward 0 begins a step |
+    """
     first = (pl.col("part") != pl.col("part").shift()).fill_null(True)
     closed = ((pl.col("job").shift() == "optimizer") & ~first).fill_null(False).cum_sum()
     records = records.with_columns(closed=closed)

@@ -38,13 +38,23 @@ class Enclosing:
 
     The innermost range changes only where one starts or ends. Which it is from each of these moments on is worked out
     once, so that looking one up is a bisection however deep the ranges are nested. Cost: n log n in the ranges.
+
+    Example: ranges 0 and 1 of one thread, 1 inside 0. There are four moments, and after each another range is the
+    innermost; before the first one, and from the last one on, it is none.
+
+        range 0    [10 ------------ 40)
+        range 1         [20 -- 30)
+        moments     10   20    30   40
+        innermost    0    1     0  none
     """
 
     def __init__(self, ranges: pl.DataFrame, *, threads: bool) -> None:
         """`ranges`: id, thread, start, end. Without `threads` all ranges count for every thread."""
         ids, thread, start, end = (ranges[c].to_numpy() for c in ("id", "thread", "start", "end"))
         self.threads = _distinct(thread) if threads else np.zeros(1, np.int64)
-        outside = np.arange(len(self.threads))  # for each thread a range around all others, so that a search ends
+        # For each thread a range NONE around all others, so that a search ends. A moment of a thread is one number,
+        # its place among all moments plus that of the thread times their number.
+        outside = np.arange(len(self.threads))
         group = np.concatenate([outside, np.searchsorted(self.threads, thread) if threads else np.zeros_like(thread)])
         ids = np.concatenate([np.full_like(outside, NONE), ids])
         start = np.concatenate([np.full_like(outside, _FIRST), start])
