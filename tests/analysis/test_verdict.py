@@ -12,7 +12,7 @@ import pytest
 from tests.support.profiles import concluded
 from trace_export.analysis.report import Report, report_of
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
-from trace_export.pipeline.completeness import check
+from trace_export.pipeline.completeness import mark_whole_steps
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
 
@@ -58,7 +58,7 @@ def run(replicas: list[pl.DataFrame], optimizer: dict[int, int] | None = None, b
     table = table.with_columns(host=pl.format("node{}", host), stage_origin=pl.lit("recorded"))
     hosts = table.select("host", machine=host, label="host").unique("host")
     made = Profile(hosts=conform(hosts, HOSTS), ranks=conform(table, RANKS), spans=spans)
-    return check(concluded(replace(made, declared=Declared(pp=STAGES))), one_clock=True, all_ranks=True)
+    return mark_whole_steps(concluded(replace(made, declared=Declared(pp=STAGES))), one_clock=True, all_ranks=True)
 
 
 def saved(times: Times, transfer: float | Times = TRANSFER) -> float:
@@ -180,7 +180,7 @@ def test_a_cause_is_shown_in_the_step_that_it_costs_most(step: int) -> None:
     others = usual.spans.filter(pl.col("step") != step).with_columns(pl.col("start_ns", "end_ns") + shift)
     that = late.spans.filter(step=step).with_columns(pl.col("start_ns", "end_ns") - step * (longer - period))
     spans = pl.concat([others, that]).with_columns(id=pl.int_range(pl.len(), dtype=usual.spans.schema["id"]))
-    result = report_of(check(concluded(replace(usual, spans=spans)), one_clock=True, all_ranks=True))
+    result = report_of(mark_whole_steps(concluded(replace(usual, spans=spans)), one_clock=True, all_ranks=True))
     assert first(result)[0].startswith("late")
     assert result.causes["step"][0] == step
     assert result.steps["step"][result.explained] == step
@@ -207,7 +207,7 @@ def test_without_all_stages_there_is_no_model() -> None:
     first_stages = pl.col("rank") < 2
     part = replace(whole, ranks=whole.ranks.filter(first_stages), spans=whole.spans.filter(first_stages), notes=())
     for made, modelled in ((whole, True), (part, False)):
-        result = report_of(check(concluded(made), one_clock=True, all_ranks=False))
+        result = report_of(mark_whole_steps(concluded(made), one_clock=True, all_ranks=False))
         assert result.theory.changes.is_empty() is not modelled
 
 
@@ -217,7 +217,7 @@ def test_a_long_pause_between_steps_comes_first_with_its_length() -> None:
     pause = 150 * MS
     spans = made.spans.with_columns(pl.col("start_ns", "end_ns") + pl.col("step").cast(pl.Int64) * (pause - 2 * MS))
     made = replace(made, spans=spans, notes=())
-    result = report_of(check(concluded(made), one_clock=True, all_ranks=True))
+    result = report_of(mark_whole_steps(concluded(made), one_clock=True, all_ranks=True))
     code, text = first(result)
     assert code == "long-pause"
     assert result.verdict[0].facts["late_ns"] == pytest.approx(pause)
@@ -232,7 +232,7 @@ def test_of_a_part_of_the_stages_no_pause_is_claimed() -> None:
         made, ranks=made.ranks.filter(pl.col("rank") == STAGES - 1), spans=made.spans.join(last, on="rank", how="semi"),
         notes=(),
     )  # fmt: skip
-    result = report_of(check(concluded(part), one_clock=True, all_ranks=False))
+    result = report_of(mark_whole_steps(concluded(part), one_clock=True, all_ranks=False))
     assert "long-pause" not in [each.code for each in result.verdict]
 
 
@@ -244,19 +244,21 @@ def test_missing_ranks_come_first_and_then_the_cause() -> None:
         whole, ranks=whole.ranks.filter(there), spans=whole.spans.filter(there), notes=(),
         declared=replace(whole.declared, world=8),
     )  # fmt: skip
-    result = report_of(check(concluded(part), one_clock=True, all_ranks=True))
+    result = report_of(mark_whole_steps(concluded(part), one_clock=True, all_ranks=True))
     code, text = first(result)
     assert code == "missing-ranks"
     assert text.startswith("3 of 8 ranks have no profile here (ranks 1,5-6, among them all of stage 1 of 4)")
     assert "slow-stage" in [each.code for each in result.verdict]
-    chosen = report_of(check(concluded(part), one_clock=True, all_ranks=False))  # the user asked for some ranks only
+    chosen = report_of(
+        mark_whole_steps(concluded(part), one_clock=True, all_ranks=False)
+    )  # the user asked for some ranks only
     assert chosen.verdict[0].code == "slow-stage"
 
 
 def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
     sound = run([one()])
     forward = sound.spans.filter(pl.col("kind") == "F")
-    result = report_of(check(concluded(replace(sound, spans=forward)), one_clock=True, all_ranks=True))
+    result = report_of(mark_whole_steps(concluded(replace(sound, spans=forward)), one_clock=True, all_ranks=True))
     said = next(each for each in result.verdict if each.code == "step")
     assert said.facts["schedule"] is None
     assert "the order of the blocks is that of no known schedule" in said.text

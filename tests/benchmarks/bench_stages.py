@@ -91,7 +91,7 @@ def export(place: Path, folder: Path) -> tuple[dict[str, float], int]:
     profile, _ = watch("read", lambda: read_profile(located, options, silent))
     profile = watch("interpret", lambda: interpret(profile, Declared()))
     profile = watch("align", lambda: clocks.align(profile, "auto"))
-    profile = watch("align", lambda: completeness.check(profile, one_clock=True, all_ranks=True))
+    profile = watch("align", lambda: completeness.mark_whole_steps(profile, one_clock=True, all_ranks=True))
     measured = Bubbles(profile)
     watch("analyse", lambda: measured.steps)
     chart = watch(

@@ -209,13 +209,13 @@ def scaled(module: ModuleType, name: str, measure: Callable[[], Row]) -> list[Ro
 
 def splits(runs: int) -> Row:
     """Machines of one name, 4 ms apart, must be split; ranks on one clock, read with an error of 9 µs, must not."""
-    apart = [split_hosts.split(one_name(run)).hosts.height == len(run.offset)
+    apart = [split_hosts.by_clock(one_name(run)).hosts.height == len(run.offset)
              for run in drawn(runs, offset_us=4e3, stages=3, replicas=1)]  # fmt: skip
     together = []
     for run in drawn(runs, ranks_per_host=12, offset_us=0.0, drift_ppm=0.0):
         noise = np.random.default_rng(len(together)).normal(0, 9e3, (2, len(run.paired))).astype(np.int64)
         read = run.paired.with_columns(pl.col("send_end_ns") + noise[0], pl.col("recv_end_ns") + noise[1])
-        together.append(split_hosts.split(replace(run.profile, messages=read)).hosts.height == 1)
+        together.append(split_hosts.by_clock(replace(run.profile, messages=read)).hosts.height == 1)
     return {"several machines split": f"{np.mean(apart):.0%}", "one machine left whole": f"{np.mean(together):.0%}"}
 
 

@@ -42,7 +42,7 @@ def recorded(sample: str) -> Profile:
 def understood(profile: Profile) -> Profile:
     """What `load` and `align` make of what was read."""
     done = align(interpret(profile, Declared()))
-    return completeness.check(done, one_clock=True, all_ranks=True)
+    return completeness.mark_whole_steps(done, one_clock=True, all_ranks=True)
 
 
 @cache

@@ -30,7 +30,7 @@ def whole(**more: object) -> Profile:
 
 def check(profile: Profile, *, one_clock: bool = True, all_ranks: bool = True) -> Profile:
     interpreted = profile if profile.interpretation else conclude(placed(profile), Recognition())
-    return completeness.check(interpreted, one_clock=one_clock, all_ranks=all_ranks)
+    return completeness.mark_whole_steps(interpreted, one_clock=one_clock, all_ranks=all_ranks)
 
 
 def without(profile: Profile, gone: pl.Expr) -> Profile:

@@ -11,7 +11,7 @@ import pytest
 from samples.generators.unmarked import Program, write
 from trace_export.model import P2P, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret
-from trace_export.pipeline.transfers import split
+from trace_export.pipeline.transfers import split_fused
 from trace_export.sources.read import read as read_source
 from trace_export.sources.source import ReadOptions, Source
 
@@ -30,7 +30,7 @@ def profile(blocks: str, kernels: list[tuple[float, float]], stage: int, chunk: 
 
 
 def found(one: Profile) -> list[tuple[str, str | None, int | None]]:
-    return split(one).p2p.select("role", "direction", "microbatch").rows()
+    return split_fused(one).p2p.select("role", "direction", "microbatch").rows()
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_kernel_between_two_blocks_sends_the_one_and_receives_the_other(
 def test_with_several_chunks_a_kernel_among_forwards_alone_has_their_direction() -> None:
     blocks = "F0 F1 F2 F3 B0 F4 B1 B2 B3 B4"
     kernels = [(112 + 30 * n, 128 + 30 * n) for n in range(9)]
-    whole = split(profile(blocks, kernels, 1, chunk=1)).p2p
+    whole = split_fused(profile(blocks, kernels, 1, chunk=1)).p2p
     assert whole.select("role", "end_ns").rows() == [("both", round(1000 * end)) for _, end in kernels]
     assert whole["direction"].to_list() == ["F", "F", None, None, None, None, None, "B", "B"]
     assert found(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
@@ -79,9 +79,9 @@ def test_an_interleaved_capture_shows_the_direction_of_its_warm_up_and_cool_down
 
 
 def test_where_a_kernel_does_both_the_ends_of_transfers_are_unknown() -> None:
-    both = split(profile("F3 B0", [(112, 128), (142, 149)], 1)).p2p
+    both = split_fused(profile("F3 B0", [(112, 128), (142, 149)], 1)).p2p
     assert both["end_ns"].to_list() == [None, None, None]
-    one = split(profile("F3 F4", [(112, 128)], 0)).p2p
+    one = split_fused(profile("F3 F4", [(112, 128)], 0)).p2p
     assert one["end_ns"].to_list() == [128_000]
 
 
@@ -99,11 +99,11 @@ def test_of_two_ranks_that_exchange_with_each_other_the_ends_are_known(
     one, other = profile("F3 B0", [(112, 128)], 1), profile("B0 F3", kernels, 2) if kernels else None
     if other is not None:
         one = replace(one, spans=pl.concat([one.spans, other.spans]), p2p=pl.concat([one.p2p, other.p2p]))
-    assert (split(one).p2p["end_ns"] // 1000).to_list() == ends
+    assert (split_fused(one).p2p["end_ns"] // 1000).to_list() == ends
 
 
 def test_a_kernel_that_sends_to_one_rank_and_receives_from_another_ends_with_the_later_one() -> None:
-    found = split(profile("F3 F4", [(112, 128)], 1)).p2p
+    found = split_fused(profile("F3 F4", [(112, 128)], 1)).p2p
     assert found.select("role", "end_ns").rows() == [("send", None), ("recv", None)]
 
 

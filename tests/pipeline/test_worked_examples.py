@@ -74,7 +74,7 @@ def test_steps_by_balance() -> None:
 
 
 def test_labels_by_number_places() -> None:
-    """`pipeline.labels_by_number.places`: two chunks of two micro-batches, so forward number 2 is chunk 1 of
+    """`pipeline.labels_by_number.positions`: two chunks of two micro-batches, so forward number 2 is chunk 1 of
     micro-batch 0: place 2. The two blocks after it fit what is expected there, F and B; the forward after them does
     not, so nothing is certain from there on."""
     plan = [("F", 0, 0), ("F", 1, 0), ("F", 0, 1), ("F", 1, 1), ("B", 0, 1), ("B", 1, 1)]
@@ -94,7 +94,7 @@ def test_labels_by_number_places() -> None:
             "letter": TEXT, "microbatch": INT,
         },
     )  # fmt: skip
-    found = labels_by_number.places(work, expected, microbatches=2)
+    found = labels_by_number.positions(work, expected, microbatches=2)
     assert found.select("row", "position").rows() == [(10, 2), (11, 3), (12, 4)]
 
 

@@ -44,7 +44,7 @@ def align(
     """
     by_host = _user_offsets(profile, offsets or {})
     if how not in ("none", "wall"):
-        profile, by_host = _split(profile, by_host)
+        profile, by_host = _hosts_apart(profile, by_host)
     one_host = profile.ranks["host"].n_unique() <= 1 and profile.hosts.height <= 1
     fit = None
     if isinstance(how, Path):
@@ -89,9 +89,9 @@ def _user_offsets(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int
     return by_host
 
 
-def _split(profile: Profile, by_host: dict[str, int]) -> tuple[Profile, dict[str, int]]:
+def _hosts_apart(profile: Profile, by_host: dict[str, int]) -> tuple[Profile, dict[str, int]]:
     """The profile with its hosts split where they are several machines; each part has the user's offset of its host."""
-    parts = split_hosts.split(profile)
+    parts = split_hosts.by_clock(profile)
     names = parts.ranks.select("host", old=profile.ranks["host"]).drop_nulls().unique()
     return parts, {host: by_host[old] for host, old in names.iter_rows() if old in by_host}
 

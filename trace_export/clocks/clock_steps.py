@@ -167,7 +167,7 @@ def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | No
     if not np.isfinite([_middle(before), _middle(after)]).all():
         return None
     last = int(np.flatnonzero(wrong)[-1])
-    return before, after, last, _split(bounds, before, after, last, first)
+    return before, after, last, _first_row_after(bounds, before, after, last, first)
 
 
 def _first_contradiction(bounds: _Bounds) -> int | None:
@@ -219,7 +219,7 @@ def _middle(bounds: _Bounds) -> float:
     return float(bounds.most.min() + bounds.least.max()) / 2
 
 
-def _split(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int, first: int) -> int:
+def _first_row_after(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int, first: int) -> int:
     """The row between `last` and `first` with which the time after the jump begins: where each message arrives soonest,
     and collectives end together."""
     rows = bounds.part(slice(last + 1, first))

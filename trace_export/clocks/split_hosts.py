@@ -14,7 +14,7 @@ SHARE = 0.25
 """So large a share of impossible messages is no longer explained by single messages that were paired wrongly."""
 
 
-def split(profile: Profile) -> Profile:
+def by_clock(profile: Profile) -> Profile:
     """`profile` with each host split whose ranks' messages contradict one common clock, and a note for each. The tool
     that recorded every operation has aligned the clocks itself, so its times stay.
 

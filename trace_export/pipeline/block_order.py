@@ -53,10 +53,10 @@ def _sequences(rows: pl.DataFrame) -> pl.DataFrame:
     columns = [*STEP_KEY, "rank", "stage", "position", "kind", "chunk", "microbatch", "row"]
     if placed["swap"].any():
         placed = placed.sort(*STEP_KEY, "rank", "position")
-    return _counted(placed.select(columns))
+    return _numbered_from_zero(placed.select(columns))
 
 
-def _counted(orders: pl.DataFrame) -> pl.DataFrame:
+def _numbered_from_zero(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
     if orders["microbatch"].null_count():
         counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY, "kind", "chunk")

@@ -42,7 +42,7 @@ MOST_PARTS = 100_000
 """Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
 
 
-def check(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
+def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
     """`profile` with the table `steps` filled, and notes on blocks, steps and ranks that are missing or in excess.
 
     Needs an interpreted profile. `one_clock`: the times of different hosts can be compared. `all_ranks`: the user did

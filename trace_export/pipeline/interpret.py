@@ -48,7 +48,7 @@ def _labelled(profile: Profile) -> Profile:
     recorded = not profile.spans["step"].null_count()
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
-    profile = transfers.split(profile)  # kernels that may send, receive or do both
+    profile = transfers.split_fused(profile)  # kernels that may send, receive or do both
     profile = transfers.label(profile)  # the block that each send and receive belongs to
     return transfers.in_steps(profile) if recorded else profile
 

@@ -192,7 +192,7 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
         return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
     overlapped = bool(declared.overlapped) or bool(work.select(PAIRS.any()).item())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
-    placed = labels_by_number.places(work, profile_blocks(plan, _stages(work)), microbatches)
+    placed = labels_by_number.positions(work, profile_blocks(plan, _stages(work)), microbatches)
     left = work.join(placed.select(RANK_STEP_KEY), on=RANK_STEP_KEY, how="anti", nulls_equal=True)
     rest = labels_by_position.positions(left, ends, plan)
     numbered = _labels_at(work, pl.concat([placed.select("row", "position"), rest]), plan)
@@ -203,8 +203,8 @@ def _of_loop(
     work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, *, line: bool
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
-    counted, present, vee = _counted(work), work["stage"].n_unique(), declared.placement == "vee"
-    plans = _plans(counted, stages, present if declared.pp is None else None, vee=vee, line=line)
+    orders, present, vee = _orders_of_steps(work), work["stage"].n_unique(), declared.placement == "vee"
+    plans = _plans(orders, stages, present if declared.pp is None else None, vee=vee, line=line)
     usual = next((p for p in plans.values() if p is not None), None)
     steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
     alike: dict[Numbering | None, int] = {}
@@ -214,7 +214,7 @@ def _of_loop(
     found = []
     for numbering, number in alike.items():
         part = known.filter(pl.col("plan") == number).drop("plan")
-        labelled = work.clear() if vee and numbering is None else _by_plan(part, ends, counted, numbering)
+        labelled = work.clear() if vee and numbering is None else _by_plan(part, ends, orders, numbering)
         found.append(labelled)
     how = (
         "the chunks lie in a V, and blocks have no number"
@@ -228,13 +228,13 @@ def _of_loop(
 
 
 def _plans(
-    counted: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, line: bool
+    orders: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, line: bool
 ) -> dict[tuple[object, object], Numbering | None]:
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has so many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
     plans: dict[tuple[object, object], Numbering | None] = {}
     known: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
-    whole = counted.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
+    whole = orders.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
     for run, step, places, words in whole.iter_rows():
         seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
@@ -244,15 +244,13 @@ def _plans(
     return plans
 
 
-def _by_plan(
-    work: pl.DataFrame, ends: pl.DataFrame, counted: pl.DataFrame, numbering: Numbering | None
-) -> pl.DataFrame:
+def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbering: Numbering | None) -> pl.DataFrame:
     """`_FOUND` for the steps that follow one plan."""
     if numbering is None:
-        return _by_occurrence(work, _surely_whole(counted, ends), None)
+        return _by_occurrence(work, _surely_whole(orders, ends), None)
     plan = numbering.plan
     if not numbering.exact:
-        found = _by_occurrence(work, counted, plan)
+        found = _by_occurrence(work, orders, plan)
         return found if numbering.weights else _without_uncertain_weights(work, found, plan)
     placed = labels_by_position.positions(work, ends, plan)
     if placed.height < work.height:
@@ -273,7 +271,7 @@ def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFra
     return pl.concat([placed.join(open_steps, on="row", how="anti"), *settled], rechunk=True)
 
 
-def _counted(work: pl.DataFrame) -> pl.DataFrame:
+def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
     """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank in it."""
     rows = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         pl.col("letter").str.join("").alias("word"), pl.col("stage").first(),
@@ -283,17 +281,17 @@ def _counted(work: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(whole=(pl.col("forwards") == most) & (pl.col("backwards") == most))
 
 
-def _surely_whole(counted: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
-    """`counted`, where a step is whole only if it is on all ranks, and one end of it is surely so on each: no plan
+def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
+    """`orders`, where a step is whole only if it is on all ranks, and one end of it is surely so on each: no plan
     shows what is missing, and a step that lacks its first forward and its last backward has as many of both."""
-    known = counted.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    known = orders.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     whole = pl.col("whole") & (pl.col("starts") | pl.col("ends")).fill_null(False)
-    return known.with_columns(whole=whole.all().over("run", "step")).select(counted.columns)
+    return known.with_columns(whole=whole.all().over("run", "step")).select(orders.columns)
 
 
-def _by_occurrence(work: pl.DataFrame, counted: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:
+def _by_occurrence(work: pl.DataFrame, orders: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:
     """Numbers by order of appearance within each kind, for the steps that are whole."""
-    whole = counted.filter("whole").select(RANK_STEP_KEY)
+    whole = orders.filter("whole").select(RANK_STEP_KEY)
     nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "kind"])
     rows = work.join(whole, on=RANK_STEP_KEY, how="semi", nulls_equal=True).with_columns(nth=nth)
     if plan is None:

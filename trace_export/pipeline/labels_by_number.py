@@ -8,7 +8,7 @@ from trace_export.model import INT, RANK_STEP_KEY
 from trace_export.schedules.passes import FORWARDS
 
 
-def places(work: pl.DataFrame, expected: pl.DataFrame, microbatches: int) -> pl.DataFrame:
+def positions(work: pl.DataFrame, expected: pl.DataFrame, microbatches: int) -> pl.DataFrame:
     """rank, run, step, row, position of all blocks of `work` whose position in `expected` is certain.
 
     A forward with number n is chunk n // `microbatches`, micro-batch n % `microbatches`: that is one place in the

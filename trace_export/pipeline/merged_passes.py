@@ -11,7 +11,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import WORK_KINDS, Declared, Note, Profile
-from trace_export.pipeline.steps import counted
+from trace_export.pipeline.steps import with_step_numbers
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.selection import Numbers
 
@@ -54,7 +54,7 @@ def _backwards(spans: pl.DataFrame) -> pl.DataFrame:
 
     A step is whole that has as many forwards as backwards, or lies between two optimizers.
     """
-    steps = counted(spans).group_by("rank", "run", "step").agg(
+    steps = with_step_numbers(spans).group_by("rank", "run", "step").agg(
         forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), optimizers=_OPTIMIZER.sum(),
     )  # fmt: skip
     first = pl.col("step") == pl.col("step").min().over("rank", "run")

@@ -104,7 +104,7 @@ def _by_data(ranks: pl.Series, declared: Declared, inferred: stages_from_work.In
     return chosen.places(ranks, "assumed" if chosen == possible[0] else "inferred")
 
 
-def place(profile: Profile, places: pl.DataFrame) -> Profile:
+def place_ranks(profile: Profile, places: pl.DataFrame) -> Profile:
     """`profile` with the places that its ranks have in the whole run, where it is only a part of one, in which they
     cannot be seen. `places`: rank, stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile
     declares are those of the whole run too, and are left out."""

@@ -23,7 +23,7 @@ import polars as pl
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, Declared, Profile
 from trace_export.ordering import group_number
 from trace_export.pipeline.rank_order import arrangements
-from trace_export.pipeline.steps import counted, in_fullest
+from trace_export.pipeline.steps import in_fullest, with_step_numbers
 from trace_export.schedules.passes import FORWARDS
 
 STEPS = 5
@@ -58,7 +58,7 @@ class Inference:
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
     """`SAMPLED` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one
     without step as of that between two optimizers."""
-    blocks = counted(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0))
+    blocks = with_step_numbers(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0))
     return blocks.filter(in_fullest(blocks, steps))
 
 

@@ -55,7 +55,7 @@ def forward_only(spans: pl.DataFrame) -> bool:
     )
 
 
-def counted(spans: pl.DataFrame) -> pl.DataFrame:
+def with_step_numbers(spans: pl.DataFrame) -> pl.DataFrame:
     """`spans` by rank and time; a block without a step has the number of optimizers that its rank ran before it, so
     that those of different steps are told apart before the steps are numbered."""
     in_order = ordered(spans, "rank", "start_ns", "end_ns")

@@ -1,6 +1,6 @@
 """What the source of a point-to-point transfer leaves out, in five steps: the ranks that its numbers mean
-(`name_peers`), whether a kernel sends, receives or does both (`split`), the block that each side belongs to (`label`)
-and its step (`in_steps`), and who is on its other side (`find_peers`).
+(`name_peers`), whether a kernel sends, receives or does both (`split_fused`), the block that each side belongs to
+(`label`) and its step (`in_steps`), and who is on its other side (`find_peers`).
 
 What a rank sends is the result of the block before, what it receives the input of the block after, of those that give
 or take anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the
@@ -34,7 +34,7 @@ def name_peers(profile: Profile) -> Profile:
     return replace(profile, p2p=conform(found.with_columns(peer=pl.coalesce("peer", "named")), P2P))
 
 
-def split(profile: Profile) -> Profile:
+def split_fused(profile: Profile) -> Profile:
     """`profile`, where kernels of `p2p` that name nothing become sends and receives with direction and micro-batch.
 
     Between two blocks of a rank the result of the first is sent and the input of the second received: by one kernel, or

@@ -52,7 +52,7 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused, *strange]
     if profile.spans.is_empty():
         raise failures[0] if failures else NothingToExportError(f"{part.path}: no pipeline block here")
-    profile = interpret(stages.place(profile, part.places), Declared())
+    profile = interpret(stages.place_ranks(profile, part.places), Declared())
     return align.align(profile, task.align), failures
 
 
@@ -75,7 +75,7 @@ def _expected(profile: Profile, part: Part) -> tuple[Profile, list[SourceError]]
 def summarise(part: Part, task: Task) -> Summary:
     """The summary of a part. Raises as `read_part` does."""
     profile, failures = read_part(part, task)
-    profile = completeness.check(profile, one_clock=True, all_ranks=False)
+    profile = completeness.mark_whole_steps(profile, one_clock=True, all_ranks=False)
     axis = two_levels.axes(profile.clocks, str(part.number))
     measured = measure(Bubbles(profile).of(select(profile, task.selection)), axis)
     return replace(measured, ends=two_levels.shared_ends(profile, axis), failures=failures_of(failures))

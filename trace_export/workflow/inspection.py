@@ -107,7 +107,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     else:
         profile, failures = read_beginnings(chosen, options, progress)
     all_ranks = options.all_ranks
-    profile = completeness.check(profile, one_clock=False, all_ranks=all_ranks)
+    profile = completeness.mark_whole_steps(profile, one_clock=False, all_ranks=all_ranks)
     if profile.recorded_until:
         profile = replace(profile, notes=of_the_whole(profile.notes))
     table = _ranks(profile)

@@ -47,7 +47,7 @@ TOGETHER = 32
 class LoadOptions:
     """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
     whatever lies there. `detail`: which device tasks will be asked for. `columns`: what the columns of a table mean.
-    `places`: those of the ranks, where only some replicas of a run are read (as `pipeline.stages.place` takes them).
+    `places`: those of the ranks, where only some replicas of a run are read (as for `pipeline.stages.place_ranks`).
     `jobs` None: chosen from the data size. `cluster`: who reads in their place."""
 
     log_dir: Path

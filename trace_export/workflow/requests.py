@@ -75,13 +75,14 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         table, _ = merge([span_table.read(options.log_dir).with_notes(located.notes)], options.run)
         _stay_with_few(table, options)
         table = interpret_table(table, options.declared)
-        table = completeness.check(table, one_clock=True, all_ranks=False)  # a table may hold a part that was selected
+        # a table may hold a part that was selected
+        table = completeness.mark_whole_steps(table, one_clock=True, all_ranks=False)
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)
     _stay_with_few(profile, options)
     if options.places is not None:
-        profile = stages.place(profile, options.places)
+        profile = stages.place_ranks(profile, options.places)
     profile = interpret(profile, options.declared)
     if options.chosen:
         text = f"only ranks {Numbers.of(profile.ranks['rank'].to_list())} were read, as chosen"

@@ -402,7 +402,7 @@ def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run
 
 def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
     """`profile` with what is known of its completeness, see `pipeline.completeness`."""
-    return completeness.check(profile, one_clock=one_clock, all_ranks=options.all_ranks)
+    return completeness.mark_whole_steps(profile, one_clock=one_clock, all_ranks=options.all_ranks)
 
 
 def drawn(
