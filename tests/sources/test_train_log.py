@@ -1,0 +1,128 @@
+"""The time of a step in training logs, of which each line is written as its framework prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trace_export.errors import SourceError
+from trace_export.sources.train_log import step_times
+
+MS = 1_000_000
+
+
+def megatron(step: int, ms: float, batch: int = 512, skipped: int = 0) -> str:
+    return (
+        f" [2025-10-02 22:54:30.123456] iteration {step:8d}/     500 | consumed samples: {step * batch:12d}"
+        f" | elapsed time per iteration (ms): {ms:.1f} | learning rate: 2.6E-04 | global batch size: {batch:5d} | lm loss: 8.79E-02 |"
+        f" number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"
+    )
+
+
+def mindspeed(step: int, ms: float) -> str:
+    return f"iteration: {step} | consumed samples: {8 * step} | elapsed time per iteration (ms): {ms:.1f} | loss: 2.1 |"
+
+
+def nemo(step: int, ms: float) -> str:
+    return f"Training epoch 0, iteration {step - 1}/99 | lr: 3e-05 | train_step_timing in s: {ms / 1000:.4g} | loss: 9"
+
+
+def deepspeed(step: int, ms: float) -> str:
+    return f"steps: {step} loss: 2.3456 iter time (s): {ms / 1000:.3f} samples/sec: 51.867"
+
+
+def mindformers(step: int, ms: float) -> str:
+    epoch, within = divmod(step - 1, 4)
+    return (
+        f"2025-07-24 08:16:36,123 - mindformers - INFO - {{ Epoch:[{epoch + 1:3d}/  9], step:[{within + 1:5d}/    4],"
+        f" loss: 5.123, per_step_time: {ms:.0f}ms, lr: 1e-05, overflow cond: False }}"
+    )
+
+
+def colossal(step: int, ms: float) -> str:
+    return f"[{step}/100] Loss:2.345, Step time: {ms / 1000:.3f}s, TFLOPS: 42.123, FWD time: 0.1s"
+
+
+@pytest.mark.parametrize("line", [megatron, mindspeed, nemo, deepspeed, mindformers, colossal])
+def test_a_line_states_the_time_of_a_step(line: Callable[[int, float], str], tmp_path: Path) -> None:
+    times = [9_000, 4_000, 8_300, 8_310, 11_060, 8_320, 8_305, 8_310, 8_315]
+    text = "\n".join(["other text", *(f"[default7]:{line(step, ms)}" for step, ms in enumerate(times, 1))])
+    (tmp_path / "train.log").write_text(text, encoding="utf-8")
+    found = step_times(tmp_path / "train.log")
+    assert found is not None
+    assert found.step_ns == pytest.approx(8_310 * MS)
+    assert found.deviation_ns == pytest.approx(1.4826 * 5 * MS)
+    assert (found.lines, found.stated) == (7, 9)
+
+
+def test_lines_of_torchtitan_state_when_and_not_how_long(tmp_path: Path) -> None:
+    """One of four ranks prints each step twice; a line covers two steps."""
+    lines = []
+    for n in range(9):
+        at = f"2026-08-21 12:00:{2 * n:02d},{100 + n:03d}"
+        line = f"[titan] {at} - root - INFO - \x1b[31mstep: {2 * n:2d}  \x1b[32mloss:  7.12  memory: 47GiB  tps: 5,432"
+        lines += [line, line.replace("root", "other"), line.replace("step", "validate step")]
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is None  # each line comes after a validation
+    (tmp_path / "log").write_text("\n".join(line for line in lines if "validate" not in line), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert found.step_ns == pytest.approx(1_000.5 * MS)
+    assert (found.lines, found.stated) == (7, 9)
+
+
+def test_lines_of_paddle_state_the_time_of_all_steps_since_the_line_before(tmp_path: Path) -> None:
+    lines = [
+        f"[2024-05-01 12:00:00,123] [    INFO] - loss: 12.06, global_step: {10 * n}, interval_runtime: 11.518,"
+        " interval_samples_per_second: 0.868, interval_steps_per_second: 0.868, progress_or_epoch: 0.0"
+        for n in range(1, 9)
+    ]
+    (tmp_path / "workerlog.0").write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(tmp_path / "workerlog.0")
+    assert found is not None
+    assert found.step_ns == pytest.approx(1_151.8 * MS)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "validation loss at iteration 30 | lm loss value: 1.0 |", "saving checkpoint at iteration 30 to /ckpt",
+        "Generating '/tmp/nsys-report-1234.qdstrm'", "Dumping profiler traces at step 30",
+    ],
+)  # fmt: skip
+def test_what_is_done_beside_training_leaves_a_line_out(between: str, tmp_path: Path) -> None:
+    """Five of the lines come after it, and take twice as long."""
+    lines = []
+    for step in range(1, 13):
+        disturbed = step > 2 and step % 2
+        lines += [between] if disturbed else []
+        lines.append(megatron(step, 2_000 if disturbed else 1_000))
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.step_ns, found.lines) == (1_000 * MS, 5)
+
+
+def test_other_batch_sizes_skipped_iterations_and_the_start_of_each_run_are_left_out(tmp_path: Path) -> None:
+    first = [megatron(step, 500, batch=256) for step in range(1, 6)]
+    again = [megatron(step, 9_000) for step in (3, 4)] + [megatron(step, 1_000) for step in range(5, 10)]
+    (tmp_path / "log").write_text("\n".join([*first, *again, megatron(10, 3_000, skipped=1)]), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.step_ns, found.deviation_ns, found.lines) == (1_000 * MS, 0, 5)
+
+
+def test_too_few_lines_give_no_time(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("\n".join(megatron(step, 1_000) for step in range(1, 7)), encoding="utf-8")
+    assert step_times(tmp_path / "log") is None
+
+
+def test_a_log_without_such_a_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("epoch 1\n", encoding="utf-8")
+    with pytest.raises(SourceError, match="no line that states the time of a step"):
+        step_times(tmp_path / "log")
+    with pytest.raises(SourceError, match="cannot be read"):
+        step_times(tmp_path / "none")

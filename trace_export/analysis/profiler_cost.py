@@ -1,0 +1,52 @@
+"""What profiling added to the steps of a run, by the other steps of the same job."""
+
+from __future__ import annotations
+
+from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.verdict import Sentence
+from trace_export.sources.train_log import StepTimes
+from trace_export.units import duration
+
+ALIKE, MUCH = 0.03, 0.1
+"""Up to the first share that a profiled step takes more, it is as long as the others; from the second on, the bubble
+without the profiler is estimated."""
+
+
+def sentence(measured: Bubbles, log: StepTimes | None) -> Sentence:
+    """The profiled steps beside those that the `log` states; None: the log states too few.
+
+    `idle_bubble` and `work_bubble` are the bubble without the profiler where all that it adds is idle time, or none of
+    it is. With a bubble B of a pipeline time P to which A is added they are (B P - A) / (P - A) and B P / (P - A).
+    Neither is a bound: a profiler may lengthen the work of one stage, for which the others wait.
+    """
+    profiled, bubble, pipeline = measured.step_ns, measured.bubble, measured.pipeline_ns
+    if log is None:
+        return Sentence("profiler-cost-unknown", {}, "Too few lines of the log are about training alone.")
+    if profiled is None:
+        text = "The profile has no two steps in a row, so it is not compared with the log."
+        return Sentence("profiler-cost-unknown", {}, text)
+    added = profiled - log.step_ns
+    facts = {
+        "profiled_ns": profiled, "plain_ns": log.step_ns, "deviation_ns": log.deviation_ns, "lines": log.lines,
+        "added": added / log.step_ns,
+    }  # fmt: skip
+    text = (
+        f"The profiled steps take {duration(profiled)}, the others {duration(log.step_ns)} ± "
+        f"{duration(log.deviation_ns)} (median of {log.lines} lines of {log.framework})"
+    )
+    share = facts["added"]
+    if share < -ALIKE:
+        return Sentence("profiler-cost", facts, f"{text}: they are shorter; is the log of this job?")
+    if share <= ALIKE:
+        return Sentence("profiler-cost", facts, f"{text}: the profiler adds next to nothing.")
+    text += f": the profiler adds {share:.0%}"
+    if share <= MUCH or bubble is None or pipeline is None or pipeline <= added:
+        return Sentence("profiler-cost", facts, f"{text}.")
+    plain = pipeline - added
+    idle, work = max((bubble * pipeline - added) / plain, 0.0), min(bubble * pipeline / plain, 1.0)
+    facts |= {"idle_bubble": idle, "work_bubble": work}
+    text += (
+        f"; if all of that is idle time, the bubble without it is {idle:.0%}, if none of it is, {work:.0%} (estimates;"
+        f" measured {bubble:.0%})."
+    )
+    return Sentence("profiler-cost", facts, text)

@@ -1,0 +1,154 @@
+"""How long the steps of a job take by its training log: the lines of Megatron-LM, DeepSpeed and others.
+
+A line states the mean over the steps since the line before, or the time of all of them. What a step of the job takes is
+the median of the lines that are about training alone: not the first two after each start, which have compilation and
+warm-up, and none since whose predecessor an evaluation, a checkpoint, or the start or the export of a profile was
+logged, that skips iterations, or that has another batch size than most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from statistics import median, mode
+from typing import NamedTuple
+
+from trace_export.errors import SourceError
+
+LEAST = 5
+"""Lines of a log from which on their median is believed."""
+WARM_UP = 2
+"""Lines after a start that are left out; some versions print one after the first iteration without a new timer."""
+DEVIATION = 1.4826
+"""The standard deviation of normal values by their median absolute deviation."""
+
+
+class _Form(NamedTuple):
+    """A kind of line: `pattern` has the groups step, and time, total or stamp; perhaps epoch and steps of an epoch.
+    `time` is a mean over the steps since the line before, `total` their sum, in `unit` nanoseconds; `stamp` is when the
+    line was written."""
+
+    name: str
+    pattern: re.Pattern[str]
+    unit: float
+
+
+_S, _MS = 1e9, 1e6
+FORMS = (
+    _Form("Megatron-LM", re.compile(
+        r"iteration:?\s+(?P<step>\d+)(?:/\s*\d+)? \|.*?elapsed time per iteration \(ms\):\s*(?P<time>[\d.]+)"), _MS),
+    _Form("NeMo", re.compile(r"iteration (?P<step>\d+)/\d+ .*?train_step_timing in s: (?P<time>[\d.e+-]+)"), _S),
+    _Form("DeepSpeed", re.compile(r"\bsteps: (?P<step>\d+) loss: .*?iter time \(s\): (?P<time>[\d.]+)"), _S),
+    _Form("torchtitan", re.compile(
+        r"(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) .*?(?<!validate )step:\s*(?P<step>\d+)\s+loss:.*?tps:"), _S),
+    _Form("MindFormers", re.compile(
+        r"Epoch:\[\s*(?P<epoch>\d+)/\s*\d+\], step:\[\s*(?P<step>\d+)/\s*(?P<steps>\d+)\]"
+        r".*?per_step_time: (?P<time>\d+)ms"), _MS),
+    _Form("PaddleNLP", re.compile(r"global_step: (?P<step>\d+).*?interval_runtime: (?P<total>[\d.]+)"), _S),
+    _Form("Colossal-AI", re.compile(r"\[(?P<step>\d+)/\d+\].*?Step time: (?P<time>[\d.]+)s"), _S),
+)  # fmt: skip
+"""The kinds of lines, as the frameworks print them."""
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_ELSE = re.compile(
+    r"validat|evaluat|sav(?:ing|ed) checkpoint|save_checkpoint"
+    r"|generat(?:ing|ed):? |nsys|capture range|profil(?:er|ing) ",
+    re.IGNORECASE,
+)
+"""What is logged beside training and takes time: evaluations, checkpoints, a profiler that starts, stops or exports."""
+_SKIPPED = re.compile(r"number of (?:skipped|nan) iterations:\s*[1-9]")
+_BATCH = re.compile(r"global[_ ]batch[_ ]size:\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """What a step takes by a log, in nanoseconds: the median of its clean `lines`, and their deviation as that of
+    normal values. `framework` is whose lines they are; `stated` is how many lines state a time."""
+
+    framework: str
+    step_ns: float
+    deviation_ns: float
+    lines: int
+    stated: int
+
+
+class _Line(NamedTuple):
+    """A line that states a time; `clean`: it is about training alone."""
+
+    step: int
+    step_ns: float | None
+    batch: str
+    clean: bool
+
+
+def step_times(path: Path) -> StepTimes | None:
+    """The time of a step by the log `path`; None where too few of its lines are about training alone.
+
+    Raises SourceError when it cannot be read, or no line states the time of a step.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as log:
+            text = [_COLOUR.sub("", line) for line in log]
+    except OSError as error:
+        raise SourceError(
+            path, f"cannot be read: {error.strerror}", "name the log that the training printed"
+        ) from error
+    form = next((form for line in text for form in FORMS if form.pattern.search(line)), None)
+    if form is None:
+        names = ", ".join(form.name for form in FORMS)
+        raise SourceError(
+            path, "has no line that states the time of a step", f"name a log of {names}, at a rank that prints them"
+        )
+    lines = list(_lines(text, form))
+    usual = mode(line.batch for line in lines)
+    clean = [line.step_ns for line in lines if line.clean and line.step_ns is not None and line.batch == usual]
+    if len(clean) < LEAST:
+        return None
+    middle = median(clean)
+    deviation = DEVIATION * median(abs(value - middle) for value in clean)
+    return StepTimes(form.name, middle, deviation, len(clean), len(lines))
+
+
+def _lines(text: list[str], form: _Form) -> Iterator[_Line]:
+    """The lines that state a time, in order; of one step that several ranks print the first."""
+    before: tuple[int, datetime | None] | None = None
+    since_start, disturbed = 0, False
+    for line in text:
+        match = form.pattern.search(line)
+        if match is None:
+            disturbed = disturbed or bool(_ELSE.search(line))
+            continue
+        groups = match.groupdict()
+        step = (
+            int(groups["step"]) + (int(groups["epoch"]) - 1) * int(groups["steps"])
+            if "epoch" in groups
+            else int(groups["step"])
+        )
+        if before is not None and step == before[0]:
+            continue
+        if before is not None and step < before[0]:
+            before, since_start = None, 0
+        at = datetime.fromisoformat(groups["stamp"].replace(",", ".")) if "stamp" in groups else None
+        advanced = step - before[0] if before is not None else None
+        yield _Line(
+            step,
+            _step_ns(groups, advanced, before[1] if before else None, at, form.unit),
+            batch.group(1) if (batch := _BATCH.search(line)) else "",
+            since_start >= WARM_UP and not disturbed and not _SKIPPED.search(line),
+        )
+        before, since_start, disturbed = (step, at), since_start + 1, False
+
+
+def _step_ns(
+    groups: dict[str, str], advanced: int | None, last: datetime | None, at: datetime | None, unit: float
+) -> float | None:
+    """What one of the `advanced` steps since the line before took."""
+    if "time" in groups:
+        return float(groups["time"]) * unit
+    if advanced is None:
+        return None
+    if "total" in groups:
+        return float(groups["total"]) * unit / advanced
+    return (at - last).total_seconds() * unit / advanced if at is not None and last is not None else None
