@@ -16,8 +16,8 @@ MS = 1_000_000
 def megatron(step: int, ms: float, batch: int = 512, skipped: int = 0) -> str:
     return (
         f" [2025-10-02 22:54:30.123456] iteration {step:8d}/     500 | consumed samples: {step * batch:12d}"
-        f" | elapsed time per iteration (ms): {ms:.1f} | learning rate: 2.6E-04 | global batch size: {batch:5d} | lm loss: 8.79E-02 |"
-        f" number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"
+        f" | elapsed time per iteration (ms): {ms:.1f} | learning rate: 2.6E-04 | global batch size: {batch:5d}"
+        f" | lm loss: 8.79E-02 | number of skipped iterations: {skipped:3d} | number of nan iterations:   0 |"
     )
 
 

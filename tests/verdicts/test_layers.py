@@ -1,0 +1,70 @@
+"""The best split of the layers, by simulations of the same job with other splits and by trying all of them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.pipeline import MS
+from trace_export.analysis.layers import Split, best_split, layout, parse
+from trace_export.errors import UsageError
+
+LAYER = 0.25
+"""Of the length of a block that the job states."""
+
+
+def with_layers(job: Job, split: Split, embedding: float, head: float) -> Job:
+    """The job with its blocks as long as so many layers, and the embedding and the head, which count in layers."""
+    besides = [embedding, *[0.0] * (job.stages - 2), head]
+    each = {s: LAYER * (split[s] + besides[s]) for s in range(job.stages)}
+    return replace(job, slow={cell: each[cell[1]] for cell in job.cells})
+
+
+def splits(layers: int, stages: int) -> list[Split]:
+    """All splits with at least one layer on each stage."""
+    cuts = combinations(range(1, layers), stages - 1)
+    return [tuple(b - a for a, b in zip((0, *cut), (*cut, layers), strict=True)) for cut in cuts]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_split_is_that_of_all_simulations(seed: int, tmp_path: Path) -> None:
+    """Its step is within 1 % of the shortest of all splits, and its gain is that of the simulation."""
+    draw = random.Random(seed)
+    stages = draw.choice((3, 4))
+    layers = stages * draw.choice((2, 3))
+    job = Job(
+        stages=stages, microbatches=8, replicas=draw.choice((1, 2)), steps=3, gap=4 * MS, jitter=0.0,
+        schedule=draw.choice(("1f1b", "gpipe")), receives="early", seed=seed,
+    )  # fmt: skip
+    extra = draw.uniform(0, 1), draw.uniform(0.5, 3)
+    split = (layers // stages,) * stages
+    WRITERS["nsys"](tmp_path, with_layers(job, split, *extra))
+    found = best_split(trace_export.load(tmp_path)._bubbles.graph, (layers,), "layers")
+    true = {each: simulate(with_layers(job, each, *extra)).step_ns for each in splits(layers, stages)}
+    assert true[found.best] <= 1.01 * min(true.values())
+    assert found.gain_ns == pytest.approx(true[split] - true[found.best], rel=0.1, abs=0.002 * true[split])
+
+
+def test_a_layout_is_read_as_megatron_lm_writes_it() -> None:
+    assert parse("80", "layers") == (80,)
+    assert parse("17,20,22,21", "layers") == (17, 20, 22, 21)
+    assert parse("Et*4|(t*7|)*5t*8|tmL", "layers") == (4, 7, 7, 7, 7, 7, 8, 1)
+    assert parse(layout((9, 8, 8, 7)), "layers") == (9, 8, 8, 7)
+    for wrong in ("", "a", "Et|x|L", "1,,2", "tt|tt"):
+        with pytest.raises(UsageError):
+            parse(wrong, "layers")
+
+
+def test_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path / "a", Job(stages=3, replicas=1))
+    WRITERS["table"](tmp_path / "b", Job(stages=2, replicas=1))
+    with pytest.raises(UsageError, match="do not fit"):
+        best_split(trace_export.load(tmp_path / "a")._bubbles.graph, (7,), "layers")
+    with pytest.raises(UsageError, match="two parts"):
+        best_split(trace_export.load(tmp_path / "b")._bubbles.graph, (8,), "layers")
