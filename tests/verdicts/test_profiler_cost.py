@@ -1,0 +1,52 @@
+"""The cost of a profiler that stretches launches or slows kernels by a known amount."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.pipeline import MS, US
+from trace_export.analysis.profiler_cost import sentence
+from trace_export.sources.train_log import StepTimes
+
+PLAIN = Job(stages=3, microbatches=6, replicas=1, gap=200 * US, optimizer=200 * US)
+CELLS = PLAIN.cells
+
+
+def log(step_ns: float) -> StepTimes:
+    return StepTimes("Megatron-LM", step_ns, 50_000.0, 20, 24)
+
+
+@pytest.mark.parametrize(
+    "profiled",
+    [
+        pytest.param(replace(PLAIN, held=dict.fromkeys(CELLS, 2 * MS)), id="launches stretched"),
+        pytest.param(replace(PLAIN, slow=dict.fromkeys(CELLS, 1.3)), id="kernels slowed"),
+        pytest.param(replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2), held=dict.fromkeys(CELLS, MS)), id="both"),
+    ],
+)
+def test_the_bubble_without_the_profiler_lies_between_the_estimates(profiled: Job, tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path, profiled)
+    plain, longer = simulate(PLAIN), simulate(profiled)
+    said = sentence(trace_export.load(tmp_path)._bubbles, log(plain.step_ns))
+    assert said.facts["added"] == pytest.approx(longer.step_ns / plain.step_ns - 1, rel=1e-6)
+    assert said.facts["idle_bubble"] - 0.01 <= plain.bubble(PLAIN) <= said.facts["work_bubble"] + 0.01
+    assert "estimates" in said.text
+
+
+def test_a_profiler_that_adds_nothing(tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path, PLAIN)
+    said = sentence(trace_export.load(tmp_path)._bubbles, log(simulate(PLAIN).step_ns))
+    assert said.facts["added"] == pytest.approx(0)
+    assert "next to nothing" in said.text
+
+
+def test_a_log_of_another_job_and_one_with_too_few_lines(tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path, PLAIN)
+    measured = trace_export.load(tmp_path)._bubbles
+    assert "of this job?" in sentence(measured, log(2 * simulate(PLAIN).step_ns)).text
+    assert sentence(measured, None).code == "profiler-cost-unknown"
