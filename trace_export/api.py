@@ -19,6 +19,7 @@ from trace_export.arguments import Inputs
 from trace_export.choices import Format, HeatMapFormat, OverviewFormat
 from trace_export.errors import UsageError
 from trace_export.options import (
+    Asking,
     Comparing,
     Exporting,
     Inspecting,
@@ -30,6 +31,7 @@ from trace_export.options import (
     checked,
     filled,
     keywords,
+    part,
 )
 from trace_export.selection import Window
 from trace_export.workflow.options import align_options, load_options, selection, write_options
@@ -189,8 +191,10 @@ def report(
             raise UsageError("`html` and `heat_map` are two files", "ask for one of them", parameter="heat_map")
         format = arguments.choice(heat_map, "heat_map", HeatMapFormat)
         page = heat_map_path(out, wanted.source.log_dir, format)
-    read, files = requests.report(wanted, page, BesideReport(), force=values["force"], progress=values["progress"])
-    return Reported(read, read.report(), tuple(files))
+    read, found, files = requests.report(
+        wanted, page, BesideReport(), force=values["force"], progress=values["progress"], **part(values, Asking)
+    )
+    return Reported(read, found, tuple(files))
 
 
 @dataclass(frozen=True)

@@ -450,7 +450,26 @@ class Exporting(Loading, Clocks, Writing, Databases, total=False):
     """What `export` takes."""
 
 
-class Reporting(Reading, Part, Clocks, Replacing, total=False):
+class Asking(TypedDict, total=False):
+    """What is asked of a run besides why its steps are slow."""
+
+    train_log: Annotated[
+        "str | PathLike[str] | None",
+        Option(
+            "The log of the training: say what the profiler added to the steps, by those that were not profiled.",
+            arguments.file_or_none, INPUT, metavar="FILE", usual=True,
+        ),
+    ]  # fmt: skip
+    layers: Annotated[
+        str | None,
+        Option(
+            "The layers of the model: 80, 20,20,20,20 or a layout of Megatron-LM; say which split of them is best.",
+            arguments.text_or_none, INPUT, metavar="SPLIT",
+        ),
+    ]  # fmt: skip
+
+
+class Reporting(Reading, Part, Clocks, Replacing, Asking, total=False):
     """What `report` takes."""
 
 
@@ -635,7 +654,7 @@ class Export(
     """The options of the command `export`."""
 
 
-class Report(Folder, Reading, Part, Replacing, Clocks, Printing, total=False):
+class Report(Folder, Reading, Part, Replacing, Clocks, Asking, Printing, total=False):
     """The options of the command `report`."""
 
     format: Annotated[

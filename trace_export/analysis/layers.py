@@ -22,9 +22,11 @@ import numpy as np
 from trace_export.analysis.causes import WORTH
 from trace_export.analysis.explanation import BAND
 from trace_export.analysis.typical import Typical
+from trace_export.analysis.verdict import Sentence
 from trace_export.errors import UsageError
 from trace_export.steps.graph import Floats, Graph, Ints
 from trace_export.steps.replay import Replay, Scenario
+from trace_export.units import duration
 
 Split = tuple[int, ...]
 """The number of layers of each part, chunk by chunk and in a chunk stage by stage: part a·P + b is chunk a on stage
@@ -89,6 +91,29 @@ def best_split(graph: Graph, layers: Split, parameter: str) -> Placement:
             break
         best, step = others[int(lengths.argmin())], float(lengths.min())
     return Placement(costs.layers, best, costs.stages, step, measured - step)
+
+
+def sentence(graph: Graph, layers: Split, parameter: str) -> Sentence:
+    """Which split is best, in words; the facts have it in the forms that frameworks take."""
+    found = best_split(graph, layers, parameter)
+    step = found.step_ns + found.gain_ns
+    facts = {
+        "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0),
+        "gain": max(found.gain_ns, 0.0) / step, "band": found.band, "layout": layout(found.best),
+    }  # fmt: skip
+    now = ", ".join(map(str, found.layers))
+    if not found.worth:
+        text = f"No split into whole layers is better than that of the run ({now})."
+        return Sentence("layers", facts, text)
+    best = ", ".join(map(str, found.best))
+    text = (
+        f"With {best} layers in place of {now} a step would be {duration(found.gain_ns)} ({facts['gain']:.1%}) shorter,"
+        f" ± {found.band:.0%} of that, by a replay of the measured blocks."
+    )
+    how = f"give Megatron-LM --pipeline-model-parallel-layout '{layout(found.best)}'"
+    if len(found.best) == found.stages:
+        how += f", MindSpeed --num-layer-list {','.join(map(str, found.best))}"
+    return Sentence("layers", facts, text, how)
 
 
 @dataclass(frozen=True)

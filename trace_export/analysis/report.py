@@ -107,6 +107,10 @@ class Report:
                 said.append(sentence)
         return tuple(said)
 
+    def and_also(self, *said: Sentence) -> Report:
+        """The report with more sentences, before the last, which says how sure all is."""
+        return replace(self, verdict=(*self.verdict[:-1], *said, *self.verdict[-1:]))
+
     def json(self) -> str:
         """Everything, as one JSON document."""
         from trace_export.analysis.report_document import report_document

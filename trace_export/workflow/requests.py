@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, Unpack
 
 from trace_export import one_processor
 from trace_export.clocks.apply import uncorrected
 from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.model import Note, Profile
+from trace_export.options import Asking
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.progress import Progress, silent
@@ -35,6 +36,7 @@ from trace_export.writers.outputs import Outputs
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
+    from trace_export.analysis.report import Report
 
 
 KEPT_SOURCES = 8
@@ -156,21 +158,23 @@ def report(
     *,
     force: bool = False,
     progress: Progress = silent,
-) -> tuple[Run, list[Path]]:
-    """A run, whose report goes to `page` if there is one: an HTML page, or a heat map (.svg, .png). Raises as `export`
-    does."""
+    **asked: Unpack[Asking],
+) -> tuple[Run, Report, list[Path]]:
+    """A run and its report, which goes to `page` if there is one: an HTML page, or a heat map (.svg, .png). Raises as
+    `export` and `Run.report` do."""
     (located,), outputs = _located([wanted], force)
     with outputs:
         outputs.check([page] if page else [])
         if page and beside and page.suffix == ".html":
             outputs.check(beside.planned(page, located))
         run = _run(wanted, located, progress)
+        found = run.report(**asked)
         if page and page.suffix != ".html":
-            render.write_heat_map(run.what_if(), run.report(), run.name, page, outputs)
+            render.write_heat_map(run.what_if(), found, run.name, page, outputs)
         elif page:
             further = beside.write(run, page, outputs) if beside else ""
-            render.write_report(run._bubbles, run.report(), run.name, page, outputs, wanted.part.steps, further)
-    return run, outputs.written
+            render.write_report(run._bubbles, found, run.name, page, outputs, wanted.part.steps, further)
+    return run, found, outputs.written
 
 
 def compare(

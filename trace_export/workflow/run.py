@@ -19,7 +19,7 @@ from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
-from trace_export.options import Aligning, Drawing, Judging, Part, Replacing, Writing, keywords
+from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, keywords
 from trace_export.options import checked as checked_options
 from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
@@ -189,9 +189,26 @@ class Run:
 
         return summarise(self._bubbles, self.profile.notes, self.failures)
 
-    def report(self) -> Report:
-        """Why the steps take as long as they do: frames, see `trace_export.Report`."""
-        return self._report
+    @keywords(Asking)
+    def report(self, **given: Unpack[Asking]) -> Report:
+        """Why the steps take as long as they do: frames, see `trace_export.Report`.
+
+        With a `train_log` a sentence says what the profiler added to the steps; with `layers` one says which split of
+        them is best. Raises SourceError for a log that cannot be read or states no times, UsageError for layers that do
+        not fit the run.
+        """
+        asked = checked_options(given, Asking)
+        said = []
+        if asked["train_log"] is not None:
+            from trace_export.analysis import profiler_cost
+            from trace_export.sources.train_log import step_times
+
+            said.append(profiler_cost.sentence(self._bubbles, step_times(asked["train_log"])))
+        if asked["layers"] is not None:
+            from trace_export.analysis import layers
+
+            said.append(layers.sentence(self._bubbles.graph, layers.parse(asked["layers"], "layers"), "layers"))
+        return self._report.and_also(*said) if said else self._report
 
     @cached_property
     def _report(self) -> Report:
