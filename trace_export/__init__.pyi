@@ -146,6 +146,9 @@ from trace_export.options import (
     Aligning as Aligning,
 )
 from trace_export.options import (
+    Asking as Asking,
+)
+from trace_export.options import (
     Comparing as Comparing,
 )
 from trace_export.options import (

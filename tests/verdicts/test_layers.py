@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from itertools import combinations
@@ -12,6 +13,7 @@ import pytest
 import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
+from tests.support.command import command
 from trace_export.analysis.layers import Split, best_split, layout, parse
 from trace_export.errors import UsageError
 
@@ -59,6 +61,25 @@ def test_a_layout_is_read_as_megatron_lm_writes_it() -> None:
     for wrong in ("", "a", "Et|x|L", "1,,2", "tt|tt"):
         with pytest.raises(UsageError):
             parse(wrong, "layers")
+
+
+def test_a_report_says_which_split_is_best(tmp_path: Path) -> None:
+    """Three layers too many on the last stage: one goes to each of the others, as frameworks take it."""
+    job = with_layers(Job(stages=4, steps=3, replicas=1, receives="early"), (8, 8, 8, 8), 0, 3)
+    WRITERS["table"](tmp_path / "run", job)
+    done = command("report", "run", "--layers", "32", "--json", cwd=tmp_path)
+    said = next(each for each in json.loads(done.stdout)["verdict"] if each["code"] == "layers")
+    best = said["facts"]["best"]
+    assert sum(best) == 32
+    assert best[-1] < 8
+    assert said["facts"]["layout"] == layout(tuple(best))
+    assert f"--num-layer-list {','.join(map(str, best))}" in said["next"]
+    assert "--layers" in command("report", "run", "--layers", "33", cwd=tmp_path).stderr
+    even = with_layers(Job(stages=4, steps=3, replicas=1, receives="early"), (8, 8, 8, 8), 0, 0)
+    WRITERS["table"](tmp_path / "even", even)
+    assert "No split into whole layers is better" in " ".join(
+        command("report", "even", "--layers", "8,8,8,8", cwd=tmp_path).stdout.split()
+    )
 
 
 def test_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS, US
+from tests.support.command import command
 from trace_export.analysis.profiler_cost import sentence
 from trace_export.sources.train_log import StepTimes
 
@@ -50,3 +52,16 @@ def test_a_log_of_another_job_and_one_with_too_few_lines(tmp_path: Path) -> None
     measured = trace_export.load(tmp_path)._bubbles
     assert "of this job?" in sentence(measured, log(2 * simulate(PLAIN).step_ns)).text
     assert sentence(measured, None).code == "profiler-cost-unknown"
+
+
+def test_a_report_compares_the_profile_with_a_log(tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path / "run", replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2)))
+    lines = [
+        f"steps: {n} loss: 2.3 iter time (s): {simulate(PLAIN).step_ns / 1e9:.6f} samples/sec: 5" for n in range(9)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines), encoding="utf-8")
+    done = command("report", "run", "--train-log", "train.log", "--json", cwd=tmp_path)
+    said = next(each for each in json.loads(done.stdout)["verdict"] if each["code"] == "profiler-cost")
+    longer = simulate(replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2))).step_ns / simulate(PLAIN).step_ns - 1
+    assert said["facts"]["added"] == pytest.approx(longer, rel=1e-3)
+    assert "DeepSpeed" in said["text"]
