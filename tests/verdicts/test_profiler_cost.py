@@ -13,7 +13,7 @@ from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
 from trace_export.analysis.profiler_cost import sentence
-from trace_export.sources.train_log import StepTimes
+from trace_export.analysis.train_log import StepTimes
 
 PLAIN = Job(stages=3, microbatches=6, replicas=1, gap=200 * US, optimizer=200 * US)
 CELLS = PLAIN.cells

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.train_log import StepTimes
 from trace_export.analysis.verdict import Sentence
-from trace_export.sources.train_log import StepTimes
 from trace_export.units import duration
 
 ALIKE, MUCH = 0.03, 0.1

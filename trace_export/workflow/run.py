@@ -201,7 +201,7 @@ class Run:
         said = []
         if asked["train_log"] is not None:
             from trace_export.analysis import profiler_cost
-            from trace_export.sources.train_log import step_times
+            from trace_export.analysis.train_log import step_times
 
             said.append(profiler_cost.sentence(self._bubbles, step_times(asked["train_log"])))
         if asked["layers"] is not None:

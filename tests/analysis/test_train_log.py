@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trace_export.analysis.train_log import step_times
 from trace_export.errors import SourceError
-from trace_export.sources.train_log import step_times
 
 MS = 1_000_000
 
