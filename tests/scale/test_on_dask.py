@@ -13,7 +13,13 @@ import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.many_ranks import ManyRanks, write
-from trace_export.scale import parts
+from trace_export.scale import files, parts
+from trace_export.scale.build import overview
+from trace_export.scale.replicas import look
+from trace_export.workflow.options import load_options
+from trace_export.workflow.progress import Progress, silent
+from trace_export.workflow.requests import Request
+from trace_export.writers.outputs import Outputs
 
 pytest.importorskip("distributed")
 
@@ -47,12 +53,14 @@ def here(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
     return written(logs, tmp_path_factory.mktemp("here"))
 
 
-def written(logs: Path, out: Path, scheduler: str | None = None, progress: object = None) -> dict[str, bytes]:
-    done = trace_export.overview(
-        logs, out, ["html", "parquet"], scheduler=scheduler, jobs=None if scheduler else 1, progress=progress,  # type: ignore[arg-type]
-    )  # fmt: skip
-    assert done.overview.unread == 0
-    return {path.name: path.read_bytes() for path in done.files}
+def written(logs: Path, out: Path, scheduler: str | None = None, progress: Progress = silent) -> dict[str, bytes]:
+    """The files of an overview that is read replica by replica."""
+    wanted = Request(load_options(logs, scheduler=scheduler, jobs=None if scheduler else 1))
+    found = overview(wanted, look(wanted.source, None, progress), progress=progress, whole_ranks=8)
+    assert found.unread == 0
+    with Outputs() as outputs:
+        files.write(found, "many", {}, ["html", "parquet"], out, logs, outputs)
+    return {path.name: path.read_bytes() for path in outputs.written}
 
 
 def killing(cluster: DaskCluster, what: str, moment: int) -> Callable[[str, int, int], None]:
