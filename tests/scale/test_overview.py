@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +54,11 @@ def test_exactly_what_was_planted_is_named(planted: tuple[Path, ManyRanks], writ
     run, found = planted[1], written[1].overview
     check(found.exceptions, run)
     assert found.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
-    assert "1 replica with other settings, 7 slow ranks, 2 slow links and 1 host with a drifting clock." in said(found)
+    (unlike,) = [text for text in said(found) if text.startswith("Unlike their peers: ")]
+    kinds = ("1 replica with other settings", "7 slow ranks", "2 slow links", "1 host with a drifting clock")
+    assert [re.sub(r" \(.*", "", part) for part in re.split(r"\), | and ", unlike.partition(": ")[2])] == list(kinds)
+    assert f"drifting clock ({run.planted.hosts[0]})." in unlike
+    assert re.search(r"7 slow ranks \(rank \d+, rank \d+, rank \d+, …\)", unlike)
 
 
 FEW = ManyRanks(stages=3, tensor=2, replicas=8, microbatches=4, seed=2)
@@ -274,9 +279,13 @@ def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -
     exceptions = pl.read_parquet(tmp_path / "pipeline_overview.exceptions.parquet")
     check(exceptions, ONE_OF_EACH)
     assert document["exceptions"] == exceptions.to_dicts()
-    assert "1 replica with other settings, 1 slow rank, 1 slow link and 1 host with a drifting clock." in [
-        sentence["text"] for sentence in document["verdict"]
-    ]
+    said = next(sentence["text"] for sentence in document["verdict"] if sentence["code"] == "exceptions")
+    link = " → ".join(map(str, ONE_OF_EACH.planted.links[0]))
+    assert said == (
+        "Unlike their peers: 1 replica with other settings (replica 4), 1 slow rank"
+        f" (rank {ONE_OF_EACH.planted.ranks[0]}), 1 slow link (rank {link})"
+        f" and 1 host with a drifting clock ({ONE_OF_EACH.planted.hosts[0]})."
+    )
 
 
 def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def overview(**given: Unpack[Overview]) -> None:
         terminal.json(encode(overview_document(found)))
     elif not given["quiet"]:
         terminal.lead(words.heading(found))
-        terminal.sentences([sentence.text for sentence in words.sentences(found)])
+        terminal.answer(words.sentences(found))
         terminal.lines(words.exception_lines(found, EXCEPTIONS_SHOWN))
         terminal.notes(found.notes, given["verbose"])
         terminal.files(done.files)

@@ -163,14 +163,6 @@ def answer(said: Sequence[Sentence]) -> None:
     out.print()
 
 
-def sentences(texts: Sequence[str]) -> None:
-    """The answer, each sentence from a line of its own and the first one in bold."""
-    out = output()
-    for number, sentence in enumerate(texts):
-        paragraph(out, sentence, style=None if number else "bold")
-    out.print()
-
-
 def lead(text: str) -> None:
     """What was measured, above the answer."""
     out = output()

@@ -79,7 +79,7 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     return Contents(
         title=f"Pipeline overview: {name}",
         heading=words.heading(found),
-        sentences=[sentence.text for sentence in words.sentences(found)],
+        sentences=words.sentences(found),
         warning=words.missing(found),
         first=[
             Table("Causes", words.cause_rows(found), "What a step would take less without it, in a replay."),

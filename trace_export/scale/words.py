@@ -26,6 +26,8 @@ KINDS = {
     "drifting-clock": ("host with a drifting clock", "hosts with a drifting clock"),
 }
 """What an exception of a kind is called, one and several."""
+NAMED = 3
+"""Exceptions of a kind that a sentence names."""
 
 
 def heading(found: Overview) -> str:
@@ -70,14 +72,35 @@ def _explained(found: Overview) -> Iterator[Sentence]:
 def _exceptions(found: Overview) -> Sentence:
     """What differs from its peers, whatever it costs."""
     facts = dict(found.exceptions.group_by("kind").len().iter_rows())
-    named = [_count(facts[kind], words[0], words[1]) for kind, words in KINDS.items() if kind in facts]
+    named = [
+        f"{_count(facts[kind], words[0], words[1])} ({_which(found.exceptions.filter(pl.col('kind') == kind))})"
+        for kind, words in KINDS.items()
+        if kind in facts
+    ]
     if named:
-        text = f"{_listed(named)}."
+        text = f"Unlike their peers: {_listed(named)}."
     elif found.replicas.height == 1:
         text = "There is one replica, so nothing can be compared; trace-export report says more about it."
     else:
         text = "No replica, rank, link or clock differs from its peers."
     return Sentence("exceptions", facts, text)
+
+
+def _which(exceptions: pl.DataFrame) -> str:
+    """The places of exceptions of one kind, of many the first ones."""
+    named = [_place(row) for row in exceptions.head(NAMED).iter_rows(named=True)]
+    return ", ".join(named) + (", …" if exceptions.height > NAMED else "")
+
+
+def _place(row: dict[str, Any]) -> str:
+    """Where an exception is, as short as it can be named."""
+    if row["to_rank"] is not None:
+        return f"rank {row['rank']} → {row['to_rank']}"
+    own = {"slow-host": "host", "drifting-clock": "host", "slow-stage": "stage", "slow-rank": "ranks"}
+    of = own.get(row["kind"], "replica")
+    if of == "ranks":
+        return cause_words.ranks_text(row["ranks"] or [row["rank"]])
+    return str(row[of]) if of == "host" else f"{of} {row[of]}"
 
 
 def _step(found: Overview) -> Sentence:

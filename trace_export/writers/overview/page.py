@@ -21,6 +21,7 @@ from trace_export.cells import cells_of
 from trace_export.writers import mark
 from trace_export.writers.overview import bands
 from trace_export.writers.overview.heat_map import HeatMap
+from trace_export.writers.pictures.page import Said, said_item
 from trace_export.writers.pictures.svg import safe
 
 ROWS = 30
@@ -47,7 +48,7 @@ class Contents:
 
     title: str
     heading: str
-    sentences: Sequence[str]
+    sentences: Sequence[Said]
     warning: str
     first: Sequence[Table]
     map: HeatMap
@@ -71,7 +72,7 @@ def page(contents: Contents) -> str:
         title=safe(contents.title),
         style=style,
         heading=safe(contents.heading),
-        sentences="".join(f"<li>{safe(text)}</li>" for text in contents.sentences),
+        sentences="".join(map(said_item, contents.sentences)),
         warning=f'<p class="missing">{safe(contents.warning)}</p>' if contents.warning else "",
         first="".join(map(_table, contents.first)),
         folded=folded,

@@ -141,13 +141,15 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
 def _answer(figure: Figure, report: Contents) -> str:
     if not report.title:
         return ""
-    sentences = "".join(f"<li>{safe(said.text)}{_next(said)}</li>" for said in report.sentences)
+    sentences = "".join(map(said_item, report.sentences))
     every = f'<p><a href="{escape(report.overview)}">Every rank on one page</a></p>' if report.overview else ""
     return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
 
 
-def _next(said: Said) -> str:
-    return f'<p class="next"><b>Next:</b> {safe(said.next)}.</p>' if said.next else ""
+def said_item(said: Said) -> str:
+    """A sentence in a list, and below it what to do next."""
+    then = f'<p class="next"><b>Next:</b> {safe(said.next)}.</p>' if said.next else ""
+    return f"<li>{safe(said.text)}{then}</li>"
 
 
 def _first(figure: Figure, focus: Focus | None) -> int:
