@@ -7,6 +7,7 @@ commands. To add an option, add a key to a class here and use its value.
 """
 
 # No `from __future__ import annotations`: the annotations of the classes below are read when the program runs.
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache, partial
@@ -889,6 +890,11 @@ def flags(name: str, option: Option) -> list[str]:
     """The spellings of an option on the command line; none for an argument."""
     flag = f"--{name.replace('_', '-')}" if option.flag is None else option.flag
     return flag.split(",") if flag else []
+
+
+def as_typed(text: str, kind: type) -> str:
+    """What an error of the library says, with the spellings of a command for the parameters in backquotes."""
+    return re.sub("`([a-z_.]+)`", lambda name: spelled(name[1], kind), text)
 
 
 def spelled(parameter: str, kind: type) -> str:

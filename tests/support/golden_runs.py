@@ -29,9 +29,10 @@ import orjson
 import polars as pl
 
 from tests.conftest import ROOT
-from tests.support.command import command, parser
+from tests.support.command import command
 from tests.support.trace_processor import TraceProcessor
 from tests.support.traces import read_slices
+from trace_export.cli.app import aliases
 
 FOLDER = ROOT / "tests" / "golden" / "runs"
 PROSE = 40
@@ -573,12 +574,11 @@ def differences(name: str, now: str) -> list[str]:
 
 def options() -> dict[str, set[str]]:
     """The options of each command that the golden runs give it."""
-    formats = set(parser().commands) - set(COMMANDS)
     given: dict[str, set[str]] = {}
     for run in RUNS.values():
         for line in run.commands:
             word, *rest = line.split()
-            name = "export" if word in formats else word
+            name = "export" if word in aliases() else word
             given.setdefault(name, set()).update(part for part in rest if part.startswith("--"))
     return given
 

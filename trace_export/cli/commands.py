@@ -5,7 +5,6 @@ Each is loaded and made when it is first asked for: a run needs one, and `--help
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typer.core import TyperCommand
 from trace_export import options
 from trace_export.cli import memory
 from trace_export.errors import TraceExportError, UsageError
-from trace_export.options import PANELS, Option, checked, flags, options_of, spelled
+from trace_export.options import PANELS, Option, as_typed, checked, flags, options_of, spelled
 
 NEXT = "0.3"
 """The version that knows the old spellings no more."""
@@ -205,11 +204,7 @@ def old(spelling: str, instead: str) -> None:
 
 def _in_words_of(kind: type, error: TraceExportError) -> TraceExportError:
     """An error of the library, with the spellings of a command for the names of its parameters."""
-
-    def word(name: re.Match[str]) -> str:
-        return spelled(name[1], kind)
-
-    error.what, error.remedy = (re.sub("`([a-z_.]+)`", word, text) for text in (error.what, error.remedy))
+    error.what, error.remedy = as_typed(error.what, kind), as_typed(error.remedy, kind)
     if isinstance(error, UsageError) and error.parameter:
         error.parameter = spelled(error.parameter, kind)
     return error

@@ -145,7 +145,8 @@ def _refuse_without_wall_clock(profile: Profile, by_host: Mapping[str, int], una
     if lost and len(first) > 1:
         raise AlignmentError(
             f"{notes.names(lost)}: no wall-clock times, and too few observations connect the host to the others",
-            "record sends and receives or collectives, give --offset, or --align none to draw the times as they are",
+            "record sends and receives or collectives, give `offsets_ns`, or draw the times as they are"
+            " with `align` none",
         )
 
 
@@ -153,7 +154,7 @@ def _refuse(
     fit: ClockFit, unconstrained: list[str], separate: list[str], unsure: list[str], limit: float | None
 ) -> None:
     """Raises AlignmentError for the first reason why the alignment is not sure."""
-    remedy = "leave out --align strict to keep what is known"
+    remedy = "leave out `align` strict to keep what is known"
     if unconstrained:
         raise AlignmentError(f"no observation connects {notes.names(unconstrained)} to the other hosts", remedy)
     if separate:

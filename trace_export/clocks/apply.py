@@ -113,7 +113,7 @@ def _check_range(frame: pl.DataFrame, times: list[str], clocks: pl.DataFrame) ->
         if not _fits(*_extremes(frame.filter(pl.col("host") == host), times), *clock):
             raise AlignmentError(
                 f"the corrected times of {host} do not fit into 64 bits of nanoseconds",
-                "check --offset and the file given to --align",
+                "check `offsets_ns` and the file given to `align`",
             )
 
 

@@ -16,7 +16,7 @@ FEW = 4
 """For another arrangement than the usual one to be believed, `MOST` of the ranks must do the work of their stage; where
 times had to tell what that is, all of them, and no fewer than `FEW`."""
 SIZES = ("pp", "tp", "dp", "cp")
-REMEDY = "check --pp, --tp, --dp and --cp"
+REMEDY = "check `pp`, `tp`, `dp` and `cp`"
 
 
 @dataclass(frozen=True)

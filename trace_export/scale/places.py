@@ -25,7 +25,7 @@ PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
 replica: they exchange activations."""
 SAMPLE = 32
 """So many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
-REMEDY = "give --pp and --tp, and --dp where ranks are missing"
+REMEDY = "give `pp` and `tp`, and `dp` where ranks are missing"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def choose(
     """
     chosen = _of_family(found, family)
     if multi_machine and all(s.path.parent == log_dir for s in chosen):
-        what = f"{log_dir}: --multi_machine was given, but no machine folder holds a profile"
+        what = f"{log_dir}: `multi_machine` was given, but no machine folder holds a profile"
         remedy = "put the profiles of each machine into machine0, machine1, …, or leave the option out"
         raise NothingToExportError(what, remedy)
     if ranks is not None:
@@ -104,11 +104,11 @@ def nothing_found(
     others, known = _unrecognised(found, {"", *(row.kind for row in of_command(family))})
     looked_for = "" if known else f"looked for {', '.join(row.files for row in of_command(family))}"
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
-    links = f"folders that links here lead to are searched with --follow-links ({linked})" if linked else ""
+    links = f"folders that links here lead to are searched with `follow_links` ({linked})" if linked else ""
     guide = f"trace-export docs{f' {family}' if family else ''} says how to collect one"
     there = sorted({of_kind(source.kind).command for source in found.sources})
     names = ", ".join(there)
-    instead = f"there are profiles of {names}, drawn without the word {family}" if family and there else ""
+    instead = f"there are profiles of {names}, drawn without `family`" if family and there else ""
     said = filter(None, (*others, looked_for, instead, links, guide))
     return NothingToExportError(_no_profile(log_dir, files, family), "; ".join(said))
 
@@ -123,7 +123,7 @@ def _no_profile(log_dir: Path, files: Sequence[Path], family: str | None) -> str
 
 
 def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:
-    return NothingToExportError(f"{log_dir}: no source holds a rank of --ranks {ranks}", SEE)
+    return NothingToExportError(f"{log_dir}: no source holds a rank of `ranks` {ranks}", SEE)
 
 
 def no_device(log_dir: Path, devices: Numbers) -> TraceExportError:

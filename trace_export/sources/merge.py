@@ -210,7 +210,7 @@ def _copy(part: Profile, original: Profile) -> Note:
 def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
     path, other = (_ranks(p)[0][rank] for p in (part, kept))
     one, two = (of_kind(str(p.ranks["kind"].first())).command for p in (kept, part))
-    formats = f"choose a format: trace-export {one} --log_dir DIR, or trace-export {two}"
+    formats = f"choose a format with `family`: {one} or {two}"
     hint = "keep only one of them in the folder" if one == two else formats
     return SourceError(Path(path), f"holds rank {rank}, which {other} holds too", hint)
 

@@ -50,7 +50,7 @@ def connected(address: str) -> Iterator[Any]:
     try:
         distributed: Any = import_module("distributed")
     except ImportError as error:
-        raise missing_extra("--scheduler", "dask") from error
+        raise missing_extra("`scheduler`", "dask") from error
     with _silenced():
         try:
             client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)

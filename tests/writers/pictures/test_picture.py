@@ -284,7 +284,7 @@ def test_same_bytes_each_time(tmp_path: Path) -> None:
 
 def test_a_png_too_large_to_open_is_refused(tmp_path: Path) -> None:
     chart = lay_out(run_of("gpipe", 1, 1, steps=2000))
-    with pytest.raises(UsageError, match=r"a png of 8\d\d × 1\d{5} pixels is too large; give fewer --steps"):
+    with pytest.raises(UsageError, match=r"a png of 8\d\d × 1\d{5} pixels is too large; give fewer `steps`"):
         picture.write(chart, tmp_path / "x.png", "png", steps=Numbers.parse("0-1999", "--steps"))
     picture.write(chart, tmp_path / "x.png", "png")
 

@@ -53,7 +53,7 @@ def _outlines(file: Path) -> Any:
         from fontTools.pens.transformPen import TransformPen
         from fontTools.ttLib import TTFont, TTLibError
     except ImportError as error:
-        raise missing_extra("--font", "picture") from error
+        raise missing_extra("`figure.font`", "picture") from error
     try:
         font = TTFont(BytesIO(read_file(file, MOST_BYTES)), fontNumber=0)
         glyphs, names, unit = font.getGlyphSet(), font.getBestCmap(), 1000 / font["head"].unitsPerEm

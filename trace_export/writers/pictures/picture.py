@@ -121,7 +121,7 @@ def _check(format: Format) -> None:
     try:
         import vl_convert  # noqa: F401
     except ImportError as error:
-        raise missing_extra(f"--format {format}", "picture", ", or choose svg") from error
+        raise missing_extra(f"`formats` {format}", "picture", ", or choose svg") from error
 
 
 def _pdf(still: svg.Still) -> bytes:
@@ -140,7 +140,7 @@ def _png(still: svg.Still, sharpness: float) -> bytes:
     scale = min(sharpness, sqrt(MOST_PIXELS / still.width / still.height))
     if scale < 1:
         raise UsageError(
-            f"a png of {still.width:g} × {still.height:.0f} pixels is too large", "give fewer --steps, or choose svg"
+            f"a png of {still.width:g} × {still.height:.0f} pixels is too large", "give fewer `steps`, or choose svg"
         )
     png: bytes = vl_convert.svg_to_png(still.text, scale=scale)
     return mark.marked_png(png)
