@@ -47,7 +47,7 @@ def test_running_twice_gives_the_same_bytes(run_cli: Cli, samples: Path, tmp_pat
 
 
 def test_a_family_that_is_not_there(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    result = run_cli("nsys", "--log_dir", samples / "paddle" / "single", "--out", tmp_path)
+    result = run_cli("export", "--source", "nsys", "--log_dir", samples / "paddle" / "single", "--out", tmp_path)
     assert result.returncode == 1
     assert "no nsys profile in this folder" in result.stderr
 

@@ -43,7 +43,9 @@ def test_a_file_that_is_no_profile(run_cli: Cli, tmp_path: Path) -> None:
     assert sentence(result).startswith(first)
     assert sentence(run_cli("report", tmp_path / "log")).startswith(first)
     assert first.replace("trace-export: ", "error: ") in run_cli("inspect", tmp_path / "log").stderr
-    assert f"{tmp_path / 'log'}: this file is not a profile of nsys;" in sentence(run_cli("nsys", tmp_path / "log"))
+    assert f"{tmp_path / 'log'}: this file is not a profile of nsys;" in sentence(
+        run_cli("export", "--source", "nsys", tmp_path / "log")
+    )
     (tmp_path / "notes").write_text("x")
     said = sentence(run_cli(tmp_path / "log", tmp_path / "notes"))
     assert f"{tmp_path}: none of the 2 files that were given is a profile; looked for" in said

@@ -358,7 +358,7 @@ def reading(process: subprocess.Popen[str], path: Path) -> bool:
 
 DRAW = """
 import signal, sys
-from trace_export import export
+from trace_export.api import export
 
 def pause(what, done, total):
     if what.startswith("writing"):

@@ -15,7 +15,7 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
 from tests.faults.mutate import mutant
-from trace_export import export
+from trace_export.api import export
 from trace_export.errors import TraceExportError
 
 SHARE = 20

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export import Run, export, load
+from trace_export import Run, load
+from trace_export.api import export
 from trace_export.choices import Tracks
 from trace_export.cli import main
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches

@@ -194,7 +194,8 @@ def test_the_table_of_insight_with_a_cluster(
         tables.append([rows_of(path) for path in found])
     assert tables[0] == tables[1]
     assert all(tables[0])
-    result = run_cli("ascend", "--scheduler", two_workers.address, f"--at=left:{samples / 'ascend'}",
+    place = f"--at=left:{samples / 'ascend'}"
+    result = run_cli("export", "--source", "ascend", "--scheduler", two_workers.address, place,
                      "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
     assert result.returncode == 2
     assert "--step-task-info: writes into databases on this machine" in result.stderr

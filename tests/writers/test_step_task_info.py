@@ -227,12 +227,24 @@ def test_the_command_writes_copies_or_in_place(samples: Path, tmp_path: Path, ru
     cluster = tmp_path / "cluster"
     shutil.copytree(samples / "ascend", cluster)
     before = {p: p.read_bytes() for p in cluster.rglob("*.db")}
-    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info")
+    result = run_cli(
+        "export", "--source", "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info"
+    )
     assert result.returncode == 0, result.stderr
     made = sorted((tmp_path / "out" / "step_task_info").rglob("*.db"))
     assert [len(written(p)) for p in made] == [24] * 4
     assert {p: p.read_bytes() for p in cluster.rglob("*.db")} == before
-    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--step-task-info", "--in-place")
+    result = run_cli(
+        "export",
+        "--source",
+        "ascend",
+        "--log_dir",
+        cluster,
+        "--out",
+        tmp_path / "out",
+        "--step-task-info",
+        "--in-place",
+    )
     assert result.returncode == 0, result.stderr
     assert [written(p) for p in sorted(cluster.rglob("*.db"))] == [written(p) for p in made]
-    assert run_cli("ascend", "--log_dir", cluster, "--in-place").returncode == 2
+    assert run_cli("export", "--source", "ascend", "--log_dir", cluster, "--in-place").returncode == 2

@@ -71,7 +71,9 @@ def test_device_tasks_of_which_none_has_a_valid_time_are_an_error(cluster: Path,
     with changing(of_rank_0(cluster)) as db:
         db.execute("UPDATE TASK SET endNs = 0 WHERE connectionId < 4000000000 OR connectionId = 4294967295")
         db.commit()
-    done = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels")
+    done = run_cli(
+        "export", "--source", "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels"
+    )
     assert done.returncode == 3
     assert "none of its device tasks has a valid time" in done.stderr
     assert (tmp_path / "out" / "pipeline_profile.pftrace").exists()
@@ -237,7 +239,9 @@ def test_a_damaged_database_is_told_in_one_sentence(
 def test_one_rank_fails_and_the_others_come_out(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
     database(cluster, 2).write_bytes(database(cluster, 2).read_bytes()[:9000])
     before = digests(cluster)
-    result = run_cli("ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet")
+    result = run_cli(
+        "export", "--source", "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet"
+    )
     assert result.returncode == 3, result.stderr
     assert "ascend_pytorch_profiler_2.db" in result.stderr
     assert "Traceback" not in result.stderr

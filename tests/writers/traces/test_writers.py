@@ -26,7 +26,7 @@ from tests.support.profiles import (
 )
 from tests.support.trace_processor import TraceProcessor
 from tests.support.traces import read_slices
-from trace_export import export
+from trace_export.api import export
 from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.errors import OutputError
