@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import polars as pl
 
+from trace_export.sources.nsys.session import THREAD_BITS, process_of
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
@@ -79,7 +80,7 @@ def devices_of(db: Database) -> dict[int, int]:
     sql = f"SELECT COALESCE(globalPid, 0) AS owner, {DEVICE} AS device FROM {KERNEL_TABLE} WHERE {{where}}"
     devices: dict[int, int] = {}
     for chunk in db.frames(KERNEL_TABLE, sql):
-        smallest = chunk.group_by(pl.col("owner") // (1 << 24)).agg(pl.col("device").min())
+        smallest = chunk.group_by(process_of("owner")).agg(pl.col("device").min())
         for process, device in smallest.iter_rows():
             devices[process] = min(device, devices.get(process, device))
     return devices
@@ -109,7 +110,7 @@ def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[Piece]:
 def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[Piece]:
     """The columns of a chunk, process by process; `owner` names the column of global ids."""
     columns = {name: chunk[name].to_numpy() for name in chunk.columns}
-    of = columns[owner] >> 24
+    of = columns[owner] >> THREAD_BITS
     for process in processes:
         rows = np.flatnonzero(of == process)
         if len(rows):  # all of them in most files, which are of one process

@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.nsys.cupti import COPY_TABLE, DEVICE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
+from trace_export.sources.nsys.session import THREADS, process_of
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
@@ -60,13 +61,16 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
     only = f" AND {nccl}" if request.detail == "comm" else ""
     only += " AND " + overlapping(request.window_ns, "start", '"end"', offset_ns)
     processes = [process for process in request.ranks if process is not None]
-    owners = min(processes) << 24, (max(processes) + 1 << 24) - 1  # a list of many makes SQLite's expression too deep
+    owners = (
+        min(processes) * THREADS,
+        (max(processes) + 1) * THREADS - 1,
+    )  # a list of many makes SQLite's expression too deep
     only += f" AND COALESCE(globalPid, 0) BETWEEN {owners[0]} AND {owners[1]}"
     device = f", {DEVICE} AS device" if request.devices else ""
     sql = f"""SELECT COALESCE(globalPid, 0) AS owner, COALESCE(streamId, 0) AS stream, start AS start, "end" AS "end",
         COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl{device}
         FROM {table} WHERE {{where}}{only}"""
-    return (chunk.with_columns(process=pl.col("owner") // (1 << 24)) for chunk in db.frames(table, sql))
+    return (chunk.with_columns(process_of("owner")) for chunk in db.frames(table, sql))
 
 
 def _category(table: str) -> pl.Expr:

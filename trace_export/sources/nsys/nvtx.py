@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.sources.nsys.nccl import Calls, layouts
+from trace_export.sources.nsys.session import process_of
 from trace_export.sources.ranges import emitted
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.frequent import NameCounts
@@ -79,7 +80,7 @@ def _recorded(db: Database) -> Iterator[pl.DataFrame]:
         CAST({payload} AS BLOB) AS payload
         FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60, {DOMAIN_CREATED})"""
     for frame in db.frames(TABLE, sql, blobs=["text", "payload"]):
-        yield frame.with_columns(process=pl.col("thread") // (1 << 24))
+        yield frame.with_columns(process_of("thread"))
 
 
 def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:

@@ -11,7 +11,7 @@ import polars as pl
 
 from trace_export.model import TIME, Note
 from trace_export.sources.nsys import nccl
-from trace_export.sources.nsys.session import environment_rank
+from trace_export.sources.nsys.session import THREAD_BITS, environment_rank
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.shared.names import rank_of
@@ -54,7 +54,9 @@ def _of(process: int | None, rank: int | None) -> ByProcess:
 def _from_mpi(db: Database) -> ByProcess:
     if not db.has("MPI_RANKS", "globalTid", "rank"):
         return {}
-    rows = db.texts("SELECT DISTINCT globalTid >> 24, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL ORDER BY 1, 2")
+    rows = db.texts(
+        f"SELECT DISTINCT globalTid >> {THREAD_BITS}, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL ORDER BY 1, 2"
+    )
     return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+import polars as pl
+
 from trace_export.inference.threads import AUTOGRAD
 from trace_export.model import Note
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
@@ -28,9 +30,18 @@ MOST_ENVIRONMENT = 1 << 20
 MOST_DIAGNOSTICS = 50
 """Kinds of diagnostics that are shown."""
 
+THREAD_BITS = 24
+"""The global id of a process has so many bits below it, in which those of its threads have the number of the thread."""
+THREADS = 1 << THREAD_BITS
+
 _LOSSES = ("events might have been", "events might be missing")
 _WARNING = 2
 """The severity from which on a diagnostic is shown; those about lost events are shown in any case."""
+
+
+def process_of(ids: str) -> pl.Expr:
+    """The process of the global ids of processes or threads in the column `ids`."""
+    return (pl.col(ids) // THREADS).alias("process")
 
 
 @dataclass(frozen=True)
@@ -183,5 +194,5 @@ def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
     )
     threads: dict[int, set[int]] = defaultdict(set)
     for (thread,) in rows:
-        threads[thread >> 24].add(thread)
+        threads[thread >> THREAD_BITS].add(thread)
     return {process: frozenset(own) for process, own in threads.items()}

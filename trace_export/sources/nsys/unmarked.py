@@ -21,7 +21,7 @@ from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
 from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
-from trace_export.sources.nsys.session import autograd_threads
+from trace_export.sources.nsys.session import THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.nccl_names import COMMUNICATION, SENDS
@@ -41,9 +41,6 @@ _COPY = -1
 
 _STREAMS = 1 << 24
 """Numbers of streams, which differ by as much from one device to the next."""
-
-THREADS = 1 << 24
-"""The global ids of two processes are as far apart: a thread's has its own number in between."""
 
 Parts = defaultdict[int, list[pl.DataFrame]]
 
@@ -89,7 +86,7 @@ def read_processes(
                     work,
                     devices=devices[process],
                     named=autograd.get(process, frozenset()),
-                    first_thread=process << 24 | process & 0xFFFFFF,
+                    first_thread=process * THREADS | process % THREADS,
                     optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
                     steps=beside.filter(pl.col("role") == "step").select("start", "step"),
                     operators=operators.get(process, pl.DataFrame(schema=OPERATORS)),
