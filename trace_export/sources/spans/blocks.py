@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import polars as pl
 
 from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, WORK_KINDS, Declared, Profile, conform
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
+from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import Source
 
@@ -167,3 +169,12 @@ def step_zeros(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     gap = around.max().fill_null(0) + 1_000_000
     length = pl.col("last") - pl.col("first") + gap
     return steps.select("step", zero_ns=ZERO_NS + length.cum_sum() - length - pl.col("first"))
+
+
+def of_ranks(profile: Profile, ranks: Numbers | None) -> Profile:
+    """The profile with these ranks only; None: all."""
+    if ranks is None:
+        return profile
+    wanted = ranks.holds("rank")
+    spans, p2p, joint = (rows.filter(wanted) for rows in (profile.spans, profile.p2p, profile.collectives))
+    return replace(profile, ranks=profile.ranks.filter(wanted), spans=spans, p2p=p2p, collectives=joint)

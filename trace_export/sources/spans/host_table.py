@@ -19,6 +19,7 @@ from trace_export.sources import span_table
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.spans.blocks import of_ranks
 
 SUFFIX = ".spans.parquet"
 PLACES = ("rank", "stage", "dp", "tp", "cp")
@@ -37,11 +38,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     if (ranks["host"] == span_table.NO_HOST).any():
         name = pl.lit(source.host)
         ranks, hosts = ranks.with_columns(host=name), hosts.head(1).with_columns(host=name, label=name)
-    if options.ranks is None:
-        return replace(profile, hosts=hosts, ranks=ranks)
-    wanted = options.ranks.holds("rank")
-    spans, collectives = profile.spans.filter(wanted), profile.collectives.filter(wanted)
-    return replace(profile, hosts=hosts, ranks=ranks.filter(wanted), spans=spans, collectives=collectives)
+    return of_ranks(replace(profile, hosts=hosts, ranks=ranks), options.ranks)
 
 
 def places(path: Path) -> pl.DataFrame:

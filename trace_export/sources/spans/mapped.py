@@ -21,7 +21,7 @@ from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans.blocks import kind_of, one_after_another, profile_of
+from trace_export.sources.spans.blocks import kind_of, of_ranks, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
 from trace_export.sources.spans.megascan_files import iterations
 
@@ -65,7 +65,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     paths = iterations(source.path)
     parts = [_rows(path, MEGASCAN) for path in paths]
     _refuse_repeated(paths, parts)
-    return _profile(pl.concat(parts), source, epoch="start")
+    return of_ranks(_profile(pl.concat(parts), source, epoch="start"), options.ranks)
 
 
 def _refuse_repeated(paths: list[Path], parts: list[pl.DataFrame]) -> None:
