@@ -80,7 +80,7 @@ def test_overview_and_report_name_the_same(
 
 def in_parts(folder: Path, ranks: int) -> Overview:
     """The overview of a run with more than so many ranks, which is read replica by replica."""
-    wanted = Request(load_options(folder, jobs=1))
+    wanted = Request(load_options(folder, {"jobs": 1}))
     return overview(wanted, look(wanted.source, None), whole_ranks=ranks)
 
 

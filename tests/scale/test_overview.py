@@ -399,6 +399,6 @@ def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path) -> 
             with place.open("a") as file:
                 file.write(log(job, blocks, rank, 22300 + 1000 * run))
     for run, told in (("latest", True), (1, False)):
-        wanted = Request(load_options(tmp_path, pp=2, tp=1, dp=REPLICAS, run=run, jobs=1))
+        wanted = Request(load_options(tmp_path, {"pp": 2, "tp": 1, "dp": REPLICAS, "run": run, "jobs": 1}))
         found = overview(wanted, look(wanted.source, None), whole_ranks=64)
         assert ("replicas-of-runs" in {note.code for note in found.notes}) is told
