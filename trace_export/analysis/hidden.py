@@ -59,20 +59,24 @@ def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candid
 
 def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
     """The parts as one cause, with the places that they share."""
-    ranks = all(each.code == "slow-rank" for each in parts)
+    codes = {each.code for each in parts}
+    alike = len(codes) == 1 and codes <= {"slow-rank", "slow-link"}
     shared = {
         name: parts[0].place.get(name)
-        for name in ("stage", "replica")
+        for name in ("stage", "replica", "direction")
         if len({each.place.get(name) for each in parts}) == 1
     }
     joined = {
         name: sorted({one for each in parts for one in each.place[name]})  # type: ignore[attr-defined]
         for name in ("ranks", "hosts")
     }
+    if codes == {"slow-link"} and shared.get("replica") is not None:  # of tensor-parallel peers, say
+        first = min(parts, key=lambda each: str(each.place.get("src_rank")).zfill(12))
+        shared |= {name: first.place.get(name) for name in ("src_rank", "dst_rank")}
     sigmas = [each.sigmas for each in parts if each.sigmas is not None]
     return Candidate(
-        "slow-rank" if ranks else "hidden-causes", {**shared, **joined},
-        float(np.mean([each.excess for each in parts])) if ranks else 0.0, min(sigmas, default=None),
+        codes.pop() if alike else "hidden-causes", {**shared, **joined},
+        float(np.mean([each.excess for each in parts])) if alike else 0.0, min(sigmas, default=None),
         _scenario(typical, [], parts), _scenario(typical, parts, []),
         np.unique(np.concatenate([each.members for each in parts])),
     )  # fmt: skip
