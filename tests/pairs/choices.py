@@ -39,10 +39,11 @@ EXPORT: dict[str, Values] = {
 }
 REPORT: dict[str, Values] = {**SELECTION, **READING}
 ELSEWHERE = {
-    "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp", "--cp",
-    "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
+    "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp",
+    "--cp", "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
     "--width", "--theme", "--title", "--legend", "--no-legend", "--figure-steps", "--range", "--font", "--letters",
-    "--no-letters", "--at", "--max-clock-error", "--scheduler", "--quiet", "--verbose", "--debug", "--strict", "--json",
+    "--no-letters", "--source", "--help-all", "--at", "--max-clock-error", "--scheduler", "--quiet", "--verbose",
+    "--debug", "--strict", "--json",
 }  # fmt: skip
 """Options that are given in every run or by the tests of what they choose."""
 

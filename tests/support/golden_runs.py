@@ -229,7 +229,12 @@ RUNS: dict[str, GoldenRun] = {
             "report logs --format html --out page",
             "report logs --format svg --out map --quiet",
             "report logs --strict --debug --jobs 1",
+            "report logs --train-log train.log --layers 24",
+            "report logs --layers 25",
         ],
+        files={
+            "train.log": "".join(f"steps: {n} loss: 2.3 iter time (s): 0.3{n % 3} samples/sec: 5\n" for n in range(9))
+        },
     ),
     "overview": GoldenRun(
         {"logs": "paddle/two_machines"},
