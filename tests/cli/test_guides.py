@@ -113,5 +113,5 @@ def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
 def test_every_guide_has_the_same_parts() -> None:
     for guide in PROFILERS:
         titles = re.findall(r"^## \d\. (.*)", text(guide), re.MULTILINE)
-        assert titles[-2:] == ["Put the files together", "Check before the cluster time is gone"]
+        assert titles[-2:] == ["Put the files together", "Check before your allocation ends"]
         assert rows(guide, "setting") or rows(guide, "level")
