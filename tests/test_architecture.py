@@ -10,7 +10,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents",
-        "one_processor", "segments", "stream_order",
+        "segments", "stream_order",
     }),
     frozenset({"schedules", "inference"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),

@@ -16,11 +16,9 @@ def export(**given: Unpack[Export]) -> None:
 
     `trace-export DIR` is short for `trace-export export DIR`.
     """
-    from trace_export import api, one_processor
+    from trace_export import api
     from trace_export.cli import summaries
 
-    if given["jobs"] is None:
-        one_processor.allow()
     with terminal.progress(given) as progress:
         options: Exporting = {**part(given, Exporting), "figure": style(given), "progress": progress}
         done = api.export(one_folder(given), given["path"], given["formats"], **options)

@@ -33,10 +33,8 @@ def inspect(**given: Unpack[Inspect]) -> None:
 
     Exit code 1: no source can be drawn; 3: some cannot.
     """
-    from trace_export import api, one_processor
+    from trace_export import api
 
-    if given["jobs"] is None:
-        one_processor.allow()
     with terminal.progress(given) as progress:
         options: Inspecting = {**part(given, Inspecting), "progress": progress}
         result = api.inspect(one_folder(given), **options)

@@ -23,10 +23,8 @@ def report(**given: Unpack[Report]) -> None:
 
     DIR holds profiles; a span table written with --format parquet or csv does as well.
     """
-    from trace_export import api, one_processor
+    from trace_export import api
 
-    if given["jobs"] is None:
-        one_processor.allow()
     path = given["path"]
     format = given["format"] or (OF_NAME.get(path.suffix, "text") if path else "text")
     html = format == "html"

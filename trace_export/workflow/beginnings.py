@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export import one_processor
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.pipeline.interpret import interpret_blocks, with_messages
@@ -40,7 +39,6 @@ def read_beginnings(
     of which there is more; of these all have the same steps. Where there are such sources, sends and receives are not
     paired: what the sources hold does not depend on it, and their ends differ."""
     results = read_each(sources, _of(options, PIECES[0]), progress)
-    one_processor.stay()  # beginnings are small
     for pieces in PIECES[1:]:
         profile, failures = _interpreted(results, options)
         again = _too_short(sources, results, profile)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import polars as pl
 
-from trace_export import one_processor
 from trace_export.errors import TraceExportError, path_text
 from trace_export.model import (
     INT,
@@ -31,7 +30,6 @@ from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
-from trace_export.sources.input_files import files_of
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
@@ -99,7 +97,6 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
         nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
     size = sum(cost.size(source.path) for source in chosen)
-    one_processor.stay_with(files_of(chosen))
     if full or size <= WHOLE_BYTES:
         results = read_each(chosen, options, progress)
         profile, failures = merged(results, options)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from trace_export import one_processor
 from trace_export.choices import Detail, RunChoice
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
@@ -237,8 +236,6 @@ def _read_groups(
 ) -> tuple[dict[Source, Profile | TraceExportError], list[Source]]:
     """The result of each source of the groups; apart from them the sources of those groups of several that came to
     none."""
-    if own.beginning and workers.count == 1:
-        one_processor.stay()
     made: dict[Source, Profile | TraceExportError] = {}
     lost: list[Source] = []
 

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Unpack
 
-from trace_export import one_processor
 from trace_export.clocks.apply import uncorrected
 from trace_export.errors import UsageError
 from trace_export.files import real_path
-from trace_export.model import Note, Profile
+from trace_export.model import Note
 from trace_export.options import Asking
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
@@ -66,7 +65,6 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
         if foreign is not None:
             foreign, _ = merge([foreign], options.run)
-            _stay_with_few(foreign, options)
             foreign = interpret(foreign.with_notes(located.notes), options.declared)
             if foreign.hosts.height < 2:
                 return Run(foreign, options, _inputs=located.inputs)
@@ -75,14 +73,12 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
             return Run(foreign, options, _clocks="one", _inputs=located.inputs)
         _refuse_sources(options)
         table, _ = merge([span_table.read(options.log_dir).with_notes(located.notes)], options.run)
-        _stay_with_few(table, options)
         table = interpret_table(table, options.declared)
         # a table may hold a part that was selected
         table = completeness.mark_whole_steps(table, one_clock=True, all_ranks=False)
         return Run(table, options, _clocks="one", _inputs=located.inputs)
     size_of = {} if options.detail == "spans" else sizes(located.sources)
     profile, failures = read_profile(located, options, progress)
-    _stay_with_few(profile, options)
     if options.places is not None:
         profile = stages.place_ranks(profile, options.places)
     profile = interpret(profile, options.declared)
@@ -90,12 +86,6 @@ def load(options: LoadOptions, progress: Progress = silent, located: Located | N
         text = f"only ranks {Numbers.of(profile.ranks['rank'].to_list())} were read, as chosen"
         profile = profile.with_notes([Note("ranks-chosen", "detail", text)])
     return Run(profile, options, tuple(failures), _sizes=size_of, _inputs=located.inputs)
-
-
-def _stay_with_few(profile: Profile, options: LoadOptions) -> None:
-    """Keeps a command on one processor where few blocks are left to compute with, and no device tasks."""
-    if options.detail == "spans" and profile.spans.height <= one_processor.SMALL_BLOCKS:
-        one_processor.stay()
 
 
 def _refuse_sources(options: LoadOptions) -> None:
@@ -235,7 +225,6 @@ def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = (
     """What there is to read for each run, and outputs that replace none of it nor a `further` file."""
     located = [one.located or locate(one.source) for one in wanted]
     inputs = [file for there in located for file in there.inputs]
-    one_processor.stay_with(inputs)
     clocks = [file for one in wanted for file in one.clocks.inputs]
     return located, Outputs([*inputs, *clocks, *further], force=force)
 

@@ -25,7 +25,6 @@ from urllib.parse import quote
 
 import polars as pl
 
-from trace_export import one_processor
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
@@ -198,7 +197,7 @@ class Database:
             yield self._frame(self._columns[0], sql.format(where=first), (), blobs)
             return
         self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
-        with ThreadPoolExecutor(READERS, initializer=one_processor.leave) as pool:
+        with ThreadPoolExecutor(READERS) as pool:
             ahead: deque[Future[pl.DataFrame]] = deque()
             for where, connection in zip(chain((first, second), chunks), cycle(self._columns), strict=False):
                 if len(ahead) == READERS:  # so that the connection's last piece has arrived
