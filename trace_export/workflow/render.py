@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 HEAT = (1.0, 1.5)
 """The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
-SHOWN_NS = 1_000
-"""Less drift is not worth a note."""
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
 BROWSER_SLICES = 3_000_000

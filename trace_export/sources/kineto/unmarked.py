@@ -30,7 +30,6 @@ _NODE = r"^\w*Backward\d*$|^torch::autograd::"
 """The operators that execute the nodes of autograd, as PyTorch names them."""
 ANNOTATIONS = {"thread": pl.Int64(), "nodes": pl.UInt32(), "others": pl.UInt32()}
 _HOST_COPY = r"HtoD|DtoH|HostToDevice|DeviceToHost"
-_BETWEEN_GPUS = "DtoD"
 
 
 @dataclass
