@@ -279,7 +279,7 @@ def _change(time: Floats, values: Floats, at: float) -> float:
 
 
 def _same_step(jumps: Sequence[_Jump], first: _Jump, side: int) -> list[_Jump]:
-    """The jumps of the host on a `side` of the `first` one that may have the same time and are of the same size."""
+    """The `first` jump, and those of the host on a `side` of it that may have the same time and are of like size."""
     host, size = (first.i, first.j)[side], first.size if side else -first.size
     of_host = [
         (jump, at, jump.size if at else -jump.size)
@@ -287,8 +287,9 @@ def _same_step(jumps: Sequence[_Jump], first: _Jump, side: int) -> list[_Jump]:
     ]  # fmt: skip
     return [
         jump for jump, at, other in of_host
-        if jump.earliest[at] <= first.latest[side] and first.earliest[side] <= jump.latest[at]
-        and abs(other - size) <= ALIKE * abs(size)
+        if jump is first
+        or (jump.earliest[at] <= first.latest[side] and first.earliest[side] <= jump.latest[at]
+            and abs(other - size) <= ALIKE * abs(size))
     ]  # fmt: skip
 
 
