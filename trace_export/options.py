@@ -790,7 +790,11 @@ class Watch(
 ):  # fmt: skip
     """The options of the command `watch`."""
 
-    port: Annotated[int, _whole("Port of the page; default: 9002, or a free one.", usual=True)]
+    port: Annotated[
+        int,
+        Option("Port of the page; default: 9002, or a free one.", text=arguments.whole_of_text, metavar="N",
+               usual=True),
+    ]  # fmt: skip
     no_browser: Annotated[bool, _flag("Show the figures in this terminal and open no browser.", usual=True)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -13,8 +12,8 @@ from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.colours import SEEDS
 from trace_export.chart.critical_path import TRACK
-from trace_export.workflow.options import write_options
-from trace_export.workflow.render import draw
+from trace_export.options import drawing
+from trace_export.workflow.render import WriteOptions, draw
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() -> None:
     run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
     path = run.critical_path()
-    options = replace(write_options(None, None, tracks="rank"), explanation=run.explain())
+    options = WriteOptions(drawing=drawing(tracks="rank"), explanation=run.explain())
     chart = draw(run.profile, Bubbles(run.profile), options, "spans")
     (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
     slices = chart.main.slices.filter(pl.col("track") == track.id)
@@ -47,7 +46,7 @@ def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() ->
 
 def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
     """A transfer takes 1 ms; in 1F1B a rank computes while its data come, so that receivers are late, too."""
-    options = replace(write_options(None, None), explanation=run.explain())
+    options = WriteOptions(drawing=drawing(), explanation=run.explain())
     chart = draw(run.profile, Bubbles(run.profile), options, "spans")
     ends = chart.main.slices.filter(pl.col("wire ms").is_not_null())
     assert ends["wire ms"].to_list() == pytest.approx([1.0] * ends.height, abs=1e-4)
@@ -58,7 +57,7 @@ def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
 
 
 def test_without_the_option_the_chart_has_no_path(run: Run) -> None:
-    chart = draw(run.profile, Bubbles(run.profile), write_options(None, None), "spans")
+    chart = draw(run.profile, Bubbles(run.profile), WriteOptions(drawing=drawing()), "spans")
     assert TRACK not in {track.name for track in chart.main.tracks}
     assert "critical" not in chart.main.slices.columns
 

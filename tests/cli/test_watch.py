@@ -122,7 +122,7 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
         (("--jsonl", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--prometheus", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--last", "0"), "--last"),
-        (("--out", "there"), "give it together with once_every"),
+        (("--out", "there"), "give it together with --once-every"),
         (("--once-every", "soon"), "--once-every"),
         (("--once-every", "0"), "is not a time above 0"),
         (("--once-every", "-1s"), "is not a time above 0"),

@@ -40,6 +40,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(tmp_path: Path) -> None:
         ".md",
         ".svg",
         ".css",
+        ".pyi",
         ".js",
         ".html",
         ".sql",

@@ -16,7 +16,7 @@ CAUSES = {
     "slow-stage": (replace(nsys.TIMING, slow={5: 1.4}), "Stage 5 is slow (rank 5, node2, device "),
     "slow-link": (
         replace(nsys.TIMING, slow_links={(3, 4): 6 * MS, (4, 3): 6 * MS}),
-        "The link from rank 3 to rank 4 and back is slow (node1, node2)",
+        "The link between rank 3 and rank 4 is slow (node1, node2)",
     ),
     "late-host": (replace(nsys.TIMING, late={4: 3 * MS, 5: 3 * MS}), "Host node2 (ranks 4-5) starts late"),
     "long-optimizer": (

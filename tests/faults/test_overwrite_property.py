@@ -31,10 +31,12 @@ from tests.support.command import command
 from tests.support.profiles import table, two_stages
 from trace_export import Run
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.report import report_of
 from trace_export.chart.chart import Put
 from trace_export.chart.layout import lay_out
-from trace_export.model import CLOCKS
+from trace_export.model import CLOCKS, Declared
 from trace_export.pipeline import completeness
+from trace_export.pipeline.interpret import interpret_table
 from trace_export.selection import Numbers
 from trace_export.workflow import render, requests, step_tasks
 from trace_export.writers import atomic, mark
@@ -43,6 +45,7 @@ from trace_export.writers.pictures import picture
 
 MADE = replace(two_stages(), clocks=table([{"host": "a"}, {"host": "b"}], CLOCKS))
 CHART = lay_out(MADE)
+REPORT = report_of(interpret_table(MADE, Declared()))
 OURS = mark.CSV + "microbatch\n"
 EXTENSIONS = {"perfetto": "pftrace", "chrome": "json", "svg": "svg", "html": "html", "parquet": "parquet", "csv": "csv"}
 NAMES = ("pipeline_profile", "x", "one.pt.trace")
@@ -293,7 +296,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     steps = [(Numbers(((step, step),)), MADE) for step in (0, 1)]
     patch.setattr(requests, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
     patch.setattr(step_tasks, "write", write_step_tables)
-    patch.setattr(completeness, "check", lambda profile, **_: profile)
+    patch.setattr(completeness, "mark_whole_steps", lambda profile, **_: profile)
     patch.setattr(render, "announce", lambda *a: [])
     patch.setattr(render, "draw", lambda *a: CHART)
     patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
@@ -301,7 +304,7 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(render.alignment_file, "write", write)
     patch.setattr(picture, "write_page", write)
     patch.setattr(OutputFormat, "load", lambda self: writing if self.kind == "trace" else write)
-    patch.setattr(Run, "report", lambda self: SimpleNamespace(tables=list, verdict=(), heading=""))
+    patch.setattr(Run, "report", lambda self, **_: REPORT)
     patch.setattr(Run, "summary", lambda *a: None)
     patch.setattr(
         requests, "compared", lambda *a: SimpleNamespace(verdict=(), names=("a", "b"), tables=list, json=str, gate=None)

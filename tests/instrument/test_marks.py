@@ -645,4 +645,4 @@ def test_run_says_what_is_wrong(run_cli: Cli) -> None:
     )
     done = run_cli("run", "--marks", "nvxt", "--", "true")
     assert done.returncode == 2
-    assert 'trace-export: --marks "nvxt": there is no such kind' in done.stderr
+    assert 'trace-export: --marks: "nvxt" is unknown; choose from auto, nvtx, torch, mstx, paddle, off' in done.stderr

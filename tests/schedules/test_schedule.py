@@ -12,6 +12,7 @@ import pytest
 from trace_export.errors import UsageError
 from trace_export.schedules.catalogue import TITLES, canonical, readable
 from trace_export.schedules.schedule import OPS, Schedule, schedule, virtual_stage
+from trace_export.schedules.step_graph import CircleError, StepGraph
 
 GOLDEN_NAMES = {
     "fthenb": ("fthenb", None), "1f1b": ("1f1b", None), "eager1f1b": ("Eager1F1B", None), "vpp2": ("VPP", 2),
@@ -109,6 +110,14 @@ def runs_through(s: Schedule) -> bool:
     return not any(queues)
 
 
+def acyclic(graph: StepGraph) -> bool:
+    """Whether no operation waits for itself."""
+    try:
+        return len(graph.levels) >= 0
+    except CircleError:
+        return False
+
+
 def test_every_order_is_whole_and_free_of_deadlock() -> None:
     checked = 0
     for name, stages, microbatches, chunks in sizes():
@@ -134,7 +143,7 @@ def test_every_order_is_whole_and_free_of_deadlock() -> None:
         fits = not name.startswith("interleaved") or microbatches % stages == 0 or name == "interleaved-zb1p"
         runs = runs_through(s)
         assert runs or not fits, where
-        assert s.graph.is_acyclic == s.with_transfers.is_acyclic == runs, where
+        assert acyclic(s.graph) == acyclic(s.with_transfers) == runs, where
     assert checked > 190
 
 

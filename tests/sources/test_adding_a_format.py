@@ -23,7 +23,7 @@ LOGS = re.findall(r"^```csv\n(.*?)^```", PAGE, re.M | re.S)
 COMMANDS = re.findall(r"^\$ trace-export (.*)", PAGE, re.M)
 REGISTRY = "trace_export/sources/formats.py"
 
-OTHERS = ["--help", "empty", "toy broken"]
+OTHERS = ["inspect --source nothing logs", "empty", "toy broken"]
 """Commands of which the page does not speak."""
 RUN_ALL = """
 import json, shlex, sys
@@ -89,8 +89,8 @@ def test_the_commands_of_the_page_run(ran: dict[str, Ran], arguments: str) -> No
 
 
 def test_the_program_knows_the_format_everywhere(ran: dict[str, Ran]) -> None:
-    usage, empty, broken = (ran[arguments].done for arguments in OTHERS)
-    assert "Draw toy logs." in usage.stdout
+    unknown, empty, broken = (ran[arguments].done for arguments in OTHERS)
+    assert "toy" in unknown.stderr  # among the formats to choose from
     assert "toy.N.csv" in empty.stderr
     assert broken.returncode == 1
     assert "toy.0.csv: is no toy log (" in broken.stderr

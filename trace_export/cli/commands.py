@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import Parameter, Signature
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
@@ -191,8 +191,10 @@ def _name(kind: type) -> str:
 
 def _help_all(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        context.command.everything = True  # type: ignore[attr-defined]
+        command = cast("Command", context.command)
+        command.everything = True
         print(context.get_help())
+        command.everything = False  # the same object may be asked for the usual options next
         raise typer.Exit
 
 

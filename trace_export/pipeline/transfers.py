@@ -21,6 +21,8 @@ from trace_export.tolerances import GRID_NS
 
 LABELS = ("direction", "microbatch", "chunk")
 _NUMBERS = ["kind", "microbatch", "chunk"]
+NO_STEP = -1
+"""In place of the step of an evaluation's forward, which is null: of no step is not the same as not known."""
 _SILENT = (pl.col("role") == "both") & pl.col("peer").is_null() & pl.col("direction").is_null()
 
 
@@ -94,14 +96,18 @@ def label(profile: Profile) -> Profile:
 def in_steps(profile: Profile) -> Profile:
     """`profile` with `p2p.step`: that of the last forward or backward to begin before a send, and of the first one to
     end after a receive; where the capture has none there, that of the block on the other side. Transfers that do both
-    have one where the two agree. Needs steps that the source counted: those that were counted on each rank from the
-    start of its capture differ where captures are cut.
+    have one where the two agree, and those of evaluations none. Needs steps that the source counted: those that were
+    counted on each rank from the start of its capture differ where captures are cut.
 
     Example: of `F0 B0 send recv F0` with a step's end after B0 the send is of that step, the receive of the next one.
     """
     if profile.p2p.is_empty() or profile.spans["step"].n_unique() < 2:
         return profile
-    blocks = profile.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "start_ns", "end_ns", "step")
+    known = ("rank", "start_ns", "end_ns")
+    blocks = pl.concat([
+        profile.spans.filter(pl.col("kind").is_in(["F", "B"])).select(*known, "step"),
+        profile.evaluations.select(*known, step=pl.lit(NO_STEP, INT)),
+    ])  # fmt: skip
     rows = profile.p2p.select("rank", "role", "start_ns", "end_ns").with_row_index("row")
     for step, time, strategy in (("before", "start_ns", "backward"), ("after", "end_ns", "forward")):
         near = blocks.select("rank", time, pl.col("step").alias(step)).sort(time)
@@ -112,7 +118,8 @@ def in_steps(profile: Profile) -> Profile:
         .when(role="recv").then(pl.coalesce("after", "before"))
         .otherwise(both)
     )  # fmt: skip
-    return replace(profile, p2p=conform(profile.p2p.with_columns(steps["step"]), P2P))
+    counted = pl.when(steps["step"] != NO_STEP).then(steps["step"])
+    return replace(profile, p2p=conform(profile.p2p.with_columns(step=counted), P2P))
 
 
 def find_peers(profile: Profile) -> Profile:

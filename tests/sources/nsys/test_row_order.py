@@ -33,7 +33,7 @@ def shuffled(path: Path, chance: random.Random) -> None:
 
 
 def drawn(folder: Path, out: Path) -> bytes:
-    paths = te.export(folder, out, "chrome", detail="kernels", force=True, jobs=1).files
+    paths = te.load(folder, detail="kernels", jobs=1).align().write(out, "chrome", force=True)
     return b"".join(path.read_bytes() for path in paths)
 
 

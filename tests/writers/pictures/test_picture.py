@@ -190,7 +190,7 @@ def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:
     headings = [text for text in texts_of(chosen) if text.startswith("step ")]
     assert headings == [f"step {n} · 6 ms" for n in range(1, 5)]
     assert len(blocks_of(chosen)) == 4 * 2 * 4
-    with pytest.raises(NothingToExportError, match="no block to draw; widen --steps"):
+    with pytest.raises(NothingToExportError, match="no block to draw; widen `steps`"):
         drawn(chart, tmp_path, steps=Numbers.parse("9", "--steps"))
 
 
