@@ -124,7 +124,7 @@ def run_choice(value: object, parameter: str) -> RunChoice:
         if text in ("latest", "all"):
             return text  # type: ignore[return-value]
         if not re.fullmatch(r"0*[1-9]\d{0,8}", text):
-            raise UsageError(f"{shown(value)} is no run", "give its number, latest or all", parameter=parameter)
+            raise UsageError(f"{shown(value)} is not a run", "give its number, latest or all", parameter=parameter)
         return int(text)
     return whole(value, parameter)
 

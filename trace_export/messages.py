@@ -264,7 +264,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "operations-missing": Explanation(
         "The sequence numbers of the operations in a table of the straggler study have gaps.",
-        "Write the table again. Figures leave out the steps of which operations are missing on some ranks; where they "
+        "Write the table again. Figures leave out steps with operations missing on some ranks; where they "
         "are missing everywhere, the figures are those of the other operations.",
     ),
     "pairs-differ": Explanation(

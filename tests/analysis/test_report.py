@@ -142,7 +142,7 @@ def test_every_table_says_that_its_blocks_are_inferred() -> None:
     mixed = replace(plain, spans=plain.spans.with_columns(inferred))
     whole = replace(plain, spans=plain.spans.with_columns(origin=pl.lit("inferred")))
     ends = [{t.note.rpartition("from ")[2] for t in report_of(p).tables() if t.frame.height} for p in (mixed, whole)]
-    assert ends == [{"blocks of which 50% are inferred"}, {"inferred blocks"}]
+    assert ends == [{"blocks, 50% of them inferred"}, {"inferred blocks"}]
     assert not [t for t in report_of(plain).tables() if "inferred" in t.note]
 
 

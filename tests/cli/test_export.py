@@ -101,7 +101,7 @@ def test_a_table_has_no_sources_to_choose_from(run_cli: Cli, samples: Path, tmp_
     assert run_cli(samples / "paddle" / "single", "--format", "parquet", "--out", table).returncode == 0
     result = run_cli(table, option, "0", "--out", tmp_path / "out")
     assert result.returncode == 2
-    assert f"{option}: {table} is a span table, of which no {option[2:]} can be chosen" in result.stderr
+    assert f"{option}: {table} is a span table, where {option[2:]} cannot be chosen" in result.stderr
 
 
 def test_an_incomplete_chart_in_place_of_an_older_one_is_a_warning(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

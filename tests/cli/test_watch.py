@@ -126,8 +126,8 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
         (("--once-every", "soon"), "--once-every"),
         (("--once-every", "0"), "is not a time above 0"),
         (("--once-every", "-1s"), "is not a time above 0"),
-        (("--port", "65536"), "--port: 65536 is no port"),
-        (("--port", "-1"), "--port: -1 is no port"),
+        (("--port", "65536"), "--port: 65536 is not a port"),
+        (("--port", "-1"), "--port: -1 is not a port"),
         (("--jsonl", "same", "--prometheus", "./same"), "two outputs cannot be the same file"),
     ],
 )

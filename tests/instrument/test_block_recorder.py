@@ -202,7 +202,7 @@ def test_a_limit_that_is_no_number(
 ) -> None:
     monkeypatch.setenv("TRACE_EXPORT_RECORD_LIMIT", "much")
     one_step(0)
-    stays_marked(marked, caplog, says="TRACE_EXPORT_RECORD_LIMIT=much is no number of megabytes")
+    stays_marked(marked, caplog, says="TRACE_EXPORT_RECORD_LIMIT=much is not a number of megabytes")
     assert not record.exists()
 
 

@@ -314,7 +314,7 @@ def test_an_unknown_kind_of_marks_is_a_sentence(
     monkeypatch.setenv("TRACE_EXPORT_MARKS", "nvxt")
     with ti.forward():
         pass
-    assert '"nvxt" is no kind of marks, choose from nvtx, torch, mstx, paddle, off' in caplog.text
+    assert '"nvxt" is not a kind of marks, choose from nvtx, torch, mstx, paddle, off' in caplog.text
 
 
 def test_an_unknown_version_is_a_sentence(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:

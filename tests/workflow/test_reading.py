@@ -27,9 +27,9 @@ def torn(profile: Profile) -> Profile:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda profile: None, "returned NoneType, which is no valid profile"),
-        (lambda profile: "a profile", "returned str, which is no valid profile"),
-        (torn, "returned Profile, which is no valid profile (table spans: "),
+        (lambda profile: None, "returned NoneType, which is not a valid profile"),
+        (lambda profile: "a profile", "returned str, which is not a valid profile"),
+        (torn, "returned Profile, which is not a valid profile (table spans: "),
     ],
 )
 @pytest.mark.parametrize("at_once", [True, False])

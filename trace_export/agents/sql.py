@@ -60,6 +60,6 @@ class Database:
         except sqlite3.Error as error:
             raise UsageError(f"the query fails: {error}", "write one SELECT on the tables", parameter="sql") from error
         if cursor.description is None:
-            raise UsageError("this is no query", "write one SELECT on the tables", parameter="sql")
+            raise UsageError("this is not a query", "write one SELECT on the tables", parameter="sql")
         columns = [column[0] for column in cursor.description]
         return {"columns": columns, "rows": rows[:limit], "truncated": len(rows) > limit}

@@ -64,7 +64,7 @@ def parse(text: str, parameter: str) -> Split:
     if re.fullmatch(r"E[tm|]*L", expanded) and "t" in expanded:
         return tuple(part.count("t") for part in expanded.split("|"))
     raise UsageError(
-        f'"{text[:100]}" is no number of layers', "write it like 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L",
+        f'"{text[:100]}" is not a number of layers', "write it like 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L",
         parameter=parameter,
     )  # fmt: skip
 

@@ -200,7 +200,7 @@ def _marked(table: ReportTable, inferred: float, host: float) -> ReportTable:
     """A table, whose note says that its figures rest on inferred blocks or times of the host, if they do."""
     if table.frame.is_empty():
         return table
-    how = "from inferred blocks" if inferred == 1 else f"from blocks of which {inferred:.0%} are inferred"
+    how = "from inferred blocks" if inferred == 1 else f"from blocks, {inferred:.0%} of them inferred"
     notes = [table.note, how if inferred else "", "in times of the host" if host else ""]
     return replace(table, note="; ".join(filter(None, notes)))
 

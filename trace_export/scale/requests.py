@@ -79,7 +79,7 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
         return look(wanted.source, output.cache, progress)
     given = {"replica": output.replicas is not None, "cache": output.cache is not None, "traces": output.traces}
     for name in (name for name, asked in given.items() if asked):
-        what = f"{wanted.source.log_dir} is one table, of which no replica is read by itself"
+        what = f"{wanted.source.log_dir} is one table, whose replicas cannot be read apart"
         raise UsageError(what, "leave it out", parameter=name)
     return None
 

@@ -85,7 +85,7 @@ def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ..
     hosts = sorted(host for host, own in places.items() if len(own) <= max(own))
     if not hosts:
         return ()
-    text = f"devices of {hosts[0]} are numbered as its ranks are, of which lower ones were not recorded"
+    text = f"devices of {hosts[0]} are numbered as its ranks are; lower ones were not recorded"
     return (Note("devices-inferred", "note", text, str(log_dir), len(hosts)),)
 
 

@@ -105,7 +105,7 @@ def _columns(path: Path) -> pl.DataFrame:
     with open_file(path) as file:
         rows = pl.scan_parquet(checked(file)).select(pl.len()).collect().item()
         if rows > path.stat().st_size:  # even packed, a row has a time of its own
-            raise SourceError(path, f"is no span table: so small a file cannot hold {rows:,} blocks", REMEDY)
+            raise SourceError(path, f"is not a span table: so small a file cannot hold {rows:,} blocks", REMEDY)
         file.seek(0)
         names = [name for name in pl.read_parquet_schema(file) if name in known]
         file.seek(0)

@@ -54,7 +54,7 @@ class LiveServer(socketserver.ThreadingTCPServer):
     def __init__(self, resources: Mapping[str, Resource], usual: int, port: int | None = None) -> None:
         if port is not None and not 0 <= port <= LAST_PORT:
             raise UsageError(
-                f"{port} is no port", f"choose one up to {LAST_PORT}, or 0 for a free one", parameter="port"
+                f"{port} is not a port", f"choose one up to {LAST_PORT}, or 0 for a free one", parameter="port"
             )
         try:
             super().__init__((LOOPBACK, usual if port is None else port), _Handler)

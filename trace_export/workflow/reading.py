@@ -95,7 +95,7 @@ def locate(options: LoadOptions) -> Located:
     if span_table.is_table(options.log_dir, options.columns):
         return Located((), (), (), (options.log_dir, *option_files(options)))
     if options.columns is not None:
-        what = f"{options.log_dir} is no file, and columns are those of one table"
+        what = f"{options.log_dir} is not a file, and columns are those of one table"
         raise UsageError(what, "give the file as the log_dir", parameter="columns")
     found, lost = _found(options)
     sources, missing, notes = choose.choose(
@@ -268,13 +268,13 @@ def merged(
 
 
 def _checked(source: Source, result: Profile | TraceExportError) -> Profile | TraceExportError:
-    """The result of a reader, which may have run on another machine; an error where it is no valid profile."""
+    """The result of a reader, which may have run on another machine; an error where it is not a valid profile."""
     if isinstance(result, TraceExportError):
         return result
     try:
         return result.validate()
     except (AttributeError, TypeError, ValueError) as error:
-        what = f"its reader returned {type(result).__name__}, which is no valid profile ({error})"
+        what = f"its reader returned {type(result).__name__}, which is not a valid profile ({error})"
         return SourceError(source.path, what, "please report it")
 
 

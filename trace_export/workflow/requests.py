@@ -92,7 +92,7 @@ def _refuse_sources(options: LoadOptions) -> None:
     """Raises UsageError where sources are chosen of a span table, which is one."""
     for name, numbers in (("ranks", options.read.ranks), ("devices", options.devices)):
         if numbers is not None:
-            what = f"{options.log_dir} is a span table, of which no {name} can be chosen"
+            what = f"{options.log_dir} is a span table, where {name} cannot be chosen"
             raise UsageError(what, "choose stages or steps", parameter=name)
 
 

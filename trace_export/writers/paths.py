@@ -89,6 +89,6 @@ def heat_map_path(out: Path | None, log_dir: Path, format: HeatMapFormat | None)
     if folder.suffix in (".svg", ".png"):
         if format is not None and folder.suffix != f".{format}":
             remedy = f"give a name that ends in .{format}"
-            raise UsageError(f"{folder.name} is no {format} file", remedy, parameter="path")
+            raise UsageError(f"{folder.name}: the name does not fit --format {format}", remedy, parameter="path")
         return folder
     return folder / f"{HEAT_MAP}.{format or 'svg'}"

@@ -83,7 +83,7 @@ def first(column: str, value: object) -> Callable[[pl.DataFrame], pl.DataFrame]:
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
-        (without("optype"), "is no operation table: it has no column optype"),
+        (without("optype"), "is not an operation table: it has no column optype"),
         (first("duration", -0.5), "starts at 0.* s and takes -0.5 s; times are seconds"),
         (first("duration", float("nan")), "takes nan s"),
         (first("start_ts", 1e12), "starts at 9.99999996e.11 s"),

@@ -252,7 +252,7 @@ def test_steps_that_count_from_their_own_zero_follow_one_another(tmp_path: Path)
         ("rank=gpu,kind=what,start=begin,end=finish,duration=d", "both end and duration"),
         ("rank=gpu,colour=what", '"colour=what" is not FIELD=COLUMN'),
         ("rank=gpu,rank=stage", "rank is given twice"),
-        ("rank=gpu,kind=what,start=begin:h,end=finish:h", '"h" is no unit of time'),
+        ("rank=gpu,kind=what,start=begin:h,end=finish:h", '"h" is not a unit of time'),
     ],
 )
 def test_wrong_columns_are_refused(text: str, says: str) -> None:
@@ -290,10 +290,10 @@ MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
     ("changes", "says"),
     [
         ({"gpu": pl.col("gpu") - 1}, "has a negative rank: -1"),
-        ({"gpu": pl.col("gpu") + 0.5}, "has a rank that is no whole number in the column gpu: 0.5"),
+        ({"gpu": pl.col("gpu") + 0.5}, "has a rank that is not a whole number in the column gpu: 0.5"),
         ({"gpu": pl.col("gpu") > 0}, "holds no numbers but boolean values in the column gpu"),
         ({"gpu": pl.concat_list("gpu")}, "holds no numbers but list values in the column gpu"),
-        ({"iteration": pl.lit(1.5)}, "has a step that is no whole number"),
+        ({"iteration": pl.lit(1.5)}, "has a step that is not a whole number"),
         ({"what": pl.struct("what")}, "holds no texts but struct values in the column what"),
         ({"begin": pl.struct("begin")}, "holds no times but struct values in the column begin"),
         ({"begin": pl.lit(MOMENT.date())}, "holds no times but date values in the column begin"),
@@ -351,8 +351,8 @@ def test_blocks_without_length_have_no_slowdown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("events", "says"),
     [
-        ([{"ph": "X", "ts": 1}], "has a complete event .X. whose duration is no number"),
-        ([{"ph": "X", "ts": 1, "dur": "long"}], "has a complete event .X. whose duration is no number"),
+        ([{"ph": "X", "ts": 1}], "has a complete event .X. whose duration is not a number"),
+        ([{"ph": "X", "ts": 1, "dur": "long"}], "has a complete event .X. whose duration is not a number"),
         ([{"ph": "X", "ts": True, "dur": 1}], "holds no times but boolean values in the column ts"),
         ([{"ph": "B", "ts": 1}, {"ph": "B", "ts": 2}, {"ph": "E", "ts": 3}], "begin events .B. without their end: 1,"),
         ([{"ph": "E", "ts": 1}], "has an end event .E. without its begin"),
@@ -395,7 +395,7 @@ def test_a_broken_file_of_primus_gets_one_sentence(broken: Any, says: str, tmp_p
 
 
 def test_columns_need_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no file"):
+    with pytest.raises(UsageError, match="is not a file"):
         api.load(tmp_path, columns=MAP)
 
 

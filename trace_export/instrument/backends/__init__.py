@@ -97,7 +97,7 @@ def _for_torch() -> Backend:
 
 def _named(name: str) -> Backend:
     if name not in _BACKENDS:
-        raise ValueError(f'"{name}" is no kind of marks, choose from {", ".join(KINDS_OF_MARKS)}')
+        raise ValueError(f'"{name}" is not a kind of marks, choose from {", ".join(KINDS_OF_MARKS)}')
     module, kind = _BACKENDS[name]
     backend: Backend = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
     return backend

@@ -172,7 +172,7 @@ def _limit() -> int:
     try:
         return int(float(text) * 1e6)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{LIMIT_VARIABLE}={text} is no number of megabytes") from error
+        raise ValueError(f"{LIMIT_VARIABLE}={text} is not a number of megabytes") from error
 
 
 def _one_moment() -> tuple[int, int]:

@@ -142,7 +142,7 @@ def _marks(ranges: pl.DataFrame) -> pl.DataFrame:
 
 def _read(piece: bytes, dialects: Dialects) -> pl.DataFrame:
     """The events of `piece`, separated by commas, that are of use. They are split at `_BETWEEN`; where that lies inside
-    an event, too, so that a part is no JSON, each event is looked at by itself, which takes several times as long."""
+    an event, too, so that a part is not JSON, each event is looked at by itself, which takes several times as long."""
     try:
         return pl.concat([_kept(lines, dialects) for lines in _lines(piece)])
     except pl.exceptions.ComputeError:

@@ -24,7 +24,7 @@ def scan(path: Path) -> pl.LazyFrame:
             line = file.readline(LONGEST_LINE)
             file.seek(0)
             if len(line) == LONGEST_LINE or line.count(b",") >= MOST_COLUMNS:
-                raise SourceError(path, "is no table: its first line is longer than any table's")
+                raise SourceError(path, "is not a table: its first line is longer than any table's")
             if not line.strip():
                 return pl.LazyFrame()
             return pl.scan_csv(

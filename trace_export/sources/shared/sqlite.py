@@ -242,7 +242,7 @@ class Database:
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
     def last(self, table: str, column: str) -> int | None:
-        """The value of a column in the last row of a table, of all of its rows; None where that is no whole number."""
+        """The value of a column in the last row of a table, or None where that is not a whole number."""
         rows = self.texts(f"SELECT {column} FROM main.{_name(table)} ORDER BY rowid DESC LIMIT 1")
         return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 

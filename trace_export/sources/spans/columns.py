@@ -36,7 +36,7 @@ class Columns:
             if field in TIMES:
                 column, _, unit = column.rpartition(":") if ":" in column else (column, "", "ns")
                 if unit not in UNITS:
-                    what = f'"{unit[:20]}" is no unit of time'
+                    what = f'"{unit[:20]}" is not a unit of time'
                     raise UsageError(what, f"choose {', '.join(UNITS)}", parameter=PARAMETER)
                 units[field] = unit
             names[field] = column

@@ -128,7 +128,7 @@ def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
             raise SourceError(path, f"holds more than {largest >> 20} MiB of JSON", "write a Parquet table")
         content = _EXACT.decode(text) if LONG_NUMBER.search(text) else orjson.loads(text)
     except (orjson.JSONDecodeError, msgspec.DecodeError) as error:
-        raise SourceError(path, f"is no JSON ({error})", "record it again") from error
+        raise SourceError(path, f"is not JSON ({error})", "record it again") from error
     events = content.get("traceEvents") if isinstance(content, dict) else content
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise SourceError(path, "holds no list of trace events", REMEDY)
@@ -202,7 +202,7 @@ def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[s
     """The fields of a complete event (X) with its end. Raises SourceError where it has no duration."""
     start, duration = _number(event.get("ts")), _number(event.get("dur"))
     if duration is None:
-        raise SourceError(path, "has a complete event (X) whose duration is no number", "record it again")
+        raise SourceError(path, "has a complete event (X) whose duration is not a number", "record it again")
     return {**flat, "end": None if start is None else _plain(start + duration)}
 
 
@@ -222,7 +222,7 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
     if field in TIMES:
         return _times(values, unit_ns)
     if dtype.is_float() and (broken := values.filter(values.is_finite() & (values != values.floor()))).len():
-        what = f"has a {field} that is no whole number in the column {_short(values.name)}: {broken[0]:.6g}"
+        what = f"has a {field} that is not a whole number in the column {_short(values.name)}: {broken[0]:.6g}"
         raise SourceError(path, what, REMEDY)
     return values.cast(pl.Int32)
 

@@ -83,7 +83,7 @@ def _columns(path: Path) -> pl.DataFrame:
             there = pl.read_parquet_schema(file)
             missing = [name for name in COLUMNS if name not in there]
             if missing:
-                raise SourceError(path, f"is no operation table: it has no column {missing[0]}", REMEDY)
+                raise SourceError(path, f"is not an operation table: it has no column {missing[0]}", REMEDY)
             table = pl.read_parquet(checked(file), columns=list(COLUMNS))
         names = table["optype"].unique().cast(pl.String).drop_nulls()
         unknown = names.filter(~names.is_in(TYPES))
@@ -91,7 +91,7 @@ def _columns(path: Path) -> pl.DataFrame:
             raise SourceError(path, f'has operations of an unknown type "{unknown[0][:60]}"', REMEDY)
         return table.cast(COLUMNS)  # type: ignore[arg-type]
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise SourceError(path, f"is no operation table that can be read{in_column(error)}", REMEDY) from error
+        raise SourceError(path, f"cannot be read as an operation table{in_column(error)}", REMEDY) from error
 
 
 def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:

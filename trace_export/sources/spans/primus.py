@@ -29,7 +29,7 @@ REMEDY = "give the files as Primus writes them"
 Object = dict[str, msgspec.Raw]
 """A JSON object whose values are decoded one at a time, so that memory does not hold all numbers as Python objects."""
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is no JSON, or not UTF-8."""
+"""What msgspec raises for text that is not JSON, or not UTF-8."""
 
 
 class _Total(msgspec.Struct, gc=False):
@@ -80,9 +80,9 @@ def _object(path: Path) -> Object:
         with open_file(path) as file:
             return msgspec.json.decode(file.read(), type=Object)
     except msgspec.ValidationError as error:
-        raise SourceError(path, "is no JSON object", REMEDY) from error
+        raise SourceError(path, "is not a JSON object", REMEDY) from error
     except _NO_JSON as error:
-        raise SourceError(path, f"is no JSON ({error})", REMEDY) from error
+        raise SourceError(path, f"is not JSON ({error})", REMEDY) from error
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror})", REMEDY) from error
 
