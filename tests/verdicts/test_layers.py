@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,14 @@ def test_a_report_says_which_split_is_best(tmp_path: Path) -> None:
     assert "No split into whole layers is better" in " ".join(
         command("report", "even", "--layers", "8,8,8,8", cwd=tmp_path).stdout.split()
     )
+
+
+@pytest.mark.parametrize(("schedule", "code"), [("interleaved", 0), ("vee", 2)])
+def test_chunks_in_a_v_have_the_loss_elsewhere(schedule: Any, code: int, tmp_path: Path) -> None:
+    """In a V the last part is on the first stage: nothing is said rather than something wrong."""
+    WRITERS["table"](tmp_path / "run", Job(stages=4, steps=3, replicas=1, schedule=schedule))
+    done = command("report", "run", "--layers", "32", cwd=tmp_path)
+    assert (done.returncode, "do not lie in a loop" in done.stderr) == (code, code == 2), done.stderr
 
 
 def test_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:

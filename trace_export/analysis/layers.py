@@ -75,13 +75,19 @@ def layout(split: Split) -> str:
     return f"E{'|'.join(parts)}L"
 
 
-def best_split(graph: Graph, layers: Split, parameter: str) -> Placement:
-    """The best split of the layers of a run, which are spread over its parts as `layers` says.
+def best_split(graph: Graph, layers: Split, parameter: str, placement: str | None = None) -> Placement:
+    """The best split of the layers of a run, which are spread over its parts as `layers` says. `placement`: how its
+    chunks lie on the stages (`Declared.placement`).
 
-    Raises UsageError that names `parameter` where they do not fit the parts of the run, or no part is between the first
-    and the last.
+    Raises UsageError that names `parameter` where they do not fit the parts of the run, no part is between the first
+    and the last, or several chunks do not lie in a loop: then the last part is not on the last stage.
     """
     costs = _Costs.of(Typical(graph), layers, parameter)
+    if len(costs.layers) > costs.stages and placement != "loop":
+        raise UsageError(
+            "the chunks of this run do not lie in a loop, and only such layers are moved",
+            "leave it out", parameter=parameter,
+        )  # fmt: skip
     replay = Replay(graph)
     best, step = costs.layers, float(replay.means([costs.scenario(costs.layers)])[0])
     measured = step
@@ -93,9 +99,9 @@ def best_split(graph: Graph, layers: Split, parameter: str) -> Placement:
     return Placement(costs.layers, best, costs.stages, step, measured - step)
 
 
-def sentence(graph: Graph, layers: Split, parameter: str) -> Sentence:
+def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None) -> Sentence:
     """Which split is best, in words; the facts have it in the forms that frameworks take."""
-    found = best_split(graph, layers, parameter)
+    found = best_split(graph, layers, parameter, placement)
     step = found.step_ns + found.gain_ns
     facts = {
         "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0),

@@ -207,7 +207,8 @@ class Run:
         if asked["layers"] is not None:
             from trace_export.analysis import layers
 
-            said.append(layers.sentence(self._bubbles.graph, layers.parse(asked["layers"], "layers"), "layers"))
+            split, placement = layers.parse(asked["layers"], "layers"), self.profile.declared.placement
+            said.append(layers.sentence(self._bubbles.graph, split, "layers", placement))
         return self._report.and_also(*said) if said else self._report
 
     @cached_property
