@@ -16,7 +16,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
     frozenset({"arguments"}),
     frozenset({"options"}),
-    frozenset({"workflow"}),
+    frozenset({"read", "draw"}),
+    frozenset({"plot", "step_tasks", "wanted"}),
+    frozenset({"run"}),
+    frozenset({"requests", "simulation"}),
+    frozenset({"inspection"}),
     frozenset({"scale", "live"}),
     frozenset({"api"}),
     frozenset({"deprecated", "agents"}),
@@ -36,14 +40,9 @@ ALONE = {"errors", "files", "messages", "choices", "names", "progress", "instrum
 SHARED = {"ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""
 
-WORKFLOW = (
-    {"reading", "render"}, {"options", "plot", "step_tasks"}, {"run"},
-    {"requests", "simulation", "beginnings", "inspection_document"}, {"inspection"},
-)  # fmt: skip
-"""The files of `workflow`, from the bottom to the top: a file imports those below it."""
 BEHIND_THE_API = {
     "pipeline", "clocks", "chart", "writers", "schedules", "selection",
-    "workflow.requests", "workflow.reading", "workflow.render", "workflow.step_tasks",
+    "requests", "read", "draw", "step_tasks",
 }  # fmt: skip
 """What commands reach through `api` and never import."""
 
@@ -81,14 +80,6 @@ def test_only_the_folder_of_a_profiler_imports_it() -> None:
     for path in FILES:
         others = {found for module in imported(path) if (found := profiler(module))}
         assert others <= {profiler(module_name(path))}, path
-
-
-def test_the_files_of_the_workflow_import_those_below_them() -> None:
-    level = {f"trace_export.workflow.{name}": level for level, names in enumerate(WORKFLOW) for name in names}
-    files = {module: path for path in FILES if (module := module_name(path)).startswith("trace_export.workflow.")}
-    assert set(level) == set(files)
-    for module, path in files.items():
-        assert all(level[other] < level[module] for other in imported(path) & set(level)), path
 
 
 def test_each_fact_is_made_in_its_home_and_asked_for_by_those_that_the_page_names() -> None:

@@ -21,7 +21,7 @@ PLACES = {
         "    model: Annotated[bool,",
         '    arrows: Annotated[bool, _flag("Draw no arrow.", flag="--no-arrows")]\n',
     ),
-    "workflow/render.py": (
+    "draw.py": (
         "            edges=None if for_picture",
         '            edges=None if options.drawing["arrows"] or for_picture',
     ),

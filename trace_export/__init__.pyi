@@ -119,6 +119,7 @@ from trace_export.errors import (
 from trace_export.errors import (
     UsageError as UsageError,
 )
+from trace_export.inspection.inspect import Inspection as Inspection
 from trace_export.live.look import Look as Look
 from trace_export.live.step_figures import StepFigures as StepFigures
 from trace_export.model import (
@@ -187,14 +188,13 @@ from trace_export.options import (
 from trace_export.options import (
     Writing as Writing,
 )
+from trace_export.plot import Plot as Plot
 from trace_export.progress import Progress as Progress
+from trace_export.run import Run as Run
 from trace_export.scale.build import Overview as Overview
 from trace_export.schedules.simulate import Costs as Costs
 from trace_export.selection import Window as Window
 from trace_export.steps.path import CriticalPath as CriticalPath
-from trace_export.workflow.inspection import Inspection as Inspection
-from trace_export.workflow.plot import Plot as Plot
-from trace_export.workflow.run import Run as Run
 from trace_export.writers.pictures.style import FigureStyle as FigureStyle
 
 __version__: str

@@ -34,20 +34,20 @@ from trace_export.options import (
     part,
 )
 from trace_export.selection import Window
-from trace_export.workflow.options import align_options, load_options, selection, write_options
+from trace_export.wanted import align_options, load_options, selection, write_options
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
+    from trace_export import requests
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
+    from trace_export.inspection.inspect import Inspection
     from trace_export.live.look import Look
+    from trace_export.run import Run
     from trace_export.scale.build import Overview
-    from trace_export.workflow import requests
-    from trace_export.workflow.inspection import Inspection
-    from trace_export.workflow.run import Run
-    from trace_export.workflow.simulation import Simulation, draw_schedules, simulate
+    from trace_export.simulation import Simulation, draw_schedules, simulate
 
 __all__ = [
     "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
@@ -56,15 +56,15 @@ __all__ = [
 ]  # fmt: skip
 
 _LOADED_WHEN_USED = {
-    "Inspection": "inspection", "Run": "run", "Simulation": "simulation", "draw_schedules": "simulation",
+    "Inspection": "inspection.inspect", "Run": "run", "Simulation": "simulation", "draw_schedules": "simulation",
     "simulate": "simulation",
 }  # fmt: skip
-"""What only some functions need, and the files of `workflow` that have it."""
+"""What only some functions need, and the modules that have it."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LOADED_WHEN_USED:
-        return getattr(import_module(f"trace_export.workflow.{_LOADED_WHEN_USED[name]}"), name)
+        return getattr(import_module(f"trace_export.{_LOADED_WHEN_USED[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -92,7 +92,7 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
     """
-    from trace_export.workflow import requests
+    from trace_export import requests
 
     values = checked(given, Loading)
     wanted = _wanted(log_dir, values)
@@ -102,7 +102,7 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
 def _wanted(log_dir: Inputs, values: dict[str, Any]) -> requests.Request:
     """The run that the checked values of options ask for: of some replicas only where these are given, or of what the
     cache says that it needs."""
-    from trace_export.workflow import requests
+    from trace_export import requests
 
     source = load_options(log_dir, values)
     wanted = requests.Request(source, align_options(values), selection(values))
@@ -138,7 +138,7 @@ def export(
     `step_task_info` also writes the table StepTaskInfo for MindStudio Insight into copies of Ascend and MindSpore
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
-    from trace_export.workflow import requests
+    from trace_export import requests
 
     values = checked(given, Exporting)
     output, wanted = write_options(path, formats, values), _wanted(log_dir, values)
@@ -180,8 +180,8 @@ def report(
     `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
     UsageError for `html` and `heat_map` at once.
     """
+    from trace_export import requests
     from trace_export.scale.requests import BesideReport
-    from trace_export.workflow import requests
 
     values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
     wanted = _wanted(log_dir, values)
@@ -221,8 +221,8 @@ def overview(
     parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
     stages is not known, OutputError.
     """
+    from trace_export import requests
     from trace_export.scale import requests as overviews
-    from trace_export.workflow import requests
 
     values = checked(given, Overviewing)
     wanted = requests.Request(load_options(log_dir, values), align_options(values), selection(values))
@@ -263,8 +263,8 @@ def compare(
     else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside
     itself.
     """
+    from trace_export import requests
     from trace_export.analysis.baseline import is_baseline
-    from trace_export.workflow import requests
 
     values, first = checked(given, Comparing), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
@@ -290,7 +290,7 @@ def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> reques
 def save_baseline(log_dir: Inputs, path: str | PathLike[str], **given: Unpack[Saving]) -> Run:
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
-    from trace_export.workflow import requests
+    from trace_export import requests
 
     values, file = checked(given, Saving), arguments.path(path, "path")
     return requests.save_baseline(_wanted(log_dir, values), file, force=values["force"], progress=values["progress"])
@@ -306,7 +306,7 @@ def inspect(log_dir: Inputs = None, **given: Unpack[Inspecting]) -> Inspection:
     Each host keeps its own clock, nothing is written. Sources that cannot be read are in the result. Raises UsageError
     where there is no such folder.
     """
-    from trace_export.workflow import inspection
+    from trace_export.inspection import inspect as inspection
 
     values = checked(given, Inspecting)
     return inspection.inspect(load_options(log_dir, values), values["progress"], full=values["full"])
@@ -332,8 +332,8 @@ def watch(
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
+    from trace_export import requests
     from trace_export.live import watching
-    from trace_export.workflow import requests
 
     values = checked(given, Watching)
     source, export = load_options(log_dir, values | {"jobs": 1}), write_options(path, formats, values)

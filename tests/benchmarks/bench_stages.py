@@ -27,16 +27,16 @@ from samples.generators import paddle
 from tests.benchmarks import table
 from tests.benchmarks.measure import Amount, warm_memory
 from tests.benchmarks.table import Row
+from trace_export import draw as render
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks import align as clocks
+from trace_export.draw import WriteOptions
 from trace_export.model import Declared
 from trace_export.options import drawing
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret
 from trace_export.progress import silent
-from trace_export.workflow import render
-from trace_export.workflow.reading import LoadOptions, locate, read_profile
-from trace_export.workflow.render import WriteOptions
+from trace_export.read import LoadOptions, locate, read_profile
 from trace_export.writers.traces import perfetto
 
 STAGES, MICROBATCHES = 8, 64

@@ -12,8 +12,8 @@ from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.colours import SEEDS
 from trace_export.chart.critical_path import TRACK
+from trace_export.draw import WriteOptions, draw
 from trace_export.options import drawing
-from trace_export.workflow.render import WriteOptions, draw
 
 
 @pytest.fixture(scope="module")

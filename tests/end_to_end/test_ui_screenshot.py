@@ -23,11 +23,11 @@ from tests.writers.pictures.test_picture import run_of
 from tests.writers.traces.test_writers import full_chart
 from trace_export.chart.colours import IDLE_FILLS, IDLE_SEEDS, SEEDS, TASK_SEEDS, task_seed
 from trace_export.chart.layout import lay_out
+from trace_export.read import LoadOptions
+from trace_export.run import Run
 from trace_export.steps.idle import CAUSES
 from trace_export.viewer import serve
 from trace_export.viewer.first_step import first_step, track_to_pin
-from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.run import Run
 from trace_export.writers.traces import perfetto
 
 ENOUGH = 400

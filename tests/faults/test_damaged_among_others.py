@@ -15,11 +15,11 @@ from tests.support.same_profiles import assert_same
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import Profile
 from trace_export.progress import silent
+from trace_export.read import LoadOptions, read_each
 from trace_export.sources.find import find
 from trace_export.sources.formats import FORMATS
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow.reading import LoadOptions, read_each
 
 COUNT, PLACES = 4, (0, 2, 3)
 """The damaged one is the first, the one in the middle or the last."""

@@ -29,7 +29,8 @@ from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from tests.support.profiles import table, two_stages
-from trace_export import Run
+from trace_export import Run, requests, step_tasks
+from trace_export import draw as render
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.report import report_of
 from trace_export.chart.chart import Put
@@ -38,7 +39,6 @@ from trace_export.model import CLOCKS, Declared
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret_table
 from trace_export.selection import Numbers
-from trace_export.workflow import render, requests, step_tasks
 from trace_export.writers import atomic, mark
 from trace_export.writers.formats import OutputFormat
 from trace_export.writers.pictures import picture

@@ -25,8 +25,8 @@ from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from tests.support.wait import HANGS_S
+from trace_export import read as reading
 from trace_export.errors import OutputError, UsageError
-from trace_export.workflow import reading
 from trace_export.writers import step_task_info
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")

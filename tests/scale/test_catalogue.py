@@ -14,11 +14,11 @@ import trace_export
 from samples.generators.paddle import Job, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, write
+from trace_export import read as reading
 from trace_export.scale import catalogue, replicas
 from trace_export.sources.read import read_group
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.source import Group, ReadOptions
-from trace_export.workflow import reading
 
 LOGS = Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000))
 

@@ -14,11 +14,11 @@ from samples.generators.paddle import Job, write_logs
 from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.progress import Progress, silent
+from trace_export.requests import Request
 from trace_export.scale import files, parts
 from trace_export.scale.build import overview
 from trace_export.scale.replicas import look
-from trace_export.workflow.options import load_options
-from trace_export.workflow.requests import Request
+from trace_export.wanted import load_options
 from trace_export.writers.outputs import Outputs
 
 pytest.importorskip("distributed")

@@ -21,11 +21,11 @@ from trace_export.choices import Tracks
 from trace_export.cli import main
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches
 from trace_export.model import CLOCKS, KERNELS, TIME, Profile, empty
+from trace_export.run import with_device_tasks
 from trace_export.selection import Window
 from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
 from trace_export.sources.source import TaskRequest
-from trace_export.workflow.run import with_device_tasks
 
 SAMPLES = ("nsys", "rocpd", "ascend", "mindspore", "kineto")
 MARGIN_NS = 10
@@ -197,7 +197,7 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
         gone.unlink(missing_ok=True)
         return read_tasks(wanted)
 
-    monkeypatch.setattr("trace_export.workflow.reading.read_tasks", watched)
+    monkeypatch.setattr("trace_export.read.read_tasks", watched)
     options = ["--log_dir", str(logs), "--detail", "kernels", "--jobs", "1", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as end:
         main(options)
@@ -236,7 +236,7 @@ def test_only_the_tasks_that_get_a_track_are_read(
         asked.extend(wanted.ranks.values())
         return read_tasks(wanted)
 
-    monkeypatch.setattr("trace_export.workflow.reading.read_tasks", watched)
+    monkeypatch.setattr("trace_export.read.read_tasks", watched)
     done = export(samples / "nsys", tmp_path, "chrome", pp=2, detail="kernels", jobs=1, tracks=tracks)
     ranks = done.run.ranks.sort("stage", "rank")
     assert ranks["stage"].to_list() == [0, 0, 1, 1]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
+from trace_export.read import LoadOptions, locate, option_files
+from trace_export.requests import load
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
-from trace_export.workflow.options import AlignOptions, load_options
-from trace_export.workflow.reading import LoadOptions, locate, option_files
-from trace_export.workflow.requests import load
+from trace_export.wanted import AlignOptions, load_options
 
 _opened: list[Path] | None = None
 

@@ -15,7 +15,7 @@ from samples.generators.pipeline import Block
 from tests.conftest import Cli
 from trace_export import Run, UsageError, inspect, load
 from trace_export.clocks.apply import task_batches
-from trace_export.workflow.run import with_device_tasks
+from trace_export.run import with_device_tasks
 
 WINDOWED = [name for name in WRITERS if name not in (*APPENDED, "rocpd")]
 """rocprofv3 writes one database for each process."""

@@ -14,9 +14,9 @@ from tests.conftest import ROOT
 from trace_export.analysis.compare_document import CompareDocument
 from trace_export.analysis.report_document import ReportDocument
 from trace_export.analysis.run_document import ExportDocument, SimulateDocument
+from trace_export.inspection.document import InspectDocument
 from trace_export.live.step_document import StepDocument
 from trace_export.scale.overview_document import OverviewDocument
-from trace_export.workflow.inspection_document import InspectDocument
 
 FOLDER = ROOT / "trace_export" / "docs" / "schemas"
 DOCUMENTS: dict[str, Any] = {

@@ -12,8 +12,8 @@ from samples.generators.data_parallel import WRITERS, write_table
 from tests.verdicts.cases import Case, drawn
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.run import Run
 from trace_export.steps.idle import CAUSES
-from trace_export.workflow.run import Run
 
 FAST, SEEDS = 3, 60
 DRAWS = [pytest.param(n, marks=() if n < FAST else pytest.mark.slow, id=str(n)) for n in range(SEEDS)]

@@ -21,12 +21,12 @@ from tests.conftest import ROOT, AscendRun, Cli
 from tests.sources.ascend.test_reader import understood
 from tests.support import mindspeed
 from tests.support.ascend_jobs import JOBS
+from trace_export import step_tasks
 from trace_export.errors import NothingToExportError, OutputError
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
 from trace_export.progress import silent
+from trace_export.read import LoadOptions, locate
 from trace_export.selection import Numbers, Selection
-from trace_export.workflow import step_tasks
-from trace_export.workflow.reading import LoadOptions, locate
 from trace_export.writers import step_task_info
 from trace_export.writers.mark import is_marked
 from trace_export.writers.outputs import Outputs

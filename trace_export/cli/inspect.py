@@ -13,7 +13,7 @@ from trace_export.options import Inspect, Inspecting, part
 if TYPE_CHECKING:
     import polars as pl
 
-    from trace_export.workflow.inspection import Inspection
+    from trace_export.inspection.inspect import Inspection
 
 SHOWN = {
     "rank": "rank", "stage": "stage", "host": "host", "steps": "steps", "microbatches": "mb", "F": "F", "B": "B",

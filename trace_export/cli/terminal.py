@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.verdict import Sentence
     from trace_export.model import Note
     from trace_export.progress import Progress as Reporter
-    from trace_export.workflow.run import Run
+    from trace_export.run import Run
 
 NAMED = ("clock-not-aligned", "clock-without-wall-time", "ranks-missing", "stages-missing")
 """Codes of notes that name what they count."""

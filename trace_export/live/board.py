@@ -15,15 +15,15 @@ from string import Template
 import orjson
 
 from trace_export.analysis.explanation import explain
+from trace_export.draw import WriteOptions
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
 from trace_export.live.window import Step
+from trace_export.plot import Plot, plot
+from trace_export.run import drawn
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers
 from trace_export.viewer.live import Resource
-from trace_export.workflow.plot import Plot, plot
-from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import drawn
 from trace_export.writers import mark
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.pictures.style import FigureStyle

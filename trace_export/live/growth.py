@@ -12,13 +12,13 @@ from pathlib import Path
 
 from trace_export.errors import NothingToExportError, TraceExportError
 from trace_export.model import Profile
+from trace_export.read import LoadOptions, locate
 from trace_export.sources.formats import Follower, of_kind
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Source
-from trace_export.workflow.reading import LoadOptions, locate
 
 FIND_S = 5.0
 """After so long the folder is searched for further sources."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from trace_export.analysis.explanation import CAUSES
+from trace_export.draw import WriteOptions
 from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures
 from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note, empty
-from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.requests import Request
-from trace_export.workflow.run import Run
+from trace_export.requests import Request
+from trace_export.run import Run
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from trace_export import draw as render
+from trace_export.draw import WriteOptions
 from trace_export.errors import OutputError, UsageError
 from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
 from trace_export.live.step_figures import StepFigures
 from trace_export.live.window import LastSteps
-from trace_export.workflow import render
-from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.requests import Request
-from trace_export.workflow.run import drawn
+from trace_export.requests import Request
+from trace_export.run import drawn
 from trace_export.writers.outputs import Outputs
 
 MOST_LINES = 10_000

@@ -22,9 +22,9 @@ from trace_export.live.steady_clocks import steadied
 from trace_export.model import MESSAGES, SEGMENT, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
 from trace_export.pipeline import message_passes
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
+from trace_export.requests import Request
+from trace_export.run import Run, aligned, checked
 from trace_export.selection import TIMES, Numbers, Selection, select
-from trace_export.workflow.requests import Request
-from trace_export.workflow.run import Run, aligned, checked
 
 FIT_STEPS = 20
 """After so many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""

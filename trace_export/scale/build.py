@@ -18,6 +18,8 @@ from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import TEXT, Note
 from trace_export.pipeline.rank_order import MOST
 from trace_export.progress import Progress, counted, silent
+from trace_export.requests import Request, load
+from trace_export.run import Run, aligned
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
@@ -27,8 +29,6 @@ from trace_export.scale.replicas import Placed, all_ranks, of_replicas, reduce_e
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
 from trace_export.sources import cost
-from trace_export.workflow.requests import Request, load
-from trace_export.workflow.run import Run, aligned
 
 S_PER_RANK = 0.005
 """What one core takes to interpret, align and measure a rank of some 130 blocks."""

@@ -21,11 +21,11 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.files import is_file, real_path
 from trace_export.model import INT, TEXT, TIME, Declared, Note, Schema, empty
+from trace_export.read import LoadOptions, Located, option_files
 from trace_export.scale.places import PLACES, Places
 from trace_export.sources.folders import walk
 from trace_export.sources.source import Source
 from trace_export.workers.identity import identity
-from trace_export.workflow.reading import LoadOptions, Located, option_files
 from trace_export.writers import mark
 from trace_export.writers.outputs import Outputs
 

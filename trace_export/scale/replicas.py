@@ -14,6 +14,8 @@ from trace_export.errors import OutputError, TraceExportError, UsageError
 from trace_export.model import Note, Profile, empty
 from trace_export.pipeline.rank_order import SIZES
 from trace_export.progress import Progress, counted, silent
+from trace_export.read import LoadOptions, Located, locate, narrowed
+from trace_export.requests import Request
 from trace_export.scale import catalogue
 from trace_export.scale.places import Places, find_places, ranks_of
 from trace_export.selection import Numbers
@@ -22,8 +24,6 @@ from trace_export.sources.source import Source
 from trace_export.workers import local
 from trace_export.workers.fold import Merge
 from trace_export.workers.sizing import Workers, choose_workers
-from trace_export.workflow.reading import LoadOptions, Located, locate, narrowed
-from trace_export.workflow.requests import Request
 
 Result = TypeVar("Result")
 S_TO_OPEN = 0.003

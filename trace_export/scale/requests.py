@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trace_export import requests
 from trace_export.choices import OverviewFormat
+from trace_export.draw import WriteOptions
 from trace_export.errors import UsageError, path_text
 from trace_export.options import drawing
 from trace_export.progress import Progress, silent
+from trace_export.read import Located, locate
+from trace_export.requests import Request
+from trace_export.run import Run
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
@@ -18,11 +23,6 @@ from trace_export.scale.catalogue import HELD
 from trace_export.scale.replicas import Placed, look, of_replicas, remember
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
-from trace_export.workflow import requests
-from trace_export.workflow.reading import Located, locate
-from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.requests import Request
-from trace_export.workflow.run import Run
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
 

@@ -13,12 +13,13 @@ import trace_export
 from tests.support import long_runs
 from tests.support.databases import changing, copied
 from tests.support.same_profiles import assert_same, small_pieces
+from trace_export import read as reading
+from trace_export.inspection import inspect as inspection
 from trace_export.model import Profile
 from trace_export.sources.ascend import capture, reader
 from trace_export.sources.find import find
 from trace_export.sources.read import read_group
 from trace_export.sources.source import Group, ReadOptions, Source
-from trace_export.workflow import inspection, reading
 
 LOOK = ReadOptions(beginning=1)
 PLAIN = {

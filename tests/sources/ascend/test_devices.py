@@ -13,7 +13,7 @@ from samples.generators.ascend import Job, no_marker, record
 from tests.sources.ascend.test_impossible_times import drawn, true
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import TraceExportError
-from trace_export.workflow.run import with_device_tasks
+from trace_export.run import with_device_tasks
 
 JOB = Job(stages=3, microbatches=4, steps=2, hosts=1, together=True)
 

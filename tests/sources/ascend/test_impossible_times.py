@@ -14,7 +14,7 @@ from samples.generators.ascend import Job, no_marker, record
 from samples.generators.pipeline import MS, Block
 from trace_export import Run
 from trace_export.cli.summaries import run_rows
-from trace_export.workflow.run import Run as _Run
+from trace_export.run import Run as _Run
 
 S = 10**9
 JOB = Job(stages=2, microbatches=4, steps=2, hosts=1)

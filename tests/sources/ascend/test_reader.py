@@ -17,11 +17,11 @@ from tests.support.ascend_jobs import JOBS
 from trace_export.clocks.apply import task_batches
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
+from trace_export.read import LoadOptions, read_device_tasks
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
-from trace_export.workflow.reading import LoadOptions, read_device_tasks
 
 NAMES = [name for name in JOBS if JOBS[name].layout not in ("loose", "merged")]
 MARKED = [name for name in NAMES if "without markers" not in name and "text, " not in name]

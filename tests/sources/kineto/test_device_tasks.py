@@ -11,14 +11,13 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
-from trace_export import api
+from trace_export import api, requests
 from trace_export.choices import Detail
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import device_tasks, event_stream
 from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.shared import kept_tasks
 from trace_export.sources.source import Source, TaskRequest
-from trace_export.workflow import requests
 
 
 def tasks(path: Path) -> pl.DataFrame:

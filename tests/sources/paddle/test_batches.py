@@ -18,11 +18,12 @@ from samples.generators.paddle import Job, log
 from tests.support import long_runs
 from tests.support.paddle_jobs import JOBS
 from tests.support.same_profiles import assert_same
+from trace_export import read as reading
+from trace_export.inspection import inspect as inspection
 from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.paddle import log_scanner, reader
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.workflow import inspection, reading
 
 NAMES = ("1f1b with communication jobs", "1f1b, not announced", "interleaved", "zb-v")
 

@@ -19,7 +19,7 @@ from samples.generators.rocpd_export import Export as Rocpd
 from trace_export import Run
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import TraceExportError
-from trace_export.workflow.run import with_device_tasks
+from trace_export.run import with_device_tasks
 
 FORMATS: dict[str, tuple[Callable[[str, int], nsys.Recorder], str]] = {
     "nsys": (lambda host, job: Nsys(host=host), ".sqlite"),

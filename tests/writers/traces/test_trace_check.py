@@ -17,9 +17,9 @@ from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
+from trace_export.draw import WriteOptions, announce, draw, write
 from trace_export.options import drawing
-from trace_export.workflow.render import WriteOptions, announce, draw, write
-from trace_export.workflow.run import with_device_tasks
+from trace_export.run import with_device_tasks
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
 

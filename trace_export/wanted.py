@@ -1,4 +1,4 @@
-"""What users ask for: from the values of the options, each checked, to what the workflow works with."""
+"""What users ask for: from the values of the options, each checked, to what the program works with."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from trace_export.errors import UsageError
 from trace_export.files import is_folder
 from trace_export.model import Declared
 from trace_export.options import Drawing, Figure, Option, drawing, filled, options_of, part
+from trace_export.read import LoadOptions
 from trace_export.selection import Selection
 from trace_export.sources.source import ReadOptions
 from trace_export.sources.spans.columns import Columns
-from trace_export.workflow.reading import LoadOptions
 from trace_export.writers.formats import OUTPUT_FORMATS
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
+    from trace_export.draw import WriteOptions
     from trace_export.workers.cluster import Cluster
-    from trace_export.workflow.render import WriteOptions
 
 DEFAULT_FORMATS: tuple[Format, ...] = ("perfetto", "chrome")
 
@@ -87,7 +87,7 @@ def selection(values: Mapping[str, Any]) -> Selection:
 
 def write_options(path: object, formats: object, values: Mapping[str, Any]) -> WriteOptions:
     """What the checked values of options ask to write. Raises UsageError."""
-    from trace_export.workflow.render import WriteOptions
+    from trace_export.draw import WriteOptions
 
     out = arguments.path_or_none(path, "path")
     names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", Format)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from trace_export import arguments
+from trace_export import draw as render
 from trace_export.choices import CostName, Format
 from trace_export.errors import UsageError
 from trace_export.pipeline.interpret import interpret_model
+from trace_export.read import LoadOptions
+from trace_export.run import Run
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
-from trace_export.workflow import render
-from trace_export.workflow.options import DEFAULT_FORMATS, write_options
-from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.run import Run
+from trace_export.wanted import DEFAULT_FORMATS, write_options
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_paths

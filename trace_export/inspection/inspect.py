@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 
 from trace_export.errors import TraceExportError, path_text
+from trace_export.inspection.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
 from trace_export.model import (
     INT,
     RANK_STEP_KEY,
@@ -26,18 +27,17 @@ from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret, interpret_blocks
 from trace_export.pipeline.steps import forward_only
 from trace_export.progress import Progress
+from trace_export.read import LoadOptions, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources import choose, cost, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
-from trace_export.workflow.beginnings import WHOLE_BYTES, of_the_whole, read_beginnings
-from trace_export.workflow.reading import LoadOptions, merged, read_each
 
 if TYPE_CHECKING:
     from trace_export.documents import NoteRow
-    from trace_export.workflow.inspection_document import Facts
+    from trace_export.inspection.document import Facts
 
 KINDS = [*WORK_KINDS, "OPT"]
 SOURCES = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl.Int32, "rank_origin": pl.String}
@@ -65,7 +65,7 @@ class Inspection:
     def json(self) -> str:
         """Everything, as one JSON document."""
         from trace_export.documents import VERSION, encode, rows
-        from trace_export.workflow.inspection_document import InspectDocument, RankRow, RunRow, SourceRow
+        from trace_export.inspection.document import InspectDocument, RankRow, RunRow, SourceRow
 
         document: InspectDocument = {
             "document": "inspect",
@@ -127,7 +127,7 @@ def _with_steps(profile: Profile, results: Sequence[Profile | TraceExportError],
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     """A single table of spans, which is one source and small enough to be read whole."""
-    from trace_export.workflow import requests
+    from trace_export import requests
 
     profile = requests.load(options, progress).profile
     ranks = _ranks(profile)

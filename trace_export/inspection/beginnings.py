@@ -11,9 +11,9 @@ from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.pipeline.interpret import interpret_blocks, with_messages
 from trace_export.progress import Progress
+from trace_export.read import LoadOptions, merged, read_each
 from trace_export.sources import cost
 from trace_export.sources.source import Source
-from trace_export.workflow.reading import LoadOptions, merged, read_each
 
 WHOLE_BYTES = 32_000_000
 """Sources of at most this size together are read whole, in about a second."""

@@ -12,11 +12,11 @@ import pytest
 
 import trace_export
 from tests.support import long_runs
+from trace_export.inspection import inspect as inspection
 from trace_export.sources.kineto import event_stream
 from trace_export.sources.paddle import log_scanner
 from trace_export.sources.shared import sqlite
 from trace_export.workers import sizing
-from trace_export.workflow import inspection
 
 TIMES = 30
 """How often the short run is repeated; more than the first piece of each format holds."""

@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Literal, Unpack
 import polars as pl
 
 from trace_export import arguments
+from trace_export import draw as render
+from trace_export import read as reading
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
+from trace_export.draw import WriteOptions
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
 from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, keywords
 from trace_export.options import checked as checked_options
 from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
+from trace_export.read import LoadOptions
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, absent, extent, select
-from trace_export.workflow import reading, render
-from trace_export.workflow.options import AlignOptions, align_options, selection, write_options
-from trace_export.workflow.reading import LoadOptions
-from trace_export.workflow.render import WriteOptions
+from trace_export.wanted import AlignOptions, align_options, selection, write_options
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from trace_export.analysis.run_figures import RunFigures
     from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.summary import Summary
+    from trace_export.plot import Plot
     from trace_export.steps.path import CriticalPath
-    from trace_export.workflow.plot import Plot
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -332,7 +333,7 @@ class Run:
 
         Raises UsageError.
         """
-        from trace_export.workflow.plot import plot
+        from trace_export.plot import plot
 
         options = write_options(None, None, checked_options(given, Drawing) | {"figure": figure})
         explanation = self.explain() if options.drawing["critical_path"] else None

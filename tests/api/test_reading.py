@@ -12,12 +12,12 @@ import pytest
 
 from tests.support.same_profiles import assert_same
 from trace_export import load
+from trace_export import read as reading
 from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.read import read_group
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.source import Group, ReadOptions, Source
-from trace_export.workflow import reading
 
 
 def torn(profile: Profile) -> Profile:

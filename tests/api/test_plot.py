@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 import trace_export
 from tests.support.browser import browser
 from tests.support.wait import HANGS_S
+from trace_export import plot
 from trace_export.selection import Numbers
-from trace_export.workflow import plot
 
 __all__ = ["browser"]
 

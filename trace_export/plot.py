@@ -12,10 +12,10 @@ from html import escape
 
 import polars as pl
 
+from trace_export import draw as render
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.draw import WriteOptions
 from trace_export.selection import Numbers, Selection, select
-from trace_export.workflow import render
-from trace_export.workflow.render import WriteOptions
 from trace_export.writers.pictures import page, svg
 from trace_export.writers.pictures.figure import Figure, figure
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from trace_export.errors import NothingToExportError, path_text
 from trace_export.pipeline.interpret import interpret
 from trace_export.progress import Progress, silent
+from trace_export.read import LoadOptions, read_all
 from trace_export.selection import Selection, select
 from trace_export.sources import formats
 from trace_export.sources.source import Source
-from trace_export.workflow.reading import LoadOptions, read_all
 from trace_export.writers import step_task_info
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Unpack
 
+from trace_export import draw as render
 from trace_export.clocks.apply import uncorrected
+from trace_export.draw import WriteOptions
 from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.model import Note
@@ -20,16 +22,14 @@ from trace_export.options import Asking
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret, interpret_table
 from trace_export.progress import Progress, silent
+from trace_export.read import LoadOptions, Located, locate, read_profile, sizes
+from trace_export.run import Run, aligned, checked, compared, drawn
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.workflow import render
-from trace_export.workflow.options import AlignOptions
-from trace_export.workflow.reading import LoadOptions, Located, locate, read_profile, sizes
-from trace_export.workflow.render import WriteOptions
-from trace_export.workflow.run import Run, aligned, checked, compared, drawn
+from trace_export.wanted import AlignOptions
 from trace_export.writers.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def export(
     (located,), outputs = _located([wanted], force, output.inputs)
     with outputs, ExitStack() as stack:
         if step_table:
-            from trace_export.workflow import step_tasks
+            from trace_export import step_tasks
 
             databases = step_tasks.databases(located.sources, wanted.source.log_dir)
             copies = [step_tasks.copy(path, wanted.source.log_dir, output.out) for path in databases]

@@ -1,0 +1,1 @@
+"""Whether what lies in a folder can be drawn, and as what."""
