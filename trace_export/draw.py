@@ -61,13 +61,12 @@ BROWSER_SLICES = 3_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that
-    the user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `before_ns`: how
-    long before the first block drawn the range of `figure` begins to count. More than
-    `max_slices` in a trace make it several files. `tables`: which of them a table format writes. `path` and
-    `frames` are what `critical_path` and `tables` ask for, once the run has been read. `beside` is another run to
-    draw under this one, `names` are those of both, and `comparison` is how they differ, which an HTML page shows.
-    `figure` is how pictures look."""
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `steps` are those that the
+    user asked for; where it is None, a picture that cannot be zoomed shows the first ones only. `zero_ns`: the time
+    from which the range of `figure` counts; None: the first block drawn. More than `max_slices` in a trace make it
+    several files. `tables`: which of them a table format writes. `path` and `frames` are what `critical_path` and
+    `tables` ask for, once the run has been read. `beside` is another run to draw under this one, `names` are those of
+    both, and `comparison` is how they differ, which an HTML page shows. `figure` is how pictures look."""
 
     formats: tuple[Format, ...] = ("perfetto", "chrome")
     out: Path | None = None
@@ -76,7 +75,7 @@ class WriteOptions:
     tables: tuple[Table, ...] = ("blocks",)
     max_slices: int | None = None
     steps: Numbers | None = None
-    before_ns: int = 0
+    zero_ns: int | None = None
     beside: Profile | None = None
     explanation: Explanation | None = None
     frames: Mapping[str, pl.DataFrame] = field(default_factory=dict)
@@ -225,7 +224,7 @@ def write(
             writer = BY_NAME[name].load()
             if options.comparison is not None:
                 writer = partial(writer, contents=_contents(options.comparison))
-            shown = {"steps": options.steps, "style": options.figure, "before_ns": options.before_ns}
+            shown = {"steps": options.steps, "style": options.figure, "zero_ns": options.zero_ns}
             put(path, partial(writer, chart, format=name, bubbles=bubbles, **shown))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))

@@ -460,8 +460,8 @@ def _cut(options: WriteOptions, run: Run) -> WriteOptions:
     wanted = run._selection.window
     if wanted is None or options.figure.range is not None:
         return options
-    first_ns, zero_ns = (int(spans["start_ns"].min()) for spans in (run.spans, run._recorded.spans))  # type: ignore[arg-type]
-    return replace(options, figure=replace(options.figure, range=wanted), before_ns=first_ns - zero_ns)
+    zero_ns = int(run._recorded.spans["start_ns"].min())  # type: ignore[arg-type]
+    return replace(options, figure=replace(options.figure, range=wanted), zero_ns=zero_ns)
 
 
 def _frames(run: Run, options: WriteOptions) -> dict[str, pl.DataFrame]:

@@ -38,12 +38,27 @@ EXPORT: dict[str, Values] = {
     "--offset": (None, f"{{host}}={OFFSET_MS}ms"),
 }
 REPORT: dict[str, Values] = {**SELECTION, **READING}
+PICTURE: dict[str, Values] = {
+    **SELECTION,
+    "--align": ("none", "auto"),
+    "--offset": (None, f"{{host}}={OFFSET_MS}ms"),
+    "--tracks": (None, "rank"),
+    "--color-by": (None, "microbatch", "rank", "none"),
+    "--bubbles": (None, ""),
+    "--model": (None, ""),
+    "--critical-path": (None, ""),
+    "--theme": (None, "light", "print", "grayscale", "colorblind"),
+    "--width": (None, "120mm", "180mm"),
+    "--legend": (None, "below", "none"),
+    "--title": (None, "A & B <c>"),
+    "--first-microbatch": (None, "1"),
+    "--letters": (None, ""),
+}
 ELSEWHERE = {
     "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp",
     "--cp", "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
-    "--width", "--theme", "--title", "--legend", "--no-legend", "--figure-steps", "--range", "--font", "--letters",
-    "--no-letters", "--source", "--help-all", "--at", "--max-clock-error", "--scheduler", "--quiet", "--verbose",
-    "--debug", "--strict", "--json",
+    "--no-legend", "--figure-steps", "--range", "--font", "--no-letters", "--source", "--help-all", "--at",
+    "--max-clock-error", "--scheduler", "--quiet", "--verbose", "--debug", "--strict", "--json",
 }  # fmt: skip
 """Options that are given in every run or by the tests of what they choose."""
 
@@ -66,22 +81,40 @@ def asked(row: Row) -> bool:
     """Whether the options of a row go together."""
     if row.get("--offset") and row["--align"] != "none":
         return False
-    return not (row["--cache"] and not (row["--steps"] or row["--ranks"]))
+    return not (row.get("--cache") and not (row["--steps"] or row["--ranks"]))
 
 
-def left(truth: pl.DataFrame, row: Row) -> pl.DataFrame:
-    """The blocks of `truth` that the row's selection leaves; windows of time count from the first block read."""
+def window(truth: pl.DataFrame, row: Row) -> tuple[int, int] | None:
+    """The window of time that the row selects; it counts from the first block read."""
+    if not row["--time"] or truth.is_empty():
+        return None
+    start, end = (int(part.removesuffix("ms")) * 1_000_000 for part in row["--time"].split("-"))
+    zero: int = read(truth, row)["start_ns"].min()  # type: ignore[assignment]
+    return zero + start, zero + end
+
+
+def read(truth: pl.DataFrame, row: Row) -> pl.DataFrame:
+    """The blocks of the ranks that are read, hosts moved as the row says."""
     ranks = numbers(row["--ranks"])
     blocks = truth if ranks is None else truth.filter(pl.col("rank").is_in(ranks))
     if row.get("--offset"):
         moved = pl.when("first_host").then(OFFSET_MS * 1_000_000).otherwise(0)
         blocks = blocks.with_columns(pl.col("start_ns", "end_ns") + moved)
-    if row["--time"] and len(blocks):
-        start, end = (int(part.removesuffix("ms")) * 1_000_000 for part in row["--time"].split("-"))
-        zero = blocks["start_ns"].min()
-        since = pl.col("start_ns") - zero, pl.col("end_ns") - zero
-        blocks = blocks.filter((since[0] < end) & (since[1] > start))
+    return blocks
+
+
+def left(truth: pl.DataFrame, row: Row) -> pl.DataFrame:
+    """The blocks of `truth` that the row's selection leaves."""
+    blocks = read(truth, row)
+    if (part := window(truth, row)) is not None:
+        blocks = blocks.filter((pl.col("start_ns") < part[1]) & (pl.col("end_ns") > part[0]))
     for column, option in (("step", "--steps"), ("stage", "--stages")):
         wanted = numbers(row[option])
         blocks = blocks if wanted is None else blocks.filter(pl.col(column).is_in(wanted))
     return blocks
+
+
+def cut(blocks: pl.DataFrame, truth: pl.DataFrame, row: Row) -> pl.DataFrame:
+    """`blocks` as a picture has them: cut at the window of time."""
+    part = window(truth, row)
+    return blocks if part is None else blocks.with_columns(pl.col("start_ns", "end_ns").clip(*part))

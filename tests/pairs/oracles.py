@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from subprocess import CompletedProcess
+from xml.etree import ElementTree
 
+import numpy as np
 import polars as pl
 
 from tests.support.trace_processor import TraceProcessor
@@ -13,6 +16,10 @@ from tests.support.traces import read_slices
 
 KEY = ["rank", "kind", "step", "microbatch", "chunk"]
 BLOCK = [*KEY, "start_ns", "end_ns"]
+SVG = "{http://www.w3.org/2000/svg}"
+RECTANGLE = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
+GAP_PX = 1.0
+"""What a block is drawn shorter by, so that two that touch are told apart."""
 
 
 def one_sentence(done: CompletedProcess[str]) -> None:
@@ -70,3 +77,38 @@ def of_traces(paths: list[Path]) -> pl.DataFrame:
     drawn = pl.DataFrame(rows, schema={**dict.fromkeys(BLOCK, pl.Int64), "kind": pl.String, "track": pl.String})
     assert (drawn["track"].str.contains("rank") | drawn["track"].str.contains("stage")).all()
     return drawn
+
+
+def in_picture(path: Path, wanted: pl.DataFrame) -> None:
+    """Every row of a rank or stage in the picture has the blocks of that rank, or of one of that stage, in the step of
+    its heading, each as long as it was, to a pixel. `wanted`: the columns of the truth, cut to what is drawn."""
+    root = ElementTree.parse(path).getroot()
+    texts = [(float(text.get("y", "nan")), text.text or "") for text in root.iter(f"{SVG}text")]
+    headings = sorted((y, text) for y, text in texts if re.match(r"step \d+ |.* after the first block", text))
+    labels = sorted((y, text) for y, text in texts if re.fullmatch(r"stage \d+( · rank \d+)?|rank \d+.*", text))
+    drawn = [tuple(map(float, each)) for p in root.iter(f"{SVG}path") for each in RECTANGLE.findall(p.get("d", ""))]
+    assert headings and labels, texts
+    for (top, heading), (bottom, _) in pairwise([*headings, (np.inf, "")]):
+        step = re.match(r"step (\d+) ", heading)
+        section = wanted.filter(step=int(step[1])) if step else wanted
+        assert not section.is_empty(), heading
+        rows = [(y, label) for y, label in labels if top < y < bottom]
+        assert len(rows) >= section["stage"].n_unique(), (heading, rows)
+        for y, label in rows:
+            rank, stage = re.search(r"rank (\d+)", label), re.search(r"stage (\d+)", label)
+            ranks = [int(rank[1])] if rank else section.filter(stage=int(stage[1]))["rank"].unique().to_list()  # type: ignore[index]
+            blocks = sorted((x, w) for x, top_y, w, h in drawn if top_y < y < top_y + h)
+            assert any(_as_long(blocks, section.filter(rank=each)) for each in ranks), (heading, label, len(blocks))
+
+
+def _as_long(drawn: list[tuple[float, float]], blocks: pl.DataFrame) -> bool:
+    """Whether the blocks drawn (x, width) are `blocks` of one rank on one scale of time."""
+    if len(drawn) != len(blocks):
+        return False
+    starts, ends = (blocks.sort("start_ns")[c].to_numpy() for c in ("start_ns", "end_ns"))
+    x, width = np.array(drawn).T
+    if len(drawn) < 2:
+        return True
+    scale = (x[-1] - x[0]) / (starts[-1] - starts[0])
+    off = np.abs(width + GAP_PX - (ends - starts) * scale), np.abs(x - x[0] - (starts - starts[0]) * scale)
+    return bool(max(each.max() for each in off) < GAP_PX)

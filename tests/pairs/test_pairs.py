@@ -11,10 +11,10 @@ import msgspec
 import polars as pl
 import pytest
 
-from tests.pairs.choices import ELSEWHERE, EXPORT, REPORT, Values, asked, left, words
+from tests.pairs.choices import ELSEWHERE, EXPORT, PICTURE, REPORT, Values, asked, cut, left, words
 from tests.pairs.covering import Row, covering
 from tests.pairs.inputs import TRAITS, Input, can_be
-from tests.pairs.oracles import of_traces, one_sentence, same_blocks
+from tests.pairs.oracles import in_picture, of_traces, one_sentence, same_blocks
 from tests.support.command import command, parser
 from tests.support.schemas import DOCUMENTS
 
@@ -89,6 +89,20 @@ def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path:
         assert not same["causes"]
 
 
+@pytest.mark.parametrize("row", rows(PICTURE))
+def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
+    """Each block of the selection is drawn once, in the row of its stage or rank, as long as it was, to a pixel."""
+    given = Input.of(row)
+    given.write(tmp_path / "in")
+    options = [*given.options, *words(row, PICTURE, given.host)]
+    done = command("export", "in", "--format", "svg,csv", "--out", "out", *options, cwd=tmp_path)
+    one_sentence(done)
+    wanted = left(given.truth, row)
+    assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
+    if done.returncode == 0:
+        in_picture(tmp_path / "out" / "pipeline_profile.svg", cut(wanted, given.truth, row))
+
+
 @pytest.mark.parametrize("row", covering(TRAITS, 2, can_be)[::4])
 def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
     """Another name of the folder with a file beside the profiles, processes, and a second run give the same tables."""
@@ -107,5 +121,5 @@ def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
 def test_every_option_is_drawn_or_given_elsewhere() -> None:
     """A new option has to be put into one of the tables."""
     export = {name for option in parser().commands["export"].params for name in option.opts if name.startswith("--")}
-    assert export <= EXPORT.keys() | ELSEWHERE
+    assert export <= EXPORT.keys() | PICTURE.keys() | ELSEWHERE
     assert ELSEWHERE.isdisjoint(EXPORT)

@@ -158,14 +158,14 @@ def figure(
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
     style: FigureStyle = FigureStyle(),
-    before_ns: int = 0,
+    zero_ns: int | None = None,
 ) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
     `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
     idle time between the two), and whole, which is false for steps that are marked as incomplete. A picture of a
-    `style.range` has no bubbles: they are those of whole steps. `before_ns`: how long before the first slice the time
-    begins from which that range counts.
+    `style.range` has no bubbles: they are those of whole steps. `zero_ns`: the time from which that range
+    counts; None: the first block drawn.
     Raises NothingToExportError when no block is left.
     """
     tracks = _row_tracks(chart)
@@ -177,7 +177,7 @@ def figure(
     if style.width_mm is not None:
         rows = _shortened(rows)
     if style.range is not None:
-        slices, panels = ranged(slices, style.range, before_ns)
+        slices, panels = ranged(slices, style.range, zero_ns)
         bubbles = None
     else:
         panels = marked(steps_of(slices), bubbles)

@@ -33,10 +33,11 @@ def marked(steps: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.DataFrame:
     return steps.with_columns(pl.col("name") + marks.fill_null(""))
 
 
-def ranged(slices: pl.DataFrame, window: Window, before_ns: int = 0) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The parts of `slices` that lie in the window, which counts from `before_ns` before the first of them; and its
-    single panel."""
-    zero = int(slices["start_ns"].min() or 0) - before_ns  # type: ignore[arg-type]
+def ranged(slices: pl.DataFrame, window: Window, zero_ns: int | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The parts of `slices` that lie in the window, which counts from `zero_ns` (None: the first block); and its single
+    panel."""
+    first = slices.filter(pl.col("category") == "block")["start_ns"].min()
+    zero = int(first or 0) if zero_ns is None else zero_ns  # type: ignore[arg-type]
     start, end = zero + window.start_ns, zero + window.end_ns
     inside = slices.filter(pl.col("end_ns") > start, pl.col("start_ns") < end)
     name = f"{duration(window.start_ns)} to {duration(window.end_ns)} after the first block"

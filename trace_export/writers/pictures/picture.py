@@ -48,16 +48,16 @@ def write(
     bubbles: pl.DataFrame | None = None,
     style: FigureStyle = FigureStyle(),
     contents: Contents = Contents(),
-    before_ns: int = 0,
+    zero_ns: int | None = None,
 ) -> None:
     """Writes the chart's pipeline rows to `path`; `format` is svg, png, pdf or html.
 
-    `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`, `before_ns`: see
+    `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`, `zero_ns`: see
     `figure`. `contents`: what an html page says besides.
     Raises UsageError where png or pdf lack their extra and where `style` asks for what cannot be,
     NothingToExportError when no block is left, OSError as `open` does.
     """
-    shown, at_most = figure(chart, steps, bubbles, style, before_ns), STEPS_SHOWN if steps is None else None
+    shown, at_most = figure(chart, steps, bubbles, style, zero_ns), STEPS_SHOWN if steps is None else None
     write_figure(shown, path, format, at_most, contents)
 
 
