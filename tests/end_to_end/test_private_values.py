@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,11 @@ import pytest
 
 from samples.generators import ascend, kineto, nsys, paddle, recorder, rocpd
 from tests.conftest import Cli
+from tests.live.test_look import looks
 from tests.support.databases import changing
+from trace_export.agents.runs import Runs
+from trace_export.agents.server import Answers
+from trace_export.live.board import Board
 
 SECRET = "hunter2-planted"
 COMMAND = f"/home/{SECRET}/python train.py --token={SECRET} --password {SECRET}"
@@ -133,8 +138,11 @@ def _written(folder: Path) -> Iterator[str]:
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if path.suffix == ".parquet":
             yield str(pl.read_parquet(path).to_dicts())
-        content = path.read_bytes()
-        yield (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8", "replace")
+        yield _plain(path.read_bytes())
+
+
+def _plain(content: bytes) -> str:
+    return (gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content).decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("capture", FORMATS)
@@ -150,3 +158,23 @@ def test_no_output_holds_what_a_capture_holds_of_the_environment(tmp_path: Path,
         for text in (done.stdout, done.stderr, *_written(place)):
             at = text.find(SECRET)
             assert at < 0, (word, options, text[max(at - 200, 0) : at + 60])
+
+
+@pytest.mark.parametrize("capture", FORMATS)
+def test_neither_a_watch_nor_an_agent_is_told_of_the_environment(tmp_path: Path, capture: str) -> None:
+    FORMATS[capture](folder := tmp_path / "in")
+    board = Board("run")
+    for path in folder.rglob("*"):
+        os.utime(path, (0, 0))  # nobody writes to it any more
+    states = [board.put(look) for look in looks(folder, [])]
+    said = [state.decode() for state in states]
+    for name, resource in board.resources().items():
+        queries = json.loads(states[-1])["charts"] if name == "/chart.svg" else [""]
+        said += [_plain(resource.content(query)) for query in queries]
+    answers = Answers(Runs([folder]))
+    said += [str(answer("in")) for answer in (answers.inspect, answers.report, answers.slowdown, answers.critical_path)]
+    said += [str(answers.query("in", f"select * from {name}", 1_000)) for name in ("blocks", "ranks", "hosts", "steps")]
+    assert len(said[-4]) > 1_000
+    for text in said:
+        at = text.find(SECRET)
+        assert at < 0, text[max(at - 200, 0) : at + 60]
