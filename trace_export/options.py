@@ -470,7 +470,20 @@ class Asking(TypedDict, total=False):
     ]  # fmt: skip
 
 
-class Reporting(Reading, Part, Clocks, Replacing, Asking, total=False):
+class Depth(TypedDict, total=False):
+    """How far a report looks into blocks."""
+
+    detail: Annotated[
+        Literal["spans", "kernels"],
+        _word(
+            Literal["spans", "kernels"],
+            "kernels: also read device tasks, and say in which of them slow blocks lose their time.",
+            "spans", panel=INPUT, usual=True,
+        ),
+    ]  # fmt: skip
+
+
+class Reporting(Reading, Depth, Part, Clocks, Replacing, Asking, total=False):
     """What `report` takes."""
 
 
@@ -655,7 +668,7 @@ class Export(
     """The options of the command `export`."""
 
 
-class Report(Folder, Reading, Part, Replacing, Clocks, Asking, Printing, total=False):
+class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Printing, total=False):
     """The options of the command `report`."""
 
     format: Annotated[

@@ -120,8 +120,7 @@ def export(
             copies = [step_tasks.copy(path, wanted.source.log_dir, output.out) for path in databases]
             paths += copies if step_table == "copies" else []
         outputs.check(paths)
-        if wanted.source.detail != "spans" and len(located.sources) <= KEPT_SOURCES:
-            wanted = _with_kept_tasks(wanted, stack.enter_context(scratch_folder()))
+        wanted = _keeping_tasks(wanted, located, stack)
         run = drawn(_run(wanted, located, progress), output, outputs, progress)
         if step_table:
             in_place = step_table == "in place"
@@ -153,8 +152,9 @@ def report(
     """A run and its report, which goes to `page` if there is one: an HTML page, or a heat map (.svg, .png). Raises as
     `export` and `Run.report` do."""
     (located,), outputs = _located([wanted], force)
-    with outputs:
+    with outputs, ExitStack() as stack:
         outputs.check([page] if page else [])
+        wanted = _keeping_tasks(wanted, located, stack)
         if page and beside and page.suffix == ".html":
             outputs.check(beside.planned(page, located))
         run = _run(wanted, located, progress)
@@ -229,9 +229,13 @@ def _located(wanted: Sequence[Request], force: bool, further: Sequence[Path] = (
     return located, Outputs([*inputs, *clocks, *further], force=force)
 
 
-def _with_kept_tasks(wanted: Request, folder: Path) -> Request:
-    """`wanted` with a folder for device tasks that readers come by before it is known which are drawn."""
+def _keeping_tasks(wanted: Request, located: Located, stack: ExitStack) -> Request:
+    """`wanted` with a folder, for as long as the stack, for device tasks that readers come by before it is known which
+    are drawn: where they are asked for, and few enough."""
     source = wanted.source
+    if source.detail == "spans" or len(located.sources) > KEPT_SOURCES:
+        return wanted
+    folder = stack.enter_context(scratch_folder())
     return replace(wanted, source=replace(source, read=replace(source.read, keep_tasks=folder)))
 
 

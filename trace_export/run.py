@@ -19,6 +19,7 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
+from trace_export.clocks.apply import task_batches
 from trace_export.draw import WriteOptions
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.run_figures import RunFigures
     from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.summary import Summary
+    from trace_export.analysis.verdict import Sentence
     from trace_export.plot import Plot
     from trace_export.steps.path import CriticalPath
 
@@ -216,7 +218,38 @@ class Run:
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        return report(self._bubbles, self.explain())
+        found = report(self._bubbles, self.explain())
+        return found.deeper(self._in_tasks(found.causes)) if self._options.detail == "kernels" else found
+
+    def _in_tasks(self, causes: pl.DataFrame) -> dict[int, Sentence]:
+        """Why the blocks that the first causes name are slow, by the row of each. Raises SourceError where the device
+        tasks cannot be read any more."""
+        from trace_export.analysis import block_work
+        from trace_export.analysis.cause_words import next_step
+
+        profile = self._checked
+        asked, blocks = block_work.asked(causes, profile)
+        ranks = sorted({rank for each in asked for rank in (*each.slow, *each.peers)} if len(blocks) else ())
+        tasks: dict[int, pl.DataFrame] = {}
+        with ExitStack() as stack:
+            if ranks:
+                window = int(blocks["start_ns"].to_numpy().min()), int(blocks["end_ns"].to_numpy().max())
+                profile, folder = replace(profile, window_ns=window), self._task_folder(stack)
+                kernels, lost = reading.read_device_tasks(profile, ranks, self._options, self._sizes, folder)
+                if lost:
+                    raise lost[0]
+                profile = replace(profile, kernels=kernels)
+                tasks = {file.rank: pl.concat(task_batches(profile, file.rank)) for file in kernels}
+        rows = causes.rows(named=True)
+        return {
+            each.row: block_work.sentence(each, rows[each.row], blocks, tasks, next_step(rows[each.row]))
+            for each in asked
+        }
+
+    def _task_folder(self, stack: ExitStack) -> Path:
+        """Where device tasks are written: where a reader keeps them, or else for as long as the stack."""
+        kept = self._options.read.keep_tasks
+        return kept if kept and kept.exists() else stack.enter_context(scratch_folder())
 
     def explain(self) -> Explanation:
         """What the steps of the whole run are made of, and what makes them longer than they need be; see
@@ -440,8 +473,7 @@ def drawn(
     detail, profile, failures = run._options.detail, run.profile, run.failures
     with ExitStack() as stack:
         if detail != "spans":
-            kept = run._options.read.keep_tasks
-            folder = kept if kept and kept.exists() else stack.enter_context(scratch_folder())
+            folder = run._task_folder(stack)
             profile, lost = with_device_tasks(run, drawn_ranks(profile, options.drawing["tracks"]), folder, progress)
             failures = (*failures, *lost)
         notes = render.announce(profile, options, detail)

@@ -32,6 +32,8 @@ MESSAGE_AFTER_NS = 1_000_000
 send are on two streams."""
 POSTED_NS = 100_000
 """A receive that starts so soon after a block of its rank was posted by what follows that block."""
+PROMPT_NS = 20_000
+"""A task of a device that starts so soon after its communication ends waited for it."""
 LAUNCH_NS = 1_000_000
 """So much may a device seem to begin its work before the host gave it. Profilers convert the device's clock by a line
 between two comparisons with the host's, and on real captures (CUDA, 2023 to 2025) the result is off by up to 20 µs; no

@@ -30,6 +30,7 @@ from samples.generators.ascend_export import (
     write_database,
     write_text,
 )
+from samples.generators.block_kernels import Cut
 from samples.generators.pipeline import (
     MS,
     US,
@@ -119,7 +120,7 @@ class Job:
     (marks only), 0 (no kernel types, no peers) or 1. `batched`: transfers are called batchSendRecv. `overlapping`: the
     tasks of a transfer are a wait and then a copy, shorter than its operator, and sends and receives, which are under
     way at a time, have streams of their own. `nested`: a WeightGradStore.pop inside each B and FB. `kernels`: the least
-    number of kernels in a forward or backward.
+    number of kernels in a forward or backward, unless `cut` says which kernels a block has.
     `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a
     stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where
     these have none, of kernels. `together`: all ranks are devices of one process, which records no metadata.
@@ -146,6 +147,7 @@ class Job:
     clip: Mapping[int, int] = field(default_factory=dict)
     nested: bool = False
     kernels: int = 5
+    cut: Cut | None = None
     calls: bool = False
     stamps: Stamps = "text"
     host_only: bool = False
@@ -349,17 +351,23 @@ def fill(rec: Recording, job: Job, run: Simulation, ahead: int) -> list[Block]:
                 inner = ahead + b.start_ns + quarter
                 text = str({"name": "WeightGradStore.pop"})
                 rec.marks.append(Mark(text, inner, inner + quarter, host + 5 * US, host + 9 * US))
-        types = KERNELS[b.kind] * (-(-job.kernels // len(KERNELS[b.kind])) if b.kind != "OPT" else 1)
-        length = (b.end_ns - b.start_ns - 4 * US) // len(types)
-        for place, name in enumerate(types):
-            start = ahead + b.start_ns + 2 * US + place * length
-            times = recorded(b, place, start, start + length - min(US, length // 2), {} if text else job.wrong)
+        of_rank = replace(b, rank=rec.rank)
+        for place, (name, *times) in enumerate(job.cut(of_rank) if job.cut else _in_equal_parts(b, job.kernels)):
+            times = recorded(b, place, *(ahead + t for t in times), {} if text else job.wrong)
             rec.kernels.append((b.step, Kernel(name, *times)))
     for step, start in first.items():
         end = max(b.end_ns for b in whole if b.step == step)
         rec.steps.append((step, ahead + start - 2 * MS, ahead + end))
     mine = [replace(b, rank=rec.rank, start_ns=ahead + b.start_ns, end_ns=ahead + b.end_ns) for b in blocks]
     return sorted(mine, key=lambda b: b.start_ns)
+
+
+def _in_equal_parts(block: Block, least: int) -> list[tuple[str, int, int]]:
+    """A block as kernels of one length, at least so many."""
+    types = KERNELS[block.kind] * (-(-least // len(KERNELS[block.kind])) if block.kind != "OPT" else 1)
+    length = (block.end_ns - block.start_ns - 4 * US) // len(types)
+    starts = [block.start_ns + 2 * US + place * length for place in range(len(types))]
+    return [(name, at, at + length - min(US, length // 2)) for name, at in zip(types, starts, strict=True)]
 
 
 class Sides:

@@ -20,8 +20,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from samples.generators import ascend, kineto, nsys, paddle
+from samples.generators import ascend, kineto, nsys, paddle, rocpd
 from samples.generators.ascend_export import Operator, Recording
+from samples.generators.block_kernels import USUAL, Shape, cut_by
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import (
     MS,
@@ -80,7 +81,9 @@ class Job:
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
     to its length), `late` (collective, replica and stage → how long after it could the rank starts it), `held`
     ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
-    hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all).
+    hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all),
+    `shapes` (rank → what its blocks hold, and how long they are by that; only where it is given do blocks have kernels
+    of layers).
     """
 
     stages: int = 4
@@ -117,6 +120,7 @@ class Job:
     links: Mapping[tuple[int, int], int] = field(default_factory=dict)
     loading: Mapping[int, int] = field(default_factory=dict)
     pause: int = 0
+    shapes: Mapping[int, Shape] | None = None
 
     @property
     def ranks(self) -> int:
@@ -246,8 +250,10 @@ class _Simulator:
         self.sizes /= self.sizes.mean(axis=(1, 2), keepdims=True)
         self.posts = draw.integers(0, 3, (job.steps, cells, most))
         self.apart = draw.integers(0, 3 * US, (2, job.steps, cells, most, job.tensor)) * (job.tensor > 1)
+        shapes = job.shapes or {}
+        slow = {r: job.slow_ranks.get(r, 1.0) * shapes.get(r, USUAL).factor for r in range(job.ranks)}
         self.speed = {
-            cell: float(speeds[n]) * job.slow.get(cell, 1.0) * max(job.slow_ranks.get(r, 1.0) for r in job.lane(*cell))
+            cell: float(speeds[n]) * job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell))
             for n, cell in enumerate(job.cells)
         }
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
@@ -363,7 +369,8 @@ class _Simulator:
 def write_kineto(folder: Path, job: Job) -> Run:
     """A trace of torch.profiler for each rank."""
     run, chance = simulate(job), random.Random(1)
-    ranks = [kineto.Rank(rank, 0, job.place(rank)[1], job.ranks) for rank in range(job.ranks)]
+    cut = cut_by(job.shapes)
+    ranks = [kineto.Rank(rank, 0, job.place(rank)[1], job.ranks, cut=cut) for rank in range(job.ranks)]
     for rank in ranks:
         rank.trace.host = f"node{job.host(rank.rank)}"
     kineto.fill_met(ranks, run, chance)
@@ -385,7 +392,7 @@ def write_nsys(folder: Path, job: Job) -> Run:
     """Exports of Nsight Systems with NCCL's payloads, a session for each host."""
     run = simulate(job)
     exports = [Export(host=f"node{host}") for host in range(job.hosts)]
-    ranks = [nsys.Rank(exports[job.host(rank)], rank, 0) for rank in range(job.ranks)]
+    ranks = [nsys.Rank(exports[job.host(rank)], rank, 0, cut=cut_by(job.shapes)) for rank in range(job.ranks)]
     nsys.fill_met(ranks, run, random.Random(1))
     names = {GATHER: "AllGather", REDUCE: "ReduceScatter", NORM: "AllReduce"}
     groups = {rank.rank: 2 + stage + job.stages * t for rank in ranks for _, stage, t in (job.place(rank.rank),)}
@@ -423,7 +430,7 @@ def write_ascend(folder: Path, job: Job) -> Run:
     run, chance, sides = simulate(job), random.Random(1), ascend.Sides()
     recorded = ascend.Job(
         job.stages, job.microbatches, job.steps, data=job.replicas, hosts=job.hosts,
-        marker=lambda b: _ASCEND.get(b.kind), pipelines_first=job.stages_first,
+        marker=lambda b: _ASCEND.get(b.kind), pipelines_first=job.stages_first, cut=cut_by(job.shapes),
     )  # fmt: skip
     names = {GATHER: "allGather", REDUCE: "reduceScatter", NORM: "allReduce"}
     for rank in range(job.ranks):
@@ -450,6 +457,13 @@ def _of_replica(run: Run, job: Job, replica: int) -> Simulation:
         [replace(b, rank=stage[b.rank]) for b in run.blocks if b.rank in stage],
         [replace(t, sender=stage[t.sender], receiver=stage[t.receiver]) for t in run.transfers if t.sender in stage],
     )
+
+
+def write_rocpd(folder: Path, job: Job) -> Run:
+    """A database of rocprofv3 for each rank. For jobs of one replica, which reduces nothing."""
+    run = simulate(job)
+    rocpd.write_run(folder, run, job.stages, cut_by(job.shapes))
+    return run
 
 
 def write_paddle(folder: Path, job: Job) -> Run:

@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from samples.generators import nsys
+from samples.generators.block_kernels import Cut
 from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.nsys import LEAD, blocks_of, planted
 from samples.generators.pipeline import MS, US, Block, Simulation, Timing, WrongTimes, recorded
@@ -36,28 +37,29 @@ class Rank:
     """One rank's trace, in its host's clock."""
 
     def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
-                 wrong: WrongTimes | None = None, unnamed: Collection[str] = (), pid: int = MAIN) -> None:  # fmt: skip
-        """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range."""
-        self.unnamed = unnamed
+                 wrong: WrongTimes | None = None, unnamed: Collection[str] = (), pid: int = MAIN,
+                 cut: Cut | None = None) -> None:  # fmt: skip
+        """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range; `cut`:
+        the kernels of a block, which are random without it."""
+        self.unnamed, self.cut = unnamed, cut
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
         self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}", pid=pid)
 
     def block(self, block: Block, chance: random.Random) -> None:
-        start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
-        launch = start - 60 * US
+        kernels = self.cut(block) if self.cut else nsys.at_random(block, KERNELS, chance)
+        launch = block.start_ns + self.clock_ns - 60 * US
         kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}"
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
         if block.kind not in self.unnamed:
-            self.trace.range(launch - 4 * US, launch + KERNELS * 5 * US, mark, cat="cpu_op")
-        cuts = sorted(chance.sample(range(start + US, end - US), KERNELS - 1))
+            self.trace.range(launch - 4 * US, launch + len(kernels) * 5 * US, mark, cat="cpu_op")
         thread = AUTOGRAD if block.kind == "B" else MAIN
-        for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
+        for i, (name, *times) in enumerate(kernels):
             at = launch + i * 5 * US
             self.trace.range(at - US, at + 3 * US, "aten::mm", thread=thread, cat="cpu_op")
             call = self.trace.call(at, thread=thread)
-            times = recorded(block, i, begin, until, self.wrong)
-            self.trace.kernel(*times, call, name=f"{block.kind.lower()}_kernel_{i}")
+            times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
+            self.trace.kernel(*times, call, name=name)
 
     def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))

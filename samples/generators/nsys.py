@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from samples.generators.block_kernels import Cut
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import (
     MS,
@@ -165,6 +166,13 @@ class PithTrain(Plain):
         return names.get(block.kind) or f"{names['F']} {b.format(block.microbatch_b, block.chunk_b)}"
 
 
+def at_random(block: Block, count: int, chance: random.Random) -> list[tuple[str, int, int]]:
+    """A block as so many kernels, which follow one another."""
+    cuts = sorted(chance.sample(range(block.start_ns + US, block.end_ns - US), count - 1))
+    times = zip([block.start_ns, *cuts], [*cuts, block.end_ns], strict=True)
+    return [(f"{block.kind.lower()}_kernel_{i}", begin, until) for i, (begin, until) in enumerate(times)]
+
+
 class Recorder(Protocol):
     """What a profiler records of a process; times are those of its clock."""
 
@@ -183,10 +191,10 @@ class Rank:
 
     def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None,
                  wrong: WrongTimes | None = None, process: int | None = None, devices: int = 1,
-                 threads: bool = True):  # fmt: skip
-        """`kernels`: how many in each block; `devices`: so many ranks are devices of one process, each with `threads`
-        of its own or all with one."""
-        self.wrong = wrong or {}
+                 threads: bool = True, cut: Cut | None = None):  # fmt: skip
+        """`kernels`: how many in each block, at random unless `cut` says which; `devices`: so many ranks are devices of
+        one process, each with `threads` of its own or all with one."""
+        self.wrong, self.cut = wrong or {}, cut
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
         self.job, self.device = divmod(rank, devices)
@@ -199,17 +207,15 @@ class Rank:
 
     def block(self, block: Block, chance: random.Random) -> None:
         """The range stands LEAD before the first kernel, when the launches are made."""
-        start, end = block.start_ns + self.clock_ns, block.end_ns + self.clock_ns
         thread = self.thread + AUTOGRAD * (block.kind == "B")
-        cuts = sorted(chance.sample(range(start + US, end - US), self.kernels - 1))
-        launch = start - 60 * US
+        kernels = self.cut(block) if self.cut else at_random(block, self.kernels, chance)
+        launch = block.start_ns + self.clock_ns - 60 * US
         for depth, name in enumerate(self.dialect.names(block, self.rank)):
-            self.range(launch - 4 * US + depth, launch + self.kernels * 5 * US - depth, name)
-        for i, (begin, until) in enumerate(zip([start, *cuts], [*cuts, end], strict=True)):
-            name = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
-            call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=name)
-            times = recorded(block, i, begin, until, self.wrong)
-            name = f"{block.kind.lower()}_kernel_{i}"
+            self.range(launch - 4 * US + depth, launch + len(kernels) * 5 * US - depth, name)
+        for i, (name, *times) in enumerate(kernels):
+            launched = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
+            call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=launched)
+            times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
             self.export.kernel(self.process, *times, call, name=name, device=self.device)
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:

@@ -14,7 +14,8 @@ import random
 from pathlib import Path
 
 from samples.generators import nsys
-from samples.generators.pipeline import Block, Timing, WrongTimes
+from samples.generators.block_kernels import Cut
+from samples.generators.pipeline import Block, Simulation, Timing, WrongTimes
 from samples.generators.rocpd_export import Export
 
 DAY_NS = 86_400 * 10**9
@@ -43,12 +44,20 @@ def write_planted(folder: Path, timing: Timing) -> list[Block]:
     return run.blocks
 
 
+def write_run(folder: Path, run: Simulation, stages: int, cut: Cut | None = None) -> None:
+    """A database for each rank of a run in which the ranks are the stages, all on one host."""
+    ranks = _ranks(stages, (0,), cut=cut)
+    nsys.fill_met(ranks, run, random.Random(1))
+    _save(ranks, folder)
+
+
 def _ranks(
     stages: int,
     booted_ns: tuple[int, ...],
     dialect: nsys.Dialect | None = None,
     schema: int = 3,
     wrong: WrongTimes | None = None,
+    cut: Cut | None = None,
 ) -> list[nsys.Rank]:
     per_host = stages // len(booted_ns)
     ranks = []
@@ -56,7 +65,7 @@ def _ranks(
         host, local = divmod(rank, per_host)
         export = Export(host=f"node{host}", pid=4_000 + 11 * rank, schema=schema, gpu=local,
                         environment={"RANK": str(rank), "WORLD_SIZE": str(stages)})  # fmt: skip
-        ranks.append(nsys.Rank(export, rank, booted_ns[host], dialect=dialect, wrong=wrong))
+        ranks.append(nsys.Rank(export, rank, booted_ns[host], dialect=dialect, wrong=wrong, cut=cut))
     return ranks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -30,6 +31,8 @@ from trace_export.steps.idle import CAUSES
 from trace_export.units import utc
 
 HOSTS_SHOWN = 4
+OF_CAUSE = "slow-blocks"
+"""The codes of further sentences on a cause begin so."""
 CAUSES_SAID = 3
 """Causes that have a sentence on the first screen."""
 
@@ -99,13 +102,25 @@ class Report:
     @property
     def answer(self) -> tuple[Sentence, ...]:
         """The sentences of `verdict` that fit on a screen: of many causes the first ones."""
-        codes, causes = set(self.causes["code"]), 0
+        codes, causes, shown = set(self.causes["code"]), 0, True
         said = []
         for sentence in self.verdict:
             causes += sentence.code in codes
-            if sentence.code not in codes or causes <= CAUSES_SAID:
+            if not sentence.code.startswith(OF_CAUSE):
+                shown = sentence.code not in codes or causes <= CAUSES_SAID
+            if shown:
                 said.append(sentence)
         return tuple(said)
+
+    def deeper(self, said: Mapping[int, Sentence]) -> Report:
+        """The report with a further sentence on the causes in some rows, each after that on the cause. What it tells to
+        do next takes the place of what the cause tells."""
+        codes, rows = set(self.causes["code"]), iter(self.causes["sentence"].arg_true())
+        verdict: list[Sentence] = []
+        for sentence in self.verdict:
+            more = said.get(next(rows)) if sentence.code in codes else None
+            verdict += [sentence] if more is None else [replace(sentence, next="") if more.next else sentence, more]
+        return replace(self, verdict=tuple(verdict))
 
     def and_also(self, *said: Sentence) -> Report:
         """The report with more sentences, before the last, which says how sure all is."""

@@ -23,7 +23,10 @@ OPTIMIZER = r"(?i)multi_tensor_apply|adam|lamb(?:[^a-z]|$)|FusedSGD|sgd_|adagrad
 FILL = r"FillFunctor"
 SUM = r"(?i)CUDAFunctor(?:OnSelf|OnOther)?_add|AddFunctor"
 OWN_SUM = r"CUDAFunctorOnSelf_add"
+PRODUCTS = "product"
+"""The family of matrix products."""
 PRODUCT = r"(?i)gemm|nvjet|cutlass|cublas|wgmma|xmma|_mm_|matmul|\bKernel\b|\bCijk_"
+ATTENTION = r"(?i)attention|flash|fmha|sdpa"
 BACKWARD = r"(?i)bwd|bprop|backward|_grad_|dgrad|wgrad"
 COUNTER = r"(?:CUDAFunctor_add|FillFunctor)<int>"
 """Megatron-LM counts its tokens between the passes with integer sums and fills."""
@@ -95,8 +98,15 @@ class KernelNames:
         `void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>` is `at::native::FillFunctor`
         and `flash_fwd_kernel<64, 128>` is `flash_fwd_kernel`.
         """
-        stems = pl.Series(np.where(self.product, "product", self._stems.to_numpy()))
+        stems = pl.Series(np.where(self.product, PRODUCTS, self._stems.to_numpy()))
         return stems.rank("dense").to_numpy().astype(np.int32)
+
+    @cached_property
+    def family(self) -> pl.Series:
+        """What a kernel does: texts that are equal for names which differ in sizes of tiles and template arguments
+        only. All matrix products are `PRODUCTS`; attention, which is made of them, is not."""
+        apart = self.product & ~self._like(ATTENTION)
+        return pl.Series(np.where(apart, PRODUCTS, self._stems.to_numpy()), dtype=pl.String)
 
     @cached_property
     def _stems(self) -> pl.Series:

@@ -1,0 +1,162 @@
+"""Why blocks are slow, by their kernels: what generators plant in the blocks of a rank, in the formats with kernels.
+
+What each planted part takes is that of the simulated blocks, not of anything that the program says.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import trace_export
+from samples.generators.block_kernels import LAYERS, USUAL, Shape
+from samples.generators.data_parallel import WRITERS, Job, Run, write_rocpd
+from samples.generators.pipeline import MS
+from tests.support.command import command
+from trace_export.analysis.block_work import Asked, sentence
+from trace_export.analysis.verdict import Sentence
+from trace_export.model import INT, KERNELS, TEXT, TIME
+
+FORMS = {"nsys": WRITERS["nsys"], "kineto": WRITERS["kineto"], "ascend": WRITERS["ascend"], "rocpd": write_rocpd}
+JOB = Job(stages=4, microbatches=6, replicas=1, steps=4, clipped=False, gap=MS, receives="early")
+LOSS = {"cunn_SoftMaxForward": 0.12, "nll_loss_forward_reduce_cuda_kernel_2d": 0.03}
+
+SHAPES = {
+    "more work": (Shape(more={"router_sort_kernel": 0.3}), {"more": 0.3}),
+    "one product more": (Shape(more={"vocab_gemm": 0.3}), {"more": 0.3}),
+    "head and loss": (Shape(more={"vocab_gemm": 0.2, **LOSS}), {"output": 0.2, "loss": 0.15}),
+    "the loss most": (Shape(more={"vocab_gemm": 0.1, **LOSS}), {"output": 0.1, "loss": 0.15}),
+    "embedding": (Shape(more={"embedding_backward_feature_kernel": 0.2}), {"embedding": 0.2}),
+    "more layers": (Shape(layers=LAYERS + 1), {"layers": 1 / LAYERS}),
+    "all slower": (Shape(slower=1.31), {"slower": 0.31}),
+    "one pause": (Shape(gaps=0.25), {"gaps": 0.25}),
+    "launches": (Shape(gaps=0.25, pauses=12), {"gaps": 0.25}),
+    "slower, with gaps": (Shape(slower=1.2, gaps=0.15, pauses=3), {"slower": 0.2, "gaps": 0.15}),
+    "more and slower": (
+        Shape(slower=1.15, more={"router_sort_kernel": 0.2}),
+        {"slower": 0.15, "more": 0.2},
+    ),
+    "layers, head and loss": (
+        Shape(layers=LAYERS + 1, more={"vocab_gemm": 0.2, **LOSS}),
+        {"layers": 1 / LAYERS, "output": 0.2, "loss": 0.15},
+    ),
+}  # fmt: skip
+
+
+def why(folder: Path) -> Sentence:
+    """The sentence on the blocks of the first cause, which stands below it."""
+    verdict = trace_export.load(folder, detail="kernels").align().report().verdict
+    at = next(n for n, said in enumerate(verdict) if said.code.startswith("slow-blocks"))
+    assert verdict[at - 1].code in ("slow-stage", "slow-rank")
+    assert not (verdict[at].next and verdict[at - 1].next)
+    return verdict[at]
+
+
+def per_step(run: Run, rank: int, shape: Shape) -> float:
+    """What a usual block of the rank takes, all of a step together, in nanoseconds."""
+    work = [b for b in run.blocks if b.rank == rank and b.kind != "OPT"]
+    steps = {b.step for b in work}
+    return sum(b.end_ns - b.start_ns for b in work) / shape.factor / len(steps)
+
+
+def parts(facts: Mapping[str, Any]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for part in facts["parts"]:
+        sums[part["what"]] = sums.get(part["what"], 0.0) + part["ns"]
+    return sums
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("planted", SHAPES)
+def test_the_parts_are_what_was_planted(planted: str, form: str, tmp_path: Path) -> None:
+    """Each within 3 % of the difference, and together the difference, which is that of the simulated blocks."""
+    shape, expected = SHAPES[planted]
+    rank = random.Random(planted + form).randrange(JOB.stages)
+    job = replace(JOB, shapes={rank: shape}, jitter=0.002)
+    run = FORMS[form](tmp_path / "run", job)
+    said = why(tmp_path / "run")
+    usual = per_step(run, rank, shape)
+    more = said.facts["more_ns"]
+    assert (said.code, said.facts["ranks"]) == ("slow-blocks", [rank])
+    assert more == pytest.approx((shape.factor - 1) * usual, rel=0.03)
+    found = parts(said.facts)
+    assert sum(found.values()) == pytest.approx(more, abs=1)
+    for what in {*found, *expected}:
+        assert found.get(what, 0.0) == pytest.approx(expected.get(what, 0.0) * usual, abs=0.03 * more), (what, found)
+
+
+@pytest.mark.parametrize(
+    ("planted", "words"),
+    [
+        ("one product more", ["in vocab_gemm,", "find out what launches vocab_gemm"]),
+        ("head and loss", ["in the output layer", "in the loss", "move layers"]),
+        ("the loss most", ["fuse the loss"]),
+        ("more layers", ["more layers (", "move layers"]),
+        ("all slower", ["all kernels take 1.31 × as long", "clock rate"]),
+        ("one pause", ["in one pause of a block"]),
+        ("launches", ["launches late", "profile the CPU"]),
+    ],
+)  # fmt: skip
+def test_what_is_said_and_what_to_do(planted: str, words: list[str], tmp_path: Path) -> None:
+    WRITERS["nsys"](tmp_path / "run", replace(JOB, shapes={1: SHAPES[planted][0]}))
+    said = why(tmp_path / "run")
+    text = f"{said.text} {said.next}"
+    assert [word for word in words if word not in text] == [], text
+
+
+@pytest.mark.parametrize("form", ["nsys", "kineto", "ascend"])
+def test_a_slow_rank_is_held_against_the_others_of_its_stage(form: str, tmp_path: Path) -> None:
+    """Its stage has a loss that all of its ranks have; what is said is what it has more than they."""
+    job = replace(JOB, replicas=3, stages=3, steps=3)
+    loss = Shape(more={"vocab_gemm": 0.1, **LOSS})
+    last = [job.rank(a, job.stages - 1) for a in range(job.replicas)]
+    slow = Shape(slower=1.4, more={name: 1.4 * share for name, share in loss.more.items()})
+    shapes = dict.fromkeys(last, loss) | {last[1]: slow}
+    FORMS[form](tmp_path / "run", replace(job, shapes=shapes))
+    document = json.loads(command("report", tmp_path / "run", "--detail", "kernels", "--json").stdout)
+    said = [s for s in document["verdict"] if s["code"] == "slow-blocks" and s["facts"]["ranks"] == [last[1]]]
+    assert len(said) == 1, [s["text"] for s in document["verdict"]]
+    assert set(said[0]["facts"]["peers"]) == set(last) - {last[1]}
+    assert said[0]["facts"]["parts"][0]["what"] == "slower"
+    assert parts(said[0]["facts"])["slower"] == pytest.approx(said[0]["facts"]["more_ns"], rel=0.03)
+
+
+def test_blocks_without_device_tasks(tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path / "run", replace(JOB, shapes={1: SHAPES["all slower"][0]}))
+    assert why(tmp_path / "run").code == "slow-blocks-unknown"
+
+
+def test_nothing_is_read_without_a_slow_block(tmp_path: Path) -> None:
+    WRITERS["nsys"](tmp_path / "run", replace(JOB, shapes={1: USUAL}))
+    document = json.loads(command("report", tmp_path / "run", "--detail", "kernels", "--json").stdout)
+    assert not [said for said in document["verdict"] if said["code"].startswith("slow-")]
+
+
+def test_streams_that_overlap_and_communication_that_is_waited_for() -> None:
+    """By hand, in ms. The slow rank waits 2 for a collective inside the block, and its copy runs beside the product; a
+    receive that was posted ahead runs all the time, and is nobody's wait."""
+    blocks = [(0, 0, 10), (1, 0, 7)]
+    tasks = {
+        0: [("gemm", "compute", 0, 4), ("Memcpy HtoD", "memory", 1, 5), ("ncclAllReduce", "communication", 5, 7),
+            ("gelu", "compute", 7, 10), ("ncclSendRecv", "communication", 0, 20)],
+        1: [("gemm", "compute", 0, 3), ("Memcpy HtoD", "memory", 3, 4), ("gelu", "compute", 4, 7)],
+    }  # fmt: skip
+    spans = pl.DataFrame(
+        [(rank, 0, 0, "F", None, a * MS, b * MS) for rank, a, b in blocks],
+        {"rank": INT, "run": INT, "step": INT, "kind": TEXT, "chunk": INT, "start_ns": TIME, "end_ns": TIME},
+        orient="row",
+    )
+    frames = {
+        rank: pl.DataFrame([("7", name, of, a * MS, b * MS) for name, of, a, b in rows], KERNELS, orient="row")
+        for rank, rows in tasks.items()
+    }
+    said = sentence(Asked(0, [0], [1]), {"code": "slow-rank", "ranks": [0]}, spans, frames, "")
+    assert parts(said.facts) == {"communication": 2 * MS, "kernel": MS, "rest": 0}
+    assert said.facts["more_ns"] == 3 * MS
