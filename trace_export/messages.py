@@ -350,6 +350,11 @@ NOTES: dict[str, Explanation] = {
         "others have ended. The ranks of a job run at the same time, so these may be windows of the same rank.",
         "Keep the files of one window in the folder, or name the files by rank.",
     ),
+    "recording-breaks": Explanation(
+        "No rank has a block for more than ten times as long as a step takes: some profilers record a few seconds at a "
+        "time into one file. What comes after is a window of its own, and no figure contains the time between.",
+        "If the job was recorded all the time, it paused there: find out what it did (checkpoint, evaluation, data).",
+    ),
     "records-malformed": Explanation(
         "Some records of the log are incomplete or mixed with other output. They were left out; the place is that of "
         "the first one.",

@@ -77,30 +77,41 @@ def _torch(name: str, *, pid: bool = True) -> Writer:
     return write
 
 
-def _nsys(folder: Path, plan: Plan) -> list[list[Block]]:
-    """A report for each rank and range of `cudaProfilerApi`, numbered on."""
-    for number, one in enumerate(plan):
-        (folder / one.folder).mkdir(parents=True, exist_ok=True)
-        for rank in one.ranks:
-            export = Export(host="node0")
-            made = nsys.Rank(export, rank, 0, dialect=nsys.Plain(), process=one.pid(rank))
-            for block in (b for b in one.blocks() if b.rank == rank):
-                made.block(block, random.Random(1))
-            export.write(folder / one.folder / f"rank{rank}.{number}.sqlite")
-    return [_later(one.blocks(), Export.epoch_ns) for one in plan]
+def _nsys(*, together: bool) -> Writer:
+    """A report for each rank and range of `cudaProfilerApi`, numbered on; or `together`, as where ranges follow each
+    other too fast to be closed, all ranges of a process in one report."""
+
+    def write(folder: Path, plan: Plan) -> list[list[Block]]:
+        exports: dict[Path, Export] = {}
+        for number, one in enumerate(plan):
+            (folder / one.folder).mkdir(parents=True, exist_ok=True)
+            for rank in one.ranks:
+                name = f"rank{rank}.sqlite" if together else f"rank{rank}.{number}.sqlite"
+                export = exports.setdefault(folder / one.folder / name, Export(host="node0"))
+                made = nsys.Rank(export, rank, 0, dialect=nsys.Plain(), process=one.pid(rank))
+                for block in (b for b in one.blocks() if b.rank == rank):
+                    made.block(block, random.Random(1))
+        for path, export in exports.items():
+            export.write(path)
+        return [_later(one.blocks(), Export.epoch_ns) for one in plan]
+
+    return write
 
 
 def _rocpd(folder: Path, plan: Plan) -> list[list[Block]]:
-    """A database for each process, in the time since the host's boot."""
+    """A database for each process, with all of its collection periods, in the time since the host's boot."""
+    exports: dict[Path, RocpdExport] = {}
     for one in plan:
         (folder / one.folder).mkdir(parents=True, exist_ok=True)
         for rank in one.ranks:
             facts = {"RANK": str(rank), "WORLD_SIZE": str(STAGES)}
-            export = RocpdExport(host="node0", pid=one.pid(rank), gpu=rank, environment=facts)
-            made = nsys.Rank(export, rank, 0, process=one.pid(rank))
+            path = folder / one.folder / f"{one.pid(rank)}_results.db"
+            new = RocpdExport(host="node0", pid=one.pid(rank), gpu=rank, environment=facts)
+            made = nsys.Rank(exports.setdefault(path, new), rank, 0, process=one.pid(rank))
             for block in (b for b in one.blocks() if b.rank == rank):
                 made.block(block, random.Random(1))
-            export.write(folder / one.folder / f"{one.pid(rank)}_results.db")
+    for path, export in exports.items():
+        export.write(path)
     return [one.blocks() for one in plan]
 
 
@@ -152,7 +163,8 @@ def _append(path: Path, text: str) -> None:
 
 
 WRITERS: dict[str, Writer] = {
-    "nsys": _nsys,
+    "nsys": _nsys(together=False),
+    "nsys: all ranges in one": _nsys(together=True),
     "rocpd": _rocpd,
     "torch: handler": _torch("node0_{pid}.{end}.pt.trace.json"),
     "torch: folders of windows": _torch("iteration_{step}/rank{rank}_trace.json"),
@@ -164,5 +176,7 @@ WRITERS: dict[str, Writer] = {
 }
 APPENDED = ("paddle", "paddle: dynamic graph")
 """Formats of one file for each rank, whatever was recorded."""
+ONE_FILE = ("nsys: all ranges in one", "rocpd")
+"""Formats that have all windows of a process in one file."""
 OVERWRITTEN = ("torch: folders of windows", "torch: windows in names")
 """Formats whose names do not tell the starts of a job apart."""

@@ -20,6 +20,7 @@ from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
+from trace_export.steps.recorded import ODD
 from trace_export.units import duration
 
 SMALL = 0.01
@@ -219,7 +220,8 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
         yield f"GPUs compute for up to {facts['outside']:.0%} of their time outside all blocks, which counts as idle"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
-    if facts["odd_steps"]:
-        yield f"{facts['odd_steps']} steps are left out, whose clock jumped or which stopped"
+    if odd := found._graph.recorded.odd:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
+        yield f"what a step is made of leaves out step {odd[0][1]}{more}, over {ODD} times as long as most"
     if doubts := found.trust.doubts:
         yield f"gains are {'rough' if found.trust.gains else 'not given'}: {', and '.join(doubts)}"

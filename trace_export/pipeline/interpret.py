@@ -23,6 +23,7 @@ from trace_export.pipeline import (
 )
 from trace_export.pipeline.doubles import without_doubles
 from trace_export.pipeline.merged_passes import without_merged
+from trace_export.pipeline.recording_breaks import at_breaks
 
 
 def interpret(profile: Profile, user: Declared) -> Profile:
@@ -40,6 +41,7 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     profile = prepared(profile)
     profile = stages.resolve(profile, user)  # stage and replica of each rank
     profile = segments.restored(_by_segment(_labelled, profile), windows)
+    profile = at_breaks(profile)  # windows that are in one file
     profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
     return transfers.find_peers(profile)  # the other side of each send and receive
 
@@ -87,7 +89,7 @@ def _with_messages(profile: Profile) -> Profile:
 def interpret_table(profile: Profile, user: Declared) -> Profile:
     """The same for the blocks of a span table: they have their labels already, those of evaluations no step."""
     profile = evaluations.of_no_step(profile)
-    return conclude(stages.resolve(with_ids(profile), user))
+    return conclude(at_breaks(stages.resolve(with_ids(profile), user)))
 
 
 def interpret_model(profile: Profile, plan: Plan) -> Profile:

@@ -4,7 +4,7 @@ one."""
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,11 +40,12 @@ def merge(
     found = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
     wanted, notes = runs.chosen(found, run)
     numbers = _Numbers(given)
+    least = _least(given) if runs.jobs_in(found) else {}
     kept = [
         _labelled(part, one if len(found) > 1 else None, window)
         for one in wanted
         for window, parts in _windows(one, given)
-        for part in numbers.of_window(parts)
+        for part in numbers.of_window(_as_alone(parts, least))
     ]
     read = {recording.part for one in found for recording in one.recordings}
     kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
@@ -61,6 +62,23 @@ def _windows(run: JobRun, given: Sequence[Profile]) -> Iterator[tuple[int | None
     for number in range(1, run.windows + 1):
         own = sorted((one for one in run.recordings if one.window == number), key=lambda one: one.part)
         yield number if run.windows > 1 else None, [_of_recording(given[one.part], one) for one in own]
+
+
+def _least(given: Sequence[Profile]) -> dict[str, int]:
+    """The least number that is assumed for files of each name."""
+    numbered = pl.concat([part.ranks for part in given]).filter(rank_origin="assumed")
+    names = numbered.select("rank", name=pl.col("source").str.split("/").list.last())
+    return dict(names.group_by("name").agg(pl.col("rank").min()).iter_rows())
+
+
+def _as_alone(parts: list[Profile], least: Mapping[str, int]) -> list[Profile]:
+    """The profiles of a job that lies beside others (`least`, see `_least`), with the numbers that they have where it
+    is alone: the folders of the others were counted as machines of one job."""
+    assumed = [(rank, Path(path).name) for part in parts for rank, path in _ranks(part)[1].items()]
+    if not least or len(assumed) < sum(part.ranks.height for part in parts):
+        return parts
+    further = min((rank - least.get(name, rank) for rank, name in assumed), default=0)
+    return [_renumbered(part, {r: r - further for r in part.ranks["rank"]}) for part in parts] if further else parts
 
 
 def _of_recording(part: Profile, recording: Recording) -> Profile:

@@ -220,7 +220,7 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     run = (complete or [run for run in runs if run.size == most])[-1]
     others = [other for other in runs if other is not run]
     named = ", ".join(map(str, others[-SHOWN:])) + (f" and {len(others) - SHOWN} older" if len(others) > SHOWN else "")
-    jobs = _jobs(runs)
+    jobs = jobs_in(runs)
     what = f"{' and '.join(jobs[:SHOWN])} hold different jobs: give one of these folders; " if jobs else ""
     text = f"{what}{run} is read, not {named}; --run N chooses another, --run all takes all"
     notes = [Note("runs-not-read", "note", text, str(run.recordings[0].path), len(others))]
@@ -231,9 +231,11 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     return (run,), notes
 
 
-def _jobs(runs: Sequence[JobRun]) -> list[str]:
-    """The folders of the runs, where each run has one of its own beside those of the others: these are different
+def jobs_in(runs: Sequence[JobRun]) -> list[str]:
+    """The folders of several runs, where each run has one of its own beside those of the others: these are different
     jobs."""
+    if len(runs) < 2:
+        return []
     folders = [{one.path.parent for one in run.recordings} for run in runs]
     common = _common([folder for own in folders for folder in own])
     tops = [{folder.relative_to(common).parts[:1] for folder in own} for own in folders]

@@ -18,7 +18,7 @@ from trace_export.tolerances import MESSAGE_AFTER_NS
 PARTIAL = {"ranks-chosen", "ranks-missing", "ranks-absent", "stages-missing", "stages-uneven"}
 """Notes that say that ranks of the run are not here."""
 ODD = 10
-"""A step that takes more than this many times the median has a clock that jumped, or a stop, in it."""
+"""A step that takes more than this many times the median has a stop in it, or work that no other step has."""
 
 
 @dataclass(frozen=True)
