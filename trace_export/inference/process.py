@@ -67,7 +67,8 @@ def find_blocks(process: Process) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
     alone."""
     work, operators = process.work, process.operators
-    threads = find_threads(work, process.named, engine_threads(operators), process.first_thread)
+    optimizer = _recorded_optimizers(process) is not None
+    threads = find_threads(work, process.named, engine_threads(operators), process.first_thread, optimizer=optimizer)
     if isinstance(threads, str):
         return _on_one_thread(process, threads)
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()

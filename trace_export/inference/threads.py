@@ -29,14 +29,16 @@ class Threads(NamedTuple):
     autograd: frozenset[int]
 
 
-def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usual_main: int | None) -> Threads | str:
+def find_threads(
+    work: Work, named: frozenset[int], engine: frozenset[int], usual_main: int | None, *, optimizer: bool = False
+) -> Threads | str:
     """The calling thread and the engine's, or why they cannot be determined.
 
     `named`: threads whose names begin like AUTOGRAD. `engine`: threads that executed nodes of a graph of autograd while
-    another one recorded operators. `usual_main`: the thread that a process begins with. With neither names nor nodes
-    the calling thread is that of the optimizer's kernels, else the first one of the process; any other with a tenth of
-    the kernels is the engine's, if there is an optimizer, or such a thread launches a kernel named like a backward's:
-    inference may run on several threads, too.
+    another one recorded operators. `usual_main`: the thread that a process begins with. `optimizer`: a range names the
+    optimizer. With neither names nor nodes the calling thread is that of the optimizer's kernels, else the first one of
+    the process; any other with a tenth of the kernels is the engine's, if there is an optimizer, or such a thread
+    launches a kernel named like a backward's: inference may run on several threads, too.
 
     Example: of 900 kernels thread 7 launched 400, thread 9 (`pt_autograd_0`) 495, and thread 12, of the data loader, 5:
     main 7, autograd {9}. Were 9 nameless and 7 the process's first thread, the same.
@@ -54,8 +56,8 @@ def find_threads(work: Work, named: frozenset[int], engine: frozenset[int], usua
     others = frozenset(t for t, n in launched.items() if t != main and n >= LEAST_SHARE * len(rows))
     if main is None or not others:
         return _whole_graph(work, rows)
-    trained = len(updates) or work.names.backward[names[np.isin(threads, list(others))]].any()
-    return Threads(main, others) if trained else "no thread launches backwards"
+    trained = optimizer or len(updates) or work.names.backward[names[np.isin(threads, list(others))]].any()
+    return Threads(main, others) if trained else "no kernel is named like a backward or an optimizer"
 
 
 def _launches_of(threads: Ints) -> dict[int, int]:
