@@ -503,6 +503,6 @@ SIZES = {
     **PACKED,
     **{f"primus: {what}": Size(make) for what, make in PRIMUS.items()},
     **{f"megascan: {what}": Size(make) for what, make in MEGASCAN.items()},
-    **{f"megascan: {what}": Size(make, "MiB of JSON") for what, make in MEGASCAN_REFUSED.items()},
+    **{f"megascan: {what}": Size(make, "not valid JSON") for what, make in MEGASCAN_REFUSED.items()},
     **{f"csv: {what}": Size(make, "cannot be read as a span table") for what, make in CSV_REFUSED.items()},
 }

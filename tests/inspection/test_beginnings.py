@@ -13,9 +13,8 @@ import pytest
 import trace_export
 from tests.support import long_runs
 from trace_export.inspection import inspect as inspection
-from trace_export.sources.kineto import event_stream
 from trace_export.sources.paddle import log_scanner
-from trace_export.sources.shared import sqlite
+from trace_export.sources.shared import chrome_json, sqlite
 from trace_export.workers import sizing
 
 TIMES = 30
@@ -26,7 +25,7 @@ TIMES = 30
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even such sources are looked at only, in pieces of half the size."""
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
-    monkeypatch.setattr(event_stream, "PIECE_BYTES", event_stream.PIECE_BYTES // 2)
+    monkeypatch.setattr(chrome_json, "PIECE_BYTES", chrome_json.PIECE_BYTES // 2)
     monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
     for module in ("ascend.capture", "ascend.reader", "nsys.reader", "rocpd.reader"):
         monkeypatch.setattr(f"trace_export.sources.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)

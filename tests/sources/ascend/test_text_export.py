@@ -15,6 +15,7 @@ from tests.sources.ascend.test_reader import load, rows, truth_rows, understood
 from trace_export.errors import SourceError
 from trace_export.sources.ascend import text_export, trace_view
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.shared import chrome_json
 
 
 def test_blocks_without_markers_come_from_kernels(ascend_run: AscendRun) -> None:
@@ -136,7 +137,7 @@ def test_trace_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, betwee
     path = tmp_path / "trace_view.json"
     path.write_text("[" + between.join(EVENTS) + "]")
     for size in (len(EVENTS[2]), 300, 1 << 20):
-        monkeypatch.setattr(trace_view, "PIECE_BYTES", size)
+        monkeypatch.setattr(chrome_json, "READ_BYTES", size)
         seen = trace_view.read(path, Dialects())
         marks = seen.marks.select("text", "stream", "start_ns", "end_ns", "origin").rows()
         start = 1_736_408_883_694_756_091

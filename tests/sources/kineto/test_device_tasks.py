@@ -14,9 +14,9 @@ from tests.support.torch_traces import BASE, loaded, one_block, times
 from trace_export import api, requests
 from trace_export.choices import Detail
 from trace_export.errors import SourceError
-from trace_export.sources.kineto import device_tasks, event_stream
+from trace_export.sources.kineto import device_tasks
 from trace_export.sources.kineto.reader import read_tasks
-from trace_export.sources.shared import kept_tasks
+from trace_export.sources.shared import chrome_json, kept_tasks
 from trace_export.sources.source import Source, TaskRequest
 
 
@@ -99,7 +99,7 @@ def test_a_piece_without_tasks_may_come_first(tmp_path: Path) -> None:
     for i in range(40):
         trace.range(i, i + 1, "aten::linear", cat="cpu_op")
     path = one_block(trace).write(tmp_path / "t.json")
-    with patch.object(event_stream, "READ_BYTES", 300):
+    with patch.object(chrome_json, "READ_BYTES", 300):
         assert tasks(path).height == 1
 
 
@@ -125,7 +125,7 @@ def test_tasks_kept_with_the_blocks_are_those_that_are_read(
     kept.mkdir()
     read.mkdir()
     request = TaskRequest(Source("kineto", path, "machine0"), detail, {0: 3}, window, read)
-    with patch.object(event_stream, "READ_BYTES", 700):
+    with patch.object(chrome_json, "READ_BYTES", 700):
         loaded(path, keep_tasks=kept)
         (expected,) = read_tasks(request)
     with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):

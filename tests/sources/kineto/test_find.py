@@ -14,9 +14,9 @@ from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.one_source import read
 from tests.support.torch_traces import notes, one_block, times
 from trace_export.sources.find import find
-from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.merge import merge
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import ReadOptions, TaskRequest
 
 ZSTANDARD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -82,7 +82,7 @@ def test_encodings_of_windows_are_read(
 ) -> None:
     """As PowerShell redirects output; the text is longer than a piece, and its characters are of one to four bytes."""
     for size in ("READ_BYTES", "PIECE_BYTES", "DECODED_BYTES"):
-        monkeypatch.setattr(event_stream, size, 20_001)
+        monkeypatch.setattr(chrome_json, size, 20_001)
     trace = one_block()
     for number in range(350):
         trace.kernel(100_000 + number * 100, 100_050 + number * 100, 5, name="ядро 核 𝄞"[number % 7 :])

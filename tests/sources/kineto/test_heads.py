@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from samples.generators.kineto_trace import lines
 from trace_export.sources.kineto.heads import without_others
-from trace_export.sources.kineto.json_events import Wanted, columns_of, decoded
+from trace_export.sources.kineto.json_events import Wanted, columns_of
 
 CATEGORIES = ["kernel", "cpu_op", "python_function", "gpu_user_annotation", "x", "", 'q"', "cuda_runtime", "kernel_x"]
 Name = st.sampled_from(["te:F0", "te", "aten::add", '"cat": "kernel"', "}, {", '}, {"ph": "X"', "{", "}", "a{b}"])
@@ -45,10 +45,10 @@ def test_nothing_that_is_wanted_is_left_out(
     if events and layout != "kineto":
         events = [{**events[0], "inner": inner}, *events[1:], *events]
     body = written(events, layout)
-    found, expected = without_others(body, wanted), decoded(body, wanted)
+    found, expected = without_others(body, wanted), wanted.events.decoded(body)
     assert expected is not None
     if found is not None:
-        rest = decoded(found, wanted)
+        rest = wanted.events.decoded(found)
         assert rest is not None
         assert columns_of(rest).equals(columns_of(expected))
 

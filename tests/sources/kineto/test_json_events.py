@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.texts import CHARACTERS
-from trace_export.sources.kineto.json_events import SCHEMA, Wanted, columns_of, decoded
+from trace_export.sources.kineto.json_events import SCHEMA, Wanted, columns_of
 
 Number = st.integers(-(2**63), 2**63 - 1)
 Other = (
@@ -43,7 +43,7 @@ def text(of: Any, key: str) -> str | None:
 @given(events=st.lists(Event | Other | st.fixed_dictionaries({"ph": Anything, "cat": Anything}), max_size=6))
 def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[Any]) -> None:
     body = json.dumps(events)[1:-1].encode()
-    found = columns_of(decoded(body, Wanted("kernel")) or [])
+    found = columns_of(Wanted("kernel").events.decoded(body) or [])
     assert found.schema == SCHEMA
     wanted = [e for e in events if value(e, "ph") == "X" and value(e, "cat") == "kernel"]
     expected = [
@@ -58,11 +58,11 @@ def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[
 
 
 def test_names_that_are_not_utf_8_are_read() -> None:
-    found = decoded(b'{"ph":"X","cat":"kernel","name":"a\xffb"}', Wanted("kernel"))
+    found = Wanted("kernel").events.decoded(b'{"ph":"X","cat":"kernel","name":"a\xffb"}')
     assert found is not None
     assert columns_of(found)["name"].to_list() == ["a\N{REPLACEMENT CHARACTER}b"]
 
 
 def test_what_is_no_list_is_none() -> None:
     for body in (b'{"ph":"X"', b"[" * 200_000, b'{"cat":[]},{"ph"', b"{},", b'{"ph":[]},' + b"[" * 200_000):
-        assert decoded(body, Wanted("kernel")) is None
+        assert Wanted("kernel").events.decoded(body) is None

@@ -24,8 +24,9 @@ from tests.support.torch_traces import BASE, loaded, notes, one_block, times
 from tests.support.trace_processor import TraceProcessor
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
-from trace_export.sources.kineto import event_stream, perfetto_trace
+from trace_export.sources.kineto import perfetto_trace
 from trace_export.sources.kineto.reader import read_tasks
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 TORCH_2_14_1 = Path(__file__).parents[2] / "golden" / "torch_2_14_1.pftrace"
@@ -60,7 +61,7 @@ def test_the_tables_are_those_of_json_in_every_layout(
     json = trace.write(folder / "t.json")
     pftrace = torch_pftrace.write(trace, folder / "t.pftrace")
     other = trace.write(folder / "other.json.gz", layout)
-    with patch.object(perfetto_trace, "READ_BYTES", chunk), patch.object(event_stream, "READ_BYTES", 4 * chunk):
+    with patch.object(perfetto_trace, "READ_BYTES", chunk), patch.object(chrome_json, "READ_BYTES", 4 * chunk):
         found, expected, rewritten = loaded(pftrace), loaded(json), loaded(other)
         assert tasks(pftrace) == tasks(json) == tasks(other)
     for table in ("spans", "p2p", "collectives"):

@@ -27,8 +27,10 @@ from trace_export.model import Profile
 from trace_export.selection import Numbers
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
-from trace_export.sources.kineto import event_stream, json_events
+from trace_export.sources.kineto import json_events
 from trace_export.sources.kineto.reader import read_tasks
+from trace_export.sources.kineto.trace import KinetoTrace
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EVERY = json_events.Wanted(".*")
@@ -127,8 +129,8 @@ def test_blocks_equal_brute_force(
     path = tmp_path_factory.getbasetemp() / f"{layout}{chunk}.json"
     build(ranges, launches, kernels_first).write(path, layout)
     with (
-        patch.object(event_stream, "READ_BYTES", chunk),
-        patch.object(event_stream, "DECODED_BYTES", chunk),
+        patch.object(chrome_json, "READ_BYTES", chunk),
+        patch.object(chrome_json, "DECODED_BYTES", chunk),
     ):
         got = {m: (s, e) for m, s, e in times(loaded(path)) if m != "B0.0.0"}
     assert got == brute_force(ranges, launches)
@@ -221,7 +223,7 @@ def test_times_are_exact(tmp_path_factory: pytest.TempPathFactory, start: int, l
 )  # fmt: skip
 def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
     body = f'{{"ph":"X","cat":"kernel","ts":{written},"dur":0}}'.encode()
-    events = json_events.decoded(body, EVERY)
+    events = EVERY.events.decoded(body)
     assert events is not None
     assert json_events.columns_of(events)["start"].to_list() == [ns]
 
@@ -265,7 +267,7 @@ def layout_trace() -> Trace:
 
 def read_in_pieces(path: Path) -> tuple[Profile, pl.DataFrame]:
     """The profile of a trace, and its device tasks."""
-    with patch.object(event_stream, "READ_BYTES", 1500):
+    with patch.object(chrome_json, "READ_BYTES", 1500):
         profile = loaded(path)
     request = TaskRequest(Source("kineto", path, "machine0"), "kernels", {0: 0}, (BASE, BASE + 350), path.parent)
     (file,) = read_tasks(request)
@@ -313,7 +315,7 @@ def test_fields_after_the_events(tmp_path: Path, layout: str, many: int, name: s
     expected = {k: v for k, v in json.loads(text).items() if k != "traceEvents"}
     path = tmp_path / name
     path.write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
-    with event_stream.Trace(path, EVERY) as opened:
+    with KinetoTrace(path, EVERY.events) as opened:
         assert opened.header == expected
     profile = loaded(path)
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
@@ -390,7 +392,7 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     trace.kernel(5, 9, trace.call(1), name="ncclDevKernel_AllReduce_Sum", stream=20)
     trace.copy(40_000, 41_000, trace.call(2))
     trace.events.reverse()
-    with patch.object(event_stream, "READ_BYTES", 200):
+    with patch.object(chrome_json, "READ_BYTES", 200):
         source = Source("kineto", trace.write(tmp_path / "t.json"), "machine0")
         (file,) = read_tasks(TaskRequest(source, detail, {0: 2}, None, tmp_path))
     tasks = pl.read_ipc(file.path).with_columns(pl.col("start_ns", "end_ns") - BASE, pl.col("name").cast(pl.String))
@@ -517,7 +519,7 @@ def test_a_trace_that_breaks_off(tmp_path: Path, layout: str) -> None:
             content = gzip.compress(whole)
             content = content[: int(len(content) * share)]
         (tmp_path / "t.json").write_bytes(content)
-        with patch.object(event_stream, "READ_BYTES", 4096):
+        with patch.object(chrome_json, "READ_BYTES", 4096):
             profile = loaded(tmp_path / "t.json")
         assert times(profile) == [("F0.0.0", 20_000, 30_007)]
         whole_but_its_checksum = layout == "gzip" and share > 0.99
@@ -581,7 +583,7 @@ def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:
     trace.kernel(70_000, 70_001, trace.call(55_000))
     for layout in LAYOUTS:
         path = trace.write(tmp_path / "t.json", layout)
-        with patch.object(event_stream, "READ_BYTES", 700):
+        with patch.object(chrome_json, "READ_BYTES", 700):
             assert [m for m, *_ in times(loaded(path))] == ["B0.0.0", "F0.0.0"]
 
 
@@ -592,7 +594,7 @@ def test_lists_inside_an_event_hold_no_events(tmp_path: Path, layout: str) -> No
     fakes = [{"ph": "i"}, {"ph": "X", **fake}, {"ph": "i"}]
     for i in range(40):
         trace.add("cpu_op", "aten::linear", i, i + 1, MAIN, inner=fakes)
-    with patch.object(event_stream, "READ_BYTES", 3000):
+    with patch.object(chrome_json, "READ_BYTES", 3000):
         profile = loaded(trace.write(tmp_path / "t.json", layout))
     assert times(profile) == [("F0.0.0", 20_000, 30_007)]
     assert profile.collectives.is_empty()
@@ -601,14 +603,14 @@ def test_lists_inside_an_event_hold_no_events(tmp_path: Path, layout: str) -> No
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "is not a torch.profiler trace: it has no list traceEvents"),
+        (b"", "holds no list of trace events"),
         (b"[]", "no annotation is named like a pipeline block"),
-        (b'{"traceEvents": 3}', "it has no list traceEvents"),
-        (b'{"schemaVersion": x, "traceEvents": []}', "its header is not valid JSON"),
+        (b'{"traceEvents": 3}', "holds no list of trace events"),
+        (b'{"schemaVersion": x, "traceEvents": []}', "what stands before its events is not valid JSON"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "no annotation is named like a pipeline block"),
         (b'{"schemaVersion": 1, "traceEvents": [5, {"ph": []}]}', "no annotation is named like a pipeline block"),
-        (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 200_000, "no annotation is named like a pipeline block"),
-        (b"\x1f\x8b\x08\x00garbage", "it has no list traceEvents"),
+        (b'{"schemaVersion": 1, "traceEvents": [' + b"[" * 200_000, "has no whole event"),
+        (b"\x1f\x8b\x08\x00garbage", "holds no list of trace events"),
     ],
 )
 def test_files_that_are_no_trace(tmp_path: Path, content: bytes, sentence: str) -> None:
@@ -665,7 +667,7 @@ def test_events_match_a_whole_parse(tmp_path: Path) -> None:
         [Range(MAIN, i % 9, i % 5, "block") for i in range(50)], [Launch(7, 3, [(1, 2, "kernel")])] * 30, False
     )
     path = trace.write(tmp_path / "t.json")
-    with patch.object(event_stream, "READ_BYTES", 1000), event_stream.Trace(path, EVERY) as opened:
+    with patch.object(chrome_json, "READ_BYTES", 1000), KinetoTrace(path, EVERY.events) as opened:
         streamed = pl.concat(opened.events())
     events = json.loads(path.read_text())["traceEvents"]
     expected = [(e["cat"], e["name"], math.floor(e["ts"] * 1000 + 0.5)) for e in events]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
-from trace_export.sources.kineto.trace_file import MAX_HEADER
 from trace_export.sources.not_here import NOT_FETCHED, starts_pointer
 from trace_export.sources.shared import json_kinds
 from trace_export.sources.shared.names import rank_in, rank_in_folders
@@ -32,7 +31,8 @@ _EVENT = re.compile(
 """Arguments and categories that torch.profiler alone gives to an event."""
 _START = 256 << 10
 """Bytes that are searched for them: a list of events may begin with the names of many threads. More where they are
-all inside an object before that list, as the metadata of a job can be."""
+all inside an object before that list, as the metadata of a job can be: up to `_MOST`."""
+_MOST = 8 << 20
 
 
 def traces(root: Path, folders: list[Folder]) -> Found:
@@ -92,7 +92,7 @@ def _no_trace(path: Path) -> Unrecognised | None:
 def _start(file: Unpacked) -> bytes:
     """As much of a file as must be known of it."""
     start = file.read(_START)
-    while _opening(start) == b"{" and not _HEADER.search(start) and _EVENTS not in start and len(start) < MAX_HEADER:
+    while _opening(start) == b"{" and not _HEADER.search(start) and _EVENTS not in start and len(start) < _MOST:
         more = file.read(len(start))
         if not more:
             break

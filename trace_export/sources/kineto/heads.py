@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trace_export.sources.kineto.json_events import Wanted
+if TYPE_CHECKING:
+    from trace_export.sources.kineto.json_events import Wanted
 
 _EVENT = re.compile(
     rb'(?P<between>\}\s*,\s*\{\s*")(?P<phase>ph"\s*:\s*")X'

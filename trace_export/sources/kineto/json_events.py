@@ -1,25 +1,25 @@
-"""The wanted events of a list in JSON, as columns.
+"""The wanted events of a trace of torch.profiler, as columns.
 
-Decoded with msgspec, which makes nothing of the fields that no reader looks at: measured on a trace of 54 MB, a third
-of the time of orjson, and less than Polars' JSON reader takes for the kernels of that trace alone.
+Decoding them with msgspec takes, measured on a trace of 54 MB, a third of the time of orjson, and less than Polars'
+JSON reader takes for the kernels of that trace alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, TypeVar
 
 import msgspec
 import polars as pl
 from msgspec.structs import astuple
 
+from trace_export.sources.kineto import heads
+from trace_export.sources.shared import chrome_json
+from trace_export.sources.shared.chrome_json import ABSENT, Events, Value, numbers, texts
 from trace_export.sources.shared.timestamps import NO_TIME_NS
-from trace_export.units import thousandths
 
 NUMBERS = (
     "correlation", "External id", "Src Rank", "Dst Rank", "Seq", "In msg nelems", "Out msg nelems", "Sequence number"
@@ -46,9 +46,9 @@ COMMON_CATEGORIES = {
 own, as those of CUDA today. ROCm, XPU and the devices of PrivateUse1 (NPU, HPU) share CUDA's `kernel` and
 `gpu_mem…`."""
 
+CLOCK_AND_RANK = frozenset({"baseTimeNanoseconds", "distributedInfo"})
+"""Fields for which the end of a trace is read where its begin lacks them."""
 _MOST_CATEGORIES = 1000
-_Value = int | float | str | None
-_ABSENT = msgspec.Raw(b"")
 
 
 def _attribute(column: str) -> str:
@@ -61,41 +61,36 @@ _IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_n
 class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     """A field for each of `NUMBERS` and `TEXTS`, in their order."""
 
-    correlation: _Value = None
-    external_id: _Value = None
-    src_rank: _Value = None
-    dst_rank: _Value = None
-    seq: _Value = None
-    in_msg_nelems: _Value = None
-    out_msg_nelems: _Value = None
-    sequence_number: _Value = None
-    stream: _Value = None
-    device: _Value = None
-    collective_name: _Value = None
-    process_group_name: _Value = None
-    dtype: _Value = None
-    args_name: _Value = None
+    correlation: Value = None
+    external_id: Value = None
+    src_rank: Value = None
+    dst_rank: Value = None
+    seq: Value = None
+    in_msg_nelems: Value = None
+    out_msg_nelems: Value = None
+    sequence_number: Value = None
+    stream: Value = None
+    device: Value = None
+    collective_name: Value = None
+    process_group_name: Value = None
+    dtype: Value = None
+    args_name: Value = None
 
 
 class Event(msgspec.Struct, gc=False):
     """An event as it is written, its times as text: as floats they would lose nanoseconds."""
 
-    ph: _Value = None
-    cat: _Value = None
-    name: _Value = None
-    pid: _Value = None
-    tid: _Value = None
-    ts: msgspec.Raw = _ABSENT
-    dur: msgspec.Raw = _ABSENT
+    ph: Value = None
+    cat: Value = None
+    name: Value = None
+    pid: Value = None
+    tid: Value = None
+    ts: msgspec.Raw = ABSENT
+    dur: msgspec.Raw = ABSENT
     args: _Arguments | None = None
 
 
-_EVENTS = msgspec.json.Decoder(list[Event])
-_WHOLE = msgspec.json.Decoder(list[msgspec.Raw])
-_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NO_ARGUMENTS = _Arguments()
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_Structure = TypeVar("_Structure", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -108,8 +103,14 @@ class Wanted:
     threads: bool = False
 
     @cached_property
-    def text(self) -> str:
-        """What the text of each of them has inside, as a regular expression for Polars."""
+    def events(self) -> Events[Event]:
+        """How they are read."""
+        shorten = partial(heads.without_others, wanted=self)
+        return Events(Event, self.of, self._text, shorten, CLOCK_AND_RANK)
+
+    @property
+    def _text(self) -> str:
+        """What the text of each of them has inside."""
         parts = [rf'"cat"\s*:\s*"(?:{self.categories})"']
         if self.marks is not None:
             parts.append(rf'"name"\s*:\s*"{self.marks}')
@@ -137,18 +138,18 @@ class Wanted:
                 kept.append(event)
         return kept
 
-    def _category_of_mark(self, event: Event) -> _Value:
+    def _category_of_mark(self, event: Event) -> Value:
         marked = self.marks is not None and isinstance(event.name, str) and event.name.startswith(self.marks)
         return event.cat if marked else None
 
 
-class _Common(dict[_Value, str | None]):
+class _Common(dict[Value, str | None]):
     """Category in the file → the common one, None where it is not wanted."""
 
     def __init__(self, categories: str) -> None:
         self._wanted = re.compile(categories)
 
-    def __missing__(self, category: _Value) -> str | None:
+    def __missing__(self, category: Value) -> str | None:
         found = None
         if isinstance(category, str) and self._wanted.fullmatch(category):
             found = COMMON_CATEGORIES.get(category, category)
@@ -157,91 +158,24 @@ class _Common(dict[_Value, str | None]):
         return found
 
 
-def decoded(body: bytes, wanted: Wanted) -> list[Event] | None:
-    """The wanted events of a comma-separated list. None when it is no such list."""
-    try:
-        events = _EVENTS.decode(b"[" + body + b"]")
-    except UnicodeDecodeError:
-        return decoded(body.decode("utf-8", "replace").encode(), wanted)
-    except msgspec.ValidationError:
-        whole = _whole(body)
-        if whole is None:
-            return None
-        events = [_what_is_right(Event, event) for event in whole]
-    except _NO_JSON:
-        return None
-    return wanted.of(events)
-
-
-def is_list(body: bytes) -> bool:
-    """Whether it is a comma-separated list in JSON."""
-    return _whole(body) is not None
-
-
-def _whole(body: bytes) -> list[msgspec.Raw] | None:
-    try:
-        return _WHOLE.decode(b"[" + body + b"]")
-    except _NO_JSON:
-        return None
-
-
-def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
-    """An object without those fields whose values have another type than they should."""
-    found: dict[str, Any] = {}
-    with suppress(*_NO_JSON):
-        fields = _FIELDS.decode(text)
-        for field in msgspec.structs.fields(kind):
-            if field.encode_name == "args" and "args" in fields:
-                found["args"] = _what_is_right(_Arguments, fields["args"])
-            elif field.encode_name in fields:
-                with suppress(*_NO_JSON):
-                    found[field.name] = msgspec.json.decode(fields[field.encode_name], type=field.type)
-    return kind(**found)
+def whole_number(value: object) -> int | None:
+    """A number of the header, which other programs write as text where it does not fit a float; None for others."""
+    if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def columns_of(events: Sequence[Event]) -> pl.DataFrame:
     """`events` with the columns of `SCHEMA`."""
-    columns = [_texts(name, list(map(attrgetter(name), events))) for name in ("cat", "name", "pid", "tid")]
+    columns = [texts(name, list(map(attrgetter(name), events))) for name in ("cat", "name", "pid", "tid")]
     rows = [astuple(event.args or _NO_ARGUMENTS) for event in events] or [astuple(_NO_ARGUMENTS)]
     for name, column in zip(NUMBERS + TEXTS, zip(*rows, strict=True), strict=True):
         values = list(column[: len(events)])
-        columns.append(_texts(name, values) if name in TEXTS else _series(name, values, pl.Int64))
-    ends = [_as_written(name, map(attrgetter(name), events)) for name in ("ts", "dur")]
-    start, length = thousandths(pl.col("ts")), thousandths(pl.col("dur"))
-    times = pl.DataFrame(ends).select(
-        start=start, end=start + pl.when(pl.col("dur").is_in(["", "null"])).then(0).otherwise(length)
-    )
+        columns.append(texts(name, values) if name in TEXTS else numbers(name, values, pl.Int64))
+    ends = chrome_json.times(*(map(attrgetter(name), events) for name in ("ts", "dur")))
     known = pl.col("end").is_not_null()
-    times = times.select(pl.when(known).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end"))
-    return pl.DataFrame([*columns, *times]).with_columns(pl.col("name").fill_null("")).select(*SCHEMA)
-
-
-def _as_written(name: str, values: Iterable[msgspec.Raw]) -> pl.Series:
-    """Numbers as they are written, without quotation marks; "" where there is none."""
-    parts = list(values)
-    if not parts:
-        return pl.Series(name, [], pl.String)
-    text = b"\0".join(parts).replace(b'"', b"").decode()
-    return pl.Series(name, [text]).str.split("\0").explode()
-
-
-def _texts(name: str, found: list[_Value]) -> pl.Series:
-    """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
-    if found.count(None) == len(found):  # as most columns are
-        return pl.Series(name, [None], pl.String).new_from_index(0, len(found))
-    kinds = set(map(type, found))
-    if str not in kinds:
-        with suppress(TypeError, OverflowError):
-            return _series(name, found, pl.Int64, strict=True).cast(pl.String)
-    if float in kinds:
-        found = [int(value) if isinstance(value, float) and value.is_integer() else value for value in found]
-    return _series(name, found, pl.String)
-
-
-def _series(name: str, values: list[_Value], kind: type[pl.DataType], *, strict: bool = False) -> pl.Series:
-    if values.count(None) == len(values):  # as most columns are
-        return pl.Series(name, [None], kind).new_from_index(0, len(values))
-    return pl.Series(name, values, kind, strict=strict)
+    ends = ends.select(pl.when(known).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end"))
+    return pl.DataFrame([*columns, *ends]).with_columns(pl.col("name").fill_null("")).select(*SCHEMA)
 
 
 def thread() -> pl.Expr:

@@ -20,7 +20,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import Schema
 from trace_export.sources.kineto.json_events import FRAME, NUMBERS, SCHEMA, TEXTS, THREAD_NAME
-from trace_export.sources.kineto.trace_file import TraceFile
+from trace_export.sources.shared.chrome_json import TraceFile
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
@@ -57,7 +57,7 @@ _Row = list[Any]
 
 
 class PerfettoTrace(TraceFile):
-    """As `event_stream.Trace`: one trace, to be read once."""
+    """As `trace.KinetoTrace`: one trace, to be read once."""
 
     header: dict[str, Any]
     offset_ns: Final = 0
@@ -77,13 +77,13 @@ class PerfettoTrace(TraceFile):
         self._ending = False  # whether the last was an end
 
     def events(self) -> Iterator[pl.DataFrame]:
-        """The events that readers look at, as `event_stream.Trace.events` gives them.
+        """The events that readers look at, as `trace.KinetoTrace.events` gives them.
 
         Raises SourceError when the file is no Perfetto trace, has packets that hold nothing, or its slices do not end
         in the order they begin.
         """
         rest = b""
-        while data := self._read():
+        while data := self._read(READ_BYTES):
             rest += data
             bounds = self._packets(rest)
             if len(bounds) > max(len(rest), READ_BYTES) // LEAST_PACKET:
@@ -95,12 +95,6 @@ class PerfettoTrace(TraceFile):
                 raise SourceError(self.path, "has a packet that is too large for a trace", "collect or copy it again")
         self.truncated = bool(rest) or bool(self._begun)
         yield self._thread_names()
-
-    def _read(self) -> bytes:
-        try:
-            return self._file.read(READ_BYTES)
-        except OSError as error:
-            raise SourceError(self.path, f"cannot be read ({error.strerror})") from error
 
     def _packets(self, data: bytes) -> list[tuple[int, int]]:
         """Where the content of each whole packet begins and stops. One after the other: where a packet begins is known

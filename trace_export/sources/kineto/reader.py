@@ -19,9 +19,8 @@ from trace_export.errors import SourceError
 from trace_export.model import Note
 from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
-from trace_export.sources.kineto.event_stream import whole_number
 from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL, STREAM, GpuWork, append, task_id
-from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, thread
+from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, thread, whole_number
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
@@ -271,7 +270,7 @@ class _Events:
         return pl.DataFrame([row], _RANK), []
 
     def notes(self, first: int) -> list[Note]:
-        return [*_clock_notes(self._trace, self._trace.offset_ns + first), *_losses(self._trace)]
+        return [*_clock_notes(self._trace, self._trace.offset_ns + first), *self._trace.losses()]
 
     def end(self, *, inferred: bool) -> int | None:
         return self._end if self._trace.has_end else None
@@ -327,25 +326,3 @@ def _job(trace: Trace, name: str) -> int | None:
     job = trace.header.get("distributedInfo")
     number = whole_number(job.get(name)) if isinstance(job, dict) else None
     return number if number is not None and 0 <= number < 1 << 31 else None
-
-
-def _losses(trace: Trace) -> list[Note]:
-    notes = []
-    if trace.damaged and not trace.truncated:
-        text = "its gzip data are damaged: events may be missing or wrong"
-        notes.append(Note("trace-damaged", "warning", text, str(trace.path)))
-    if trace.truncated:
-        notes.append(
-            Note("trace-truncated", "warning", "truncated trace; its last events are missing", str(trace.path))
-        )
-    if trace.malformed:
-        notes.append(
-            Note(
-                "events-malformed",
-                "warning",
-                "events that cannot be read, left out",
-                str(trace.path),
-                trace.malformed,
-            )
-        )
-    return notes

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import orjson
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
-from trace_export.files import Unpacked, open_file
+from trace_export.files import open_file
 from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.chrome_json import Events, JsonTrace
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
@@ -36,16 +35,9 @@ OTHERS = 40
 """Fields of events that are kept beside those that are wanted, so that an error can name them."""
 REMEDY = "say which column means what with --columns"
 LARGEST_NS = float(1 << 62)
-LARGEST_JSON = 1 << 30
-SMALL_JSON, LARGEST_RATIO = 16 << 20, 40
-"""Bytes of JSON that are read: of a packed file so many, and so many times its size; Python objects of them take ten
-times as many."""
-
-LONG_NUMBER = re.compile(rb":\s*-?\d{12,}\.\d")
 EXACT_DIGITS = range(11, 18)
 """Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
 DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
-_EXACT = msgspec.json.Decoder(float_hook=Decimal)
 
 ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes so many times as long as another's."""
@@ -120,22 +112,15 @@ def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
     if path.suffix == ".parquet":
         with open_file(path) as file:
             return pl.read_parquet(checked(file))
-    try:
-        largest = min(LARGEST_JSON, SMALL_JSON + LARGEST_RATIO * path.stat().st_size)
-        with Unpacked(path) as packed:
-            text = packed.read(largest + 1)
-        if len(text) > largest:
-            raise SourceError(path, f"holds more than {largest >> 20} MiB of JSON", "write a Parquet table")
-        content = _EXACT.decode(text) if LONG_NUMBER.search(text) else orjson.loads(text)
-    except (orjson.JSONDecodeError, msgspec.DecodeError) as error:
-        raise SourceError(path, f"is not JSON ({error})", "record it again") from error
-    events = content.get("traceEvents") if isinstance(content, dict) else content
-    if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
-        raise SourceError(path, "holds no list of trace events", REMEDY)
-    return _events(events, path, wanted)
+    whole: Events[dict[str, Any]] = Events(dict, list, number=Decimal)
+    with JsonTrace(path, whole) as trace:
+        table = _events(chain.from_iterable(trace.pieces()), path, wanted)
+        if any(trace.losses()):
+            raise SourceError(path, "is not valid JSON, or breaks off", "record it again")
+    return table
 
 
-def _events(events: list[dict[str, Any]], path: Path, wanted: set[str]) -> pl.DataFrame:
+def _events(events: Iterable[dict[str, Any]], path: Path, wanted: set[str]) -> pl.DataFrame:
     """A row per complete event: its fields and arguments, the `wanted` and a few more, and `end`; B and E of a thread
     are a pair, the E event's arguments count where both have one."""
     kept = dict.fromkeys(sorted({*wanted, "ts", "name", "pid", "tid"}))

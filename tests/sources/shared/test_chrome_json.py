@@ -15,8 +15,8 @@ import pytest
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import BASE, loaded, notes, times
 from trace_export.sources.find import find
-from trace_export.sources.kineto import event_stream
 from trace_export.sources.kineto.reader import read_tasks
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import Source, TaskRequest
 
 PATH = r"C:\Users\me\x.json"
@@ -99,7 +99,7 @@ def test_the_tables_are_those_of_json(
     written = folder / "t.json"
     written.write_text(SAME[what])
     assert [source.path for source in find(folder).sources] == [written]
-    with patch.object(event_stream, "READ_BYTES", size):
+    with patch.object(chrome_json, "READ_BYTES", size):
         profile = loaded(written)
         assert (times(profile), device_tasks(written)) == as_json
     assert profile.ranks["rank"].to_list() == [3]
