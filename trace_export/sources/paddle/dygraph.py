@@ -18,6 +18,7 @@ from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
 from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.growing import lines
 from trace_export.sources.source import ReadOptions, Source
 
 READ_BYTES = 4 << 20
@@ -44,7 +45,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file cannot be read or holds no event.
     """
     try:
-        events = pl.concat(_events(source.path))
+        events = pl.concat([_parse(b""), *_events(source.path)])
     except OSError as error:
         raise SourceError(
             source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
@@ -114,28 +115,23 @@ def _rank(source: Source, stage: int | None) -> pl.DataFrame:
 def _notes(path: str, malformed: int, unpaired: int) -> tuple[Note, ...]:
     """`malformed` lines are no events; `unpaired` events have no other end."""
     resolution = Note("times-in-milliseconds", "note", "dynamic-graph times have a resolution of 1 ms", path)
-    lines = Note("events-malformed", "warning", "lines that are not events, left out", path, malformed)
+    broken = Note("events-malformed", "warning", "lines that are not events, left out", path, malformed)
     what = "begin events without an end, or end events without a begin, left out"
     ends = Note("events-unpaired", "warning", what, path, unpaired)
-    return (resolution, *(note for note in (lines, ends) if note.count))
+    return (resolution, *(note for note in (broken, ends) if note.count))
 
 
 def _events(path: Path) -> Iterator[pl.DataFrame]:
     """One row a line, in file order; null where a field is missing or truncated."""
     with open_file(path) as file:
-        rest = b""
-        while block := file.read(READ_BYTES):
-            lines, _, rest = (rest + block).rpartition(b"\n")
-            yield _parse(lines)
-            rest = rest if len(rest) < READ_BYTES else b""  # a line of that length is no event
-        yield _parse(rest)
+        yield from map(_parse, lines(file, READ_BYTES, READ_BYTES, len))
 
 
-def _parse(lines: bytes) -> pl.DataFrame:
-    text = pl.Series("line", lines.decode("utf-8", "replace").split("\n"), pl.String)
+def _parse(text: bytes) -> pl.DataFrame:
+    line = pl.Series("line", text.decode("utf-8", "replace").split("\n"), pl.String)
     groups = pl.col("line").str.extract_groups(NAME)
     return (
-        text.to_frame()
+        line.to_frame()
         .filter(pl.col("line").str.strip_chars() != "")
         .with_columns(groups=groups, **{key: pl.col("line").str.extract(pattern) for key, pattern in FIELDS.items()})
         .select(

@@ -7,17 +7,15 @@ place of the records that are not older than its own.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_file
 from trace_export.model import Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
 from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
-from trace_export.sources.shared.growing import SEEN_BYTES, Starts, goes_on, last_dropped
+from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
 MOST_RECORDS = 250_000
@@ -29,17 +27,14 @@ COLUMNS = {**RECORDS, "log": pl.Int32()}
 
 @dataclass
 class _Log:
-    """How far a log was read: `offset`, the first byte not read; `seen`, the last bytes before it; `pending`, the
-    beginning of a line of which the end is missing. `number` is its place among the logs; `replaced`, whether it holds
-    something else since it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether
-    it was read to its end."""
+    """What was read of a log. `number` is its place among the logs; `replaced`, whether it holds something else since
+    it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether it was read to its
+    end."""
 
     source: Source
     number: int
     scanner: Scanner = field(default_factory=Scanner)
-    offset: int = 0
-    seen: bytes = b""
-    pending: bytes = b""
+    tail: Tail = field(default_factory=Tail)
     replaced: bool = False
     followed: bool = False
     at_end: bool = False
@@ -47,27 +42,21 @@ class _Log:
     def read(self) -> bool:
         """Scans what was appended, at most about MOST_RECORDS records at once; whether there were any."""
         before = self.scanner.waiting
-        self.at_end = False
-        with open_file(self.source.path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < self.offset or not goes_on(file, self.offset, self.seen):
-                self.offset, self.seen, self.pending, self.replaced = 0, b"", b"", True
-            file.seek(self.offset)
-            while self.scanner.waiting - before < MOST_RECORDS:
-                piece = file.read(READ_BYTES)
-                if not piece:
-                    self.at_end = True
-                    break
-                base = self.offset - len(self.pending)
-                self.offset += len(piece)
-                self.seen = (self.seen + piece)[-SEEN_BYTES:]
-                text = bytearray(self.pending + piece)
-                end = text.rfind(b"\n") + 1
-                if not end and len(text) > READ_BYTES:  # no line of a log, but memory must not grow with it
-                    end = max(text.rfind(MARKER), len(text) - LONGEST)
-                self.scanner.take(text, 0, end, base)
-                self.pending = bytes(text[end:])
+        if not self.tail.goes_on(self.source.path):
+            self.tail.begin_anew()
+            self.replaced = True
+        self.at_end = True
+        for begin, text in self.tail.lines(self.source.path, READ_BYTES, READ_BYTES, _cut):
+            self.scanner.take(bytearray(text), 0, len(text), begin)
+            if self.scanner.waiting - before >= MOST_RECORDS:
+                self.at_end = False
+                break
         return self.scanner.waiting > before
+
+
+def _cut(line: bytes) -> int:
+    """Where what is no line of a log is cut, lest memory grows with it: before what may begin a record."""
+    return max(line.rfind(MARKER), len(line) - LONGEST)
 
 
 class Follower:

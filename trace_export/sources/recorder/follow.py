@@ -6,18 +6,27 @@ Only whole lines are read. A file that has reached its limit becomes `….earlie
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import is_file, open_file
+from trace_export.files import is_file
 from trace_export.model import Note, Profile
 from trace_export.sources.recorder.find import EARLIER, header_of
-from trace_export.sources.recorder.lines import BLOCKS, Header, Lines, Scanner, blocks_of, pieces
+from trace_export.sources.recorder.lines import (
+    BLOCKS,
+    LONGEST_LINE,
+    PIECE_BYTES,
+    Header,
+    Lines,
+    Scanner,
+    blocks_of,
+    too_long,
+)
 from trace_export.sources.recorder.reader import files, malformed, profile_of
-from trace_export.sources.shared.growing import SEEN_BYTES, Starts, goes_on, last_dropped
+from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
 MOST_STEPS = 100
@@ -31,14 +40,12 @@ COLUMNS = {**BLOCKS, "file": pl.UInt32()}
 
 @dataclass
 class _File:
-    """How far the file of a rank was read: `offset`, the first byte not read, which begins a line; `seen`, the last
-    bytes before it. `number` is its place among the files."""
+    """What was read of the file of a rank. `number` is its place among the files."""
 
     source: Source
     number: int
     scanner: Scanner
-    offset: int = 0
-    seen: bytes = b""
+    tail: Tail = field(default_factory=Tail)
 
     @property
     def header(self) -> Header | None:
@@ -46,17 +53,8 @@ class _File:
 
     def read(self, path: Path) -> Iterator[Lines]:
         """The whole lines that were appended to the file that is at `path` now."""
-        for text in pieces(path, begin=self.offset):
-            if text.endswith(b"\n"):  # half a line waits for its rest
-                lines = self.scanner.take_headers(text)
-                self.offset += len(text)
-                self.seen = (self.seen + text)[-SEEN_BYTES:]
-                yield lines
-
-    def goes_on(self, path: Path) -> bool:
-        """Whether the file at `path` begins with what was read."""
-        with open_file(path) as file:
-            return goes_on(file, self.offset, self.seen)
+        for _, text in self.tail.lines(path, PIECE_BYTES, LONGEST_LINE, too_long(path)):
+            yield self.scanner.take_headers(text)
 
 
 class Follower:
@@ -89,7 +87,7 @@ class Follower:
         except OSError as error:
             what = f"cannot be read ({error.strerror or error})"
             raise SourceError(source.path, what, "check that it is there and readable") from error
-        if (file := self._files[source.path]).header is None and file.offset:
+        if (file := self._files[source.path]).header is None and file.tail.offset:
             raise SourceError(source.path, "no header of the recorder in this file", "record it again")
         return any_new
 
@@ -103,13 +101,13 @@ class Follower:
             is_next = len(files(path, [])) > 1
         else:
             file.source = source
-            is_next = not file.goes_on(path)
-            if is_next and not (is_file(earlier) and file.goes_on(earlier)):
+            is_next = not file.tail.goes_on(path)
+            if is_next and not (is_file(earlier) and file.tail.goes_on(earlier)):
                 self._replace(file)
                 is_next = False
         if is_next:
             yield from ((file, lines) for lines in file.read(earlier))
-            file.offset, file.seen = 0, b""
+            file.tail.begin_anew()
         yield from ((file, lines) for lines in file.read(path))
 
     def _replace(self, file: _File) -> None:
@@ -122,7 +120,7 @@ class Follower:
             file.scanner = Scanner(file.source.path)
             if self._starts.add({file.number}, {file.number}):
                 self._taken = None
-        file.offset, file.seen = 0, b""
+        file.tail.begin_anew()
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:
         """The tables of the steps after that one (run and step), or of the last ones, with all ranks."""

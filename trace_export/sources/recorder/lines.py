@@ -12,11 +12,11 @@ Format: docs/collect/recorder.md.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import orjson
 import polars as pl
@@ -24,6 +24,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import INT, TEXT, TIME, Schema
+from trace_export.sources.shared.growing import lines
 
 VERSION = 1
 VERSION_FIELD = "trace_export_blocks"
@@ -220,21 +221,21 @@ def _first_malformed(text: bytes) -> int:
     return 1
 
 
-def pieces(path: Path, most: int = 0, begin: int = 0) -> Iterator[bytes]:
-    """The lines of a file from the byte `begin` on, some MB at a time; the last may have no end. With `most` the whole
-    lines in so many bytes.
+def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
+    """The lines of a file, some MB at a time; the last may have no end. With `most` the whole lines in so many bytes.
 
     Raises SourceError where a line has no end, OSError.
     """
-    left = most or sys.maxsize
     with open_file(path) as file:
-        file.seek(begin)
-        rest = b""
-        while block := file.read(min(PIECE_BYTES, left)):
-            left -= len(block)
-            lines, newline, rest = (rest + block).rpartition(b"\n")
-            if len(rest) > LONGEST_LINE:
-                raise SourceError(path, f"holds a line of more than {LONGEST_LINE:,} bytes", "record it again")
-            yield lines + newline
-        if rest and left:
-            yield rest
+        start: IO[bytes] = BytesIO(file.read(most)) if most else file
+        cut = most and file.peek(1)
+        yield from lines(start, PIECE_BYTES, LONGEST_LINE, too_long(path), last=not cut)
+
+
+def too_long(path: Path) -> Callable[[bytes], int]:
+    """What refuses a line of more than `LONGEST_LINE` bytes."""
+
+    def refuse(_: bytes) -> int:
+        raise SourceError(path, f"holds a line of more than {LONGEST_LINE:,} bytes", "record it again")
+
+    return refuse

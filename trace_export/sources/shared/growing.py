@@ -1,14 +1,68 @@
-"""Files that grow, of which what was appended is read and the last steps are kept."""
+"""Whole lines of files, and of files that grow what was appended, of which the last steps are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Set
-from io import BufferedReader
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
 
 import polars as pl
 
+from trace_export.files import open_file
+
 SEEN_BYTES = 256
 """So many of the last bytes that were read must stand there still when a file is read on."""
+
+
+def lines(
+    file: IO[bytes], piece_bytes: int, longest: int, cut: Callable[[bytes], int], *, last: bool = True
+) -> Iterator[bytes]:
+    """What follows in a file in pieces of whole lines; with `last` also a line at its end that has none. Of more than
+    the `longest` line `cut` says how much is a piece of its own, or raises an error."""
+    rest = b""
+    while block := file.read(piece_bytes):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            yield whole + newline
+        if len(rest) > longest:
+            at = cut(rest)
+            yield rest[:at]
+            rest = rest[at:]
+    if rest and last:
+        yield rest
+
+
+@dataclass
+class Tail:
+    """How far a file that grows was read: `offset`, the first byte not read, which begins a line, unless that is too
+    long; `seen`, the last bytes before it."""
+
+    offset: int = 0
+    seen: bytes = b""
+
+    def goes_on(self, path: Path) -> bool:
+        """Whether the file at `path` has still what was read."""
+        with open_file(path) as file:
+            file.seek(self.offset - len(self.seen))
+            return file.read(len(self.seen)) == self.seen
+
+    def lines(
+        self, path: Path, piece_bytes: int, longest: int, cut: Callable[[bytes], int]
+    ) -> Iterator[tuple[int, bytes]]:
+        """The whole lines that were appended, in pieces, and where each begins: half a line waits for its rest. Whoever
+        stops before the end reads on there."""
+        with open_file(path) as file:
+            file.seek(self.offset)
+            for text in lines(file, piece_bytes, longest, cut, last=False):
+                begin = self.offset
+                self.offset += len(text)
+                self.seen = (self.seen + text)[-SEEN_BYTES:]
+                yield begin, text
+
+    def begin_anew(self) -> None:
+        """The file holds something else now."""
+        self.offset, self.seen = 0, b""
 
 
 class Starts:
@@ -28,13 +82,6 @@ class Starts:
             self.started = set()
         self.started |= numbers
         return begins
-
-
-def goes_on(file: BufferedReader, offset: int, seen: bytes) -> bool:
-    """Whether the file still has before `offset`, the first byte not read, the bytes `seen` there; the file is left at
-    `offset` if so."""
-    file.seek(offset - len(seen))
-    return file.read(len(seen)) == seen
 
 
 def last_dropped(newest: pl.Expr, keep: int, taken: int | None, most: int) -> pl.Expr:
