@@ -198,6 +198,11 @@ NOTES: dict[str, Explanation] = {
         "steps that the others hold are missing.",
         "Put the parts together into one file, the oldest first, in another folder.",
     ),
+    "machine-alone": Explanation(
+        "Paddle logs of one machine were read, and its folder says that there are others. Which stages these run is "
+        "not known, so no rank is held against another stage, and none is said to start late.",
+        "Give the folder that holds the folders of all machines, with `--multi_machine`.",
+    ),
     "marker-unmatched": Explanation(
         "A rule given with `--marker` matches no name in any source. A rule must match the whole name of a range: an "
         "NVTX, ROCTx or mstx range, an annotation of PyTorch, or with `with_stack` a frame of Python "
@@ -319,7 +324,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "ranks-chosen": Explanation(
         "Ranks, devices or replicas were chosen, and others of the run are not read. Ranks are compared with those "
-        "that were read, and no collective is named as slow, nor who comes late to it: members may not be here.",
+        "that were read. No stage, host or collective is named, nor who comes late to one: members may not be here. "
+        "Gains are upper bounds: ranks that were not read may hold the step.",
         "Leave `--ranks`, `--replica` and `--devices` out to compare with all.",
     ),
     "ranks-identical": Explanation(
@@ -448,8 +454,9 @@ NOTES: dict[str, Explanation] = {
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "stages-deeper": Explanation(
-        "Sends and receives show that the pipeline has more stages than were read, and nothing says how many. The "
-        "order of the blocks is compared with no schedule; waits for the stages that are missing are of unknown cause.",
+        "Sends and receives, or a last stage that waits for its first backward, show that the pipeline has more "
+        "stages than were read, and nothing says how many. The order of the blocks is compared with no schedule; waits "
+        "for the stages that are missing are of unknown cause.",
         "Give `--pp`, or the profiles of all stages.",
     ),
     "stages-default-order": Explanation(

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.verdicts.cases import drawn
+from samples.generators.data_parallel import WRITERS, Job
+from tests.support.command import command
+from tests.verdicts.cases import PLANTED, drawn
 from tests.verdicts.judge import causes, report
 
 ELSEWHERE = ("slow rank", "late rank", "held host")
@@ -36,3 +43,64 @@ def _shown(ranks: list[int]) -> str:
         else:
             parts.append([rank])
     return ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts)
+
+
+PARTS = ("ranks", "stages", "first stages", "last stages", "replica")
+
+
+def _part(job: Job, kind: str, draw: random.Random) -> set[int]:
+    """Some ranks of a job: by chance, of some stages, of the first or the last ones, of a replica."""
+    stages, replicas = range(job.stages), range(job.replicas)
+    cut = draw.randrange(1, job.stages)
+    if kind == "ranks":
+        return set(draw.sample(range(job.ranks), draw.randrange(1, job.ranks)))
+    if kind == "replica":
+        replicas = range(at := draw.randrange(job.replicas), at + 1)
+    else:
+        chosen = draw.sample(stages, cut)
+        stages = {"stages": chosen, "first stages": stages[:cut], "last stages": stages[cut:]}[kind]  # type: ignore[assignment]
+    return {rank for a in replicas for s in stages for rank in job.lane(a, s)}
+
+
+def _keep(folder: Path, form: str, job: Job, read: set[int]) -> None:
+    """Leaves the files of some ranks alone."""
+    for rank in set(range(job.ranks)) - read:
+        name = {
+            "kineto": f"*_{700 + rank}.*.json", "nsys": f"node{rank}.sqlite", "ascend": f"node*_{4000 + rank}_*",
+            "paddle": f"workerlog.{rank}",
+        }[form]  # fmt: skip
+        (found,) = folder.glob(name)
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+
+@pytest.mark.parametrize("seed", [*range(6), *(pytest.param(n, marks=pytest.mark.slow) for n in range(6, 150))])
+def test_a_part_of_the_ranks_names_no_cause_that_the_whole_does_not(seed: int, tmp_path: Path) -> None:
+    """Of files that lack, and of `--ranks`: each cause is that of the whole run, on those of its ranks that are read;
+    and where none can be told, it is said why."""
+    draw = random.Random(seed)
+    form = draw.choice(("kineto", "nsys", "ascend", "paddle"))
+    fits = [name for name, (_, _, forms) in PLANTED.items() if form in forms and "host" not in name]
+    case = drawn(8000 + seed, draw.choice(fits), form)
+    job = replace(case.job, hosts=case.job.ranks if form == "nsys" else 1)
+    whole = report(tmp_path / "whole", job, form)["causes"]
+    read = _part(job, draw.choice(PARTS if job.replicas > 1 else PARTS[:-1]), draw)
+    if draw.random() < 0.5:
+        options = ["--ranks", ",".join(map(str, sorted(read)))]
+        part = report(tmp_path / "part", job, form, *options)
+    else:
+        WRITERS[form](tmp_path / "part", job)
+        _keep(tmp_path / "part", form, job, read)
+        part = json.loads(command("report", tmp_path / "part", "--json", "--jobs", 1).stdout)
+    for cause in part["causes"]:
+        assert any(_is_part(cause, other, read) for other in whole), (case.planted, sorted(read), cause)
+    if part["verdict"][0]["code"] == "nothing-stands-out":
+        assert "among the ranks that were read" in part["verdict"][0]["text"]
+
+
+def _is_part(cause: dict[str, Any], whole: dict[str, Any], read: set[int]) -> bool:
+    """Whether a cause is that of the whole run, on the ranks that are read."""
+    kind, ranks = cause["code"].split("-")[0], set(cause["ranks"])
+    here = set(whole["ranks"]) & read
+    if "hidden" in whole["code"] or "link" in cause["code"]:  # of several, of a link whose ends are both read
+        return bool(ranks) and ranks <= here
+    return kind == whole["code"].split("-")[0] and (ranks == here or (not ranks and not whole["ranks"]))

@@ -138,7 +138,7 @@ _NAMES = {
 
 _BESIDE = {
     "slow-stage": "those of the other stages", "slow-replica": "those of the other replicas",
-    "slow-host": "those of their peers on other hosts", "slow-rank": "those of the other ranks of the stage",
+    "slow-host": "those of their peers on other hosts", "slow-rank": "those of its peers",
     "slow-optimizer": "those of its peers", "slow-link": "like links", "slow-collective": "that of the other groups",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ import polars as pl
 from trace_export.analysis.compared import Compared, Sums, mean_lengths
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, WORK, Flags, Floats, Ints
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints
 from trace_export.steps.replay import Scenario, Windows
 
 
@@ -61,6 +61,24 @@ class Candidates:
         ]
         return found
 
+    def _kind(self, slow: Slow) -> str:
+        """What a group is called. Where ranks of the run are not here, others of a stage, replica or host may not have
+        what a few have."""
+        recorded, kind, count = self.graph.recorded, slow.groups[0].kind, len(slow.items)
+        names = {group.kind for group in slow.groups} & {"stage", "replica", "host"}
+        whole = kind == "stage" and count == recorded.stage_ranks
+        return kind if not recorded.partial or whole or (len(names) == 1 and count > FEW_RANKS) else "rank"
+
+    def _beyond_doubt(self, items: Items, slow: Slow) -> bool:
+        """Whether a group is slow beside others of its stages, or most other stages of the pipeline, where not all of
+        these are here."""
+        sorts, outside = set(items.alike[slow.items].tolist()), np.ones(len(items.mean), np.bool_)
+        outside[slow.items] = False
+        if sorts <= set(items.alike[outside].tolist()):
+            return True
+        quick = outside & (items.mean < items.mean[slow.items].min() / (1 + slow.excess / 2))
+        return 2 * len(set(items.alike[quick].tolist()) - sorts) > self.graph.recorded.stages - 1 > 0
+
     def _members(self, slow: Slow, there: Ints, of: Flags) -> Ints:
         chosen = np.zeros(len(self.ranks) + 1, np.bool_)
         chosen[there[slow.items]] = True
@@ -79,9 +97,11 @@ class Candidates:
         blocks = typical.is_block if work else of
         left = self._unit_means()
         for slow in slow_groups(items, self.compared.groups(there)):
+            if graph.recorded.incomplete and not self._beyond_doubt(items, slow):
+                continue
             members = self._members(slow, there, blocks)
             lengths, even = self._as_peers(slow, members, there[slow.items], left)
-            place, kind = self.compared.place(slow, there), slow.groups[0].kind
+            place, kind = self.compared.place(slow, there), self._kind(slow)
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
             yield Candidate(
@@ -186,8 +206,10 @@ class Candidates:
     def late(self) -> Iterator[Candidate]:
         """Late starts: delays beyond the typical one, charged to the member that started last. The gain is that of
         taking them away from a run in which only they are kept: what else is delayed may wait for what nobody
-        recorded."""
+        recorded. Where ranks are not here, a step, an optimizer or a collective may wait for them."""
         typical, graph = self.typical, self.graph
+        if graph.recorded.incomplete:
+            return
         late = typical.delay - typical.usual_delay
         steps = {step: n for n, step in enumerate(np.unique(self.windows.step).tolist())}
         at = np.full(len(graph.recorded.steps) + 1, -1)
@@ -195,6 +217,8 @@ class Candidates:
             at[step] = n
         counted = np.where(graph.step >= 0, at[graph.step], -1)
         which = (late > 0) & (self.row >= 0) & (counted >= 0)
+        if graph.recorded.partial:
+            which &= np.isin(graph.sort, (WORK, TRANSFER)) & ~graph.pause
         if not which.any():
             return
         rows, count = np.flatnonzero(which), len(steps)
@@ -212,15 +236,13 @@ class Candidates:
             members = self._members(slow, there, which)
             kept = typical.usual_delay.copy()
             kept[members] = typical.delay[members]
-            place, kind = self.compared.place(slow, there), slow.groups[0].kind
+            place, kind = self.compared.place(slow, there), self._kind(slow)
             parts = graph.pause, graph.sort == COLLECTIVE
             paused, joint = (float(late[members[part[members]]].sum()) for part in parts)
             half = float(late[members].sum()) / 2
             host = "late-host" if kind == "host" else "late-rank"
             code = "data-loading" if paused > half else "late-collective" if joint > half else host
             base = typical.length, kept
-            if code == "late-collective" and graph.recorded.partial:
-                continue  # who came last may not be here
             yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
 
     def _scatter(self, late: Floats, counted: Flags) -> Floats:
@@ -270,6 +292,8 @@ WORTH = 0.005
 """A cause gains at least this share of a step."""
 FEW = 0.2
 """What two steps have in common is uncertain by this share of it."""
+FEW_RANKS = 2
+"""So many ranks that were read do not stand for a stage, replica or host."""
 FEW_PEERS = 3
 """Of more peers the median is taken, of at most so many the mean."""
 DIFFER = 0.1

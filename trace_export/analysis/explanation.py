@@ -110,7 +110,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, None, {}, [], {})
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, known=False)
         return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
     named = _scenarios(typical, apart)
     measured = float(replay.means([(typical.length, typical.delay)])[0])
@@ -125,15 +125,17 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     work = _work(typical, replay.windows, apart)
     levels = _levels([("work", work), *((name, float(t)) for (name, _), t in zip(named, lengths, strict=False))])
     path = CriticalPath(graph, replay.windows)
-    partial = bool((graph.blind & graph.counted).any())  # ranks that were not read may work in the pause
-    long = {"long-pause": (0.0 if partial else _pause(levels), True), "long-optimizer": (_optimizer(path), False)}
+    long = {"long-pause": (_pause(levels), True), "long-optimizer": (_optimizer(path), False)}
+    if graph.recorded.partial:
+        long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
-    if (together := hidden(found, [gain for gain, _ in gains], typical, replay, measured)) is not None:
+    known = trust.gains and not graph.recorded.incomplete
+    if known and (together := hidden(found, [gain for gain, _ in gains], typical, replay, measured)) is not None:
         joint, gain, parts = together
         behind = {len(found): max(gains[n][0] for n in parts)}
         found, gains = [*found, joint], [*gains, (gain, None)]
     seen = [_seen(graph, replay.windows, each) for each in found]
-    causes = _causes(found, gains, measured, trust, long, seen, behind)
+    causes = _causes(found, gains, measured, long, seen, behind, known=known)
     return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
 
 
@@ -227,14 +229,15 @@ def _causes(
     found: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
     measured: float,
-    trust: Trust | None,
     long: Mapping[str, tuple[float, bool]],
     seen: Sequence[tuple[int | None, int | None]],
     behind: Mapping[int, float],
+    *,
+    known: bool,
 ) -> pl.DataFrame:
     """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, and whether a step
     could do without. `seen`: the run and step that each costs most. `behind`: of causes that hide one another the gain
-    of the one that alone gains most; where that is worth a row, it comes before."""
+    of the one that alone gains most; where that is worth a row, it comes before. `known`: gains can be given."""
     rows: list[dict[str, object]] = []
     for code, (lasts, spare) in long.items():
         if lasts > LONG[code] * measured:
@@ -246,7 +249,6 @@ def _causes(
                 }
             )  # fmt: skip
     for n, (each, (gain, even), (run, step)) in enumerate(zip(found, gains, seen, strict=True)):
-        known = trust is not None and trust.gains
         if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
         before = behind.get(n, 0.0)

@@ -20,7 +20,7 @@ from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
-from trace_export.steps.recorded import ODD
+from trace_export.steps.recorded import ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration
 
 SMALL = 0.01
@@ -52,7 +52,7 @@ def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sent
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
     if measured.steps.is_empty():
         return ()
-    first = causes(found.causes) or [_nothing(found, theory)]
+    first = causes(found.causes) or [_nothing(found, theory, measured.profile)]
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
     step = step_sentence(measured.steps, *times, host=host, made_of=_made_of(found, theory, whole))
@@ -148,9 +148,15 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     return f": {', '.join(said[:-1])} and {said[-1]}", facts
 
 
-def _nothing(found: Explanation, theory: Theory) -> Sentence:
-    """That nothing stands out, and what another schedule would give."""
-    text = "Nothing stands out: no stage, rank, host or link is slow beside its peers, and none starts late."
+def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
+    """That nothing stands out, and what another schedule would give; or why that cannot be said."""
+    recorded = found._graph.recorded
+    if recorded.incomplete:
+        why = [note.text.split("; give")[0] for note in profile.notes if note.code in PARTIAL | UNKNOWN]
+        text = f"What makes the steps long cannot be told, for stages of the pipeline were not read: {'; '.join(why)}."
+        return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
+    among = " among the ranks that were read" if recorded.partial else ""
+    text = f"Nothing stands out{among}: no stage, rank, host or link is slow beside its peers, and none starts late."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     if others.is_empty():
         return Sentence("nothing-stands-out", {}, text, _look(found))
@@ -223,5 +229,11 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
     if odd := found._graph.recorded.odd:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         yield f"what a step is made of leaves out step {odd[0][1]}{more}, over {ODD} times as long as most"
-    if doubts := found.trust.doubts:
-        yield f"gains are {'rough' if found.trust.gains else 'not given'}: {', and '.join(doubts)}"
+    recorded, doubts = found._graph.recorded, found.trust.doubts
+    if recorded.incomplete:
+        doubts.append("stages of the pipeline were not read")
+    elif recorded.partial and not found.causes.is_empty():
+        yield "gains are upper bounds, for ranks that were not read may hold the step"
+    if doubts:
+        given = found.trust.gains and not recorded.incomplete
+        yield f"gains are {'rough' if given else 'not given'}: {', and '.join(doubts)}"

@@ -48,11 +48,16 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans)
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     placed = number_replicas(conform(merged.rename({"origin": "stage_origin"}), RANKS))
-    declared = user.or_else(declared).or_else(Declared(pp=None if inferred is None else inferred.depth))
+    behind = None if inferred is None else inferred.behind
+    by_depth = Declared(pp=None if behind is None else _above(placed["stage"]) + behind)
+    declared = user.or_else(declared).or_else(by_depth)
     notes += [*guessed, *_absent_stages(placed, declared, user.pp)]
-    if (user.pp or profile.declared.pp) is None and _goes_on(placed, profile):
-        declared = replace(declared, pp=None, deeper=True)
-        notes.append(_deeper_note(_above(placed["stage"])))
+    if (user.pp or profile.declared.pp) is None:
+        waits = inferred is not None and inferred.deeper and behind is None
+        if _goes_on(placed, profile, waits=waits) or (waits and profile.p2p.is_empty()):
+            declared = replace(declared, pp=None, deeper=True)
+            how = "waits for its first backward as for" if profile.p2p.is_empty() else "exchanges data with"
+            notes.append(_deeper_note(_above(placed["stage"]), how))
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
 
 
@@ -221,9 +226,10 @@ def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _goes_on(ranks: pl.DataFrame, profile: Profile) -> bool:
+def _goes_on(ranks: pl.DataFrame, profile: Profile, *, waits: bool) -> bool:
     """Whether the last stage passes activations on, or is passed gradients, although the first one is passed no
-    activations, as it is where a model goes round the ranks in several chunks; or a single stage exchanges any data."""
+    activations, as it is where a model goes round the ranks in several chunks, or it `waits` for its first backward; or
+    a single stage exchanges any data."""
     sides = profile.p2p.drop_nulls("direction").join(ranks.select("rank", "stage"), on="rank")
     sides = sides.filter(~pl.col("peer").is_in(ranks["rank"].implode()).fill_null(False))
     onward = ((pl.col("role") == "send") & (pl.col("direction") == "F")) | (
@@ -231,12 +237,14 @@ def _goes_on(ranks: pl.DataFrame, profile: Profile) -> bool:
     )
     last, single = _above(ranks["stage"]) - 1, ranks["stage"].n_unique() == 1
     before = sides.filter(pl.col("stage") == 0, ~onward, pl.col("role") != "both")
-    return bool(sides.select((onward & (pl.col("stage") == last)).any()).item()) and (single or before.is_empty())
+    return bool(sides.select((onward & (pl.col("stage") == last)).any()).item()) and (
+        single or waits or before.is_empty()
+    )
 
 
-def _deeper_note(stages: int) -> Note:
+def _deeper_note(stages: int, how: str) -> Note:
     known = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
-    text = f"{known} exchanges data with a later one, and nothing says how many there are; give --pp"
+    text = f"{known} {how} a later one, and nothing says how many there are; give --pp"
     return Note("stages-deeper", "warning", text)
 
 

@@ -35,6 +35,10 @@ RUNS = 32
 SAMPLED = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
 
+GOES_ON = 0.9
+"""The last stage goes on to its first backward at once. A rank that waits for this share of a forward is another one:
+each stage behind it takes a backward at least."""
+
 BY_LEAD = "how many forwards each rank runs before its first backward"
 BY_WAIT = "how long each rank waits for its first backward"
 
@@ -47,12 +51,14 @@ _BACKWARD = pl.col("kind") != "F"
 @dataclass(frozen=True)
 class Inference:
     """`stages`: rank, stage, and how many stages come `after`. `how` says what it was seen from; `exact` whether counts
-    alone say so, without times. `depth`: the number of all stages, where that can be seen too."""
+    alone say so, without times. `behind`: how many stages follow the last of these, where that can be seen too.
+    `deeper`: the last one waits for its first backward, as if others followed."""
 
     stages: pl.DataFrame
     how: str
     exact: bool
-    depth: int | None
+    behind: int | None
+    deeper: bool
 
 
 def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
@@ -167,8 +173,12 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
     rank = shape["rank"].to_numpy()
     stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
-    depth = int((stage + after).max()) + 1 if folded and exact and len(np.unique(stage + after)) == 1 else None
-    return Inference(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact, depth)
+    waits = bool((shape["wait_ns"].to_numpy()[after == after.min()] > 2 * GOES_ON * threshold).all())
+    counted = exact and (folded or (waits and after.min() > 0))
+    return Inference(
+        pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact,
+        int(after.min()) if counted else None, deeper=waits and not folded and bool((shape["lead"] > 1).all()),
+    )  # fmt: skip
 
 
 def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> tuple[npt.NDArray[np.int64], str, bool]:

@@ -178,7 +178,7 @@ def _depth(inferred: stages_from_work.Inference | None) -> int | None:
     stage in any order of ranks, so that all others follow those; times show only which of its own stages follow."""
     if inferred is None or not inferred.exact:
         return None
-    return inferred.depth or int(inferred.stages["after"].to_numpy().max()) + 1
+    return int(inferred.stages["after"].to_numpy().max()) + 1
 
 
 _GUESSED = "the tensor-parallel size {} was guessed from similar block times of a sample; if wrong, give --tp"

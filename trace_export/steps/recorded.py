@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.model import SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
+from trace_export.pipeline.stages import depth
 from trace_export.schedules.operation_types import LN
 from trace_export.schedules.schedule import virtual_stage
 from trace_export.segments import with_window
@@ -17,6 +18,8 @@ from trace_export.tolerances import MESSAGE_AFTER_NS
 
 PARTIAL = {"ranks-chosen", "ranks-missing", "ranks-absent", "stages-missing", "stages-uneven"}
 """Notes that say that ranks of the run are not here."""
+UNKNOWN = {"stages-deeper", "machine-alone"}
+"""And those that say so of whole stages, nobody knows how many."""
 ODD = 10
 """A step that takes more than this many times the median has a stop in it, or work that no other step has."""
 
@@ -33,7 +36,8 @@ class Recorded:
     `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a row per
     rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps that last
     no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`: whether ranks
-    of the run are not here.
+    of the run are not here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: how
+    many the pipeline has, `stage_ranks`: and ranks a stage; 0 where that is unknown.
     """
 
     zero_ns: int
@@ -44,6 +48,9 @@ class Recorded:
     parts: pl.DataFrame
     odd: tuple[tuple[int | None, int | None], ...]
     partial: bool
+    incomplete: bool
+    stages: int
+    stage_ranks: int
 
 
 def recorded(profile: Profile) -> Recorded:
@@ -61,8 +68,22 @@ def recorded(profile: Profile) -> Recorded:
         .with_row_index("row")
     )
     edges, parts = _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero)
-    partial = not PARTIAL.isdisjoint(note.code for note in profile.notes)
-    return Recorded(zero, ranks, steps, blocks, edges, parts, odd, partial)
+    codes, stages = {note.code for note in profile.notes}, depth(profile.ranks, profile.declared)
+    lacking = ranks["stage"].n_unique() < stages
+    unknown = bool(codes & UNKNOWN) or ("ranks-absent" in codes and 0 not in ranks["rank"])  # it is on the first stage
+    unknown = unknown or (not lacking and _nowhere_whole(profile, ranks))
+    partial = bool(codes & PARTIAL) or lacking or unknown
+    size = (profile.declared.world or 0) // stages
+    return Recorded(
+        zero, ranks, steps, blocks, edges, parts, odd, partial, lacking or unknown, 0 if unknown else stages, size
+    )
+
+
+def _nowhere_whole(profile: Profile, ranks: pl.DataFrame) -> bool:
+    """Whether in each replica a rank exchanges data with one that is not here."""
+    here = pl.col("peer").is_in(ranks["rank"].implode())
+    open_ends = profile.p2p.lazy().drop_nulls("peer").filter(~here).select("rank").unique().collect()
+    return bool(ranks.select(pl.col("rank").is_in(open_ends["rank"].implode()).any().over("replica").all()).item())
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:

@@ -81,6 +81,14 @@ def ranks_of(members: pl.DataFrame) -> ByProcess:
     return dict(largest.select("process", "own").sort("process").iter_rows())
 
 
+def world_of(members: pl.DataFrame, ranks: ByProcess) -> int | None:
+    """The number of ranks of the job: the size of the largest communicator, if it numbers the processes by `ranks`."""
+    numbers = ranks_of(members)
+    alike = bool(numbers) and all(ranks.get(process, rank) == rank for process, rank in numbers.items())
+    size = members["size"].max() if alike else None
+    return size if isinstance(size, int) else None
+
+
 def layouts(db: Database) -> Layouts:
     """The layouts of the payloads of a file."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"

@@ -16,7 +16,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Note
-from trace_export.sources.nsys import nvtx
+from trace_export.sources.nsys import nccl, nvtx
 from trace_export.sources.nsys.cupti import (
     GRAPH_TABLE,
     KERNEL_TABLE,
@@ -82,7 +82,7 @@ class _Export:
 
     what = "NVTX range"
     remedy = REMEDY
-    world = None
+    world: int | None = None
 
     def __init__(self, source: Source, db: Database) -> None:
         self.source = source
@@ -147,7 +147,9 @@ class _Export:
         return devices_of(self._db)
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
-        return read_ranks(self._db, ranges, processes, self.source, devices, self._members, self._session.begun_ns)
+        found = read_ranks(self._db, ranges, processes, self.source, devices, self._members, self._session.begun_ns)
+        self.world = nccl.world_of(self._members, dict(found[0].select("process", "rank").iter_rows()))
+        return found
 
     def notes(self, first: int) -> list[Note]:
         return [*export_notes(self.source.path), *self._session.notes]

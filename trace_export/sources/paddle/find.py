@@ -17,6 +17,7 @@ WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
 ROTATED = re.compile(r"workerlog\.\d{1,7}[.-](?!gz$|bz2$|xz$|zst$|zip$).+")
 DYGRAPH = re.compile(r"profile_record_tmp_file_for_rank_(\d{1,7})")
 RANK_KEYS = ("PADDLE_GLOBAL_RANK", "PADDLE_TRAINER_ID")
+MACHINE = re.compile(r"machine[_-]?(\d{1,6})")
 ENV_BYTES = 1 << 20
 
 
@@ -59,7 +60,22 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
                     ranks_per_machine=workers,
                 )
             )
-    return Found(tuple(sources), *_rotated(folders, found=bool(sources)))
+    notes, unrecognised = _rotated(folders, found=bool(sources))
+    return Found(tuple(sources), notes + _alone([f.path for f, _ in machines]), unrecognised)
+
+
+def _alone(machines: list[Path]) -> tuple[Note, ...]:
+    """A warning where the only folder that was read is that of one machine of several: another number than the first
+    says so, or folders beside it."""
+    folder = machines[0].absolute() if len(machines) == 1 else Path()
+    number = MACHINE.fullmatch(folder.name)
+    if number is None:
+        return ()
+    beside = [f for f in folder.parent.glob("machine*") if f != folder and MACHINE.fullmatch(f.name)]
+    if int(number[1]) == 0 and not any(log.is_file() for f in beside for log in f.glob("workerlog.*")):
+        return ()
+    text = "the logs of one machine of several; which stages the others run is not known"
+    return (Note("machine-alone", "warning", f"{text}; give the folder that holds all machines", str(machines[0])),)
 
 
 def _rotated(folders: list[Folder], *, found: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
@@ -94,7 +110,7 @@ def _files_by_number(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]
 
 def _machine_numbers(machines: list[Folder]) -> list[int]:
     """The N of each `machineN` when all folders are called so, else their places in natural order."""
-    found = [re.fullmatch(r"machine[_-]?(\d{1,6})", folder.path.name) for folder in machines]
+    found = [MACHINE.fullmatch(folder.path.name) for folder in machines]
     numbers = [int(match[1]) for match in found if match]
     return numbers if len(numbers) == len(machines) > 1 else list(range(len(machines)))
 
