@@ -16,6 +16,7 @@ from samples.generators import nsys
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
+from tests.support.captures import CAPTURES
 from tests.support.databases import changing
 from trace_export.model import Profile
 
@@ -59,14 +60,31 @@ def test_nothing_is_inferred_where_the_user_says_so(tmp_path: Path, capture: str
     assert run.spans.height == sum(b.kind == "F" or (b.kind == "B" and b.rank == 2) for b in blocks)
 
 
+OPTIMIZER = {
+    "the optimizer alone": ([(nsys.Plain(), {"OPT"})], []),
+    "and forwards": ([(nsys.DeepSpeed(), {"F", "OPT"})], [(nsys.DeepSpeed(), {"B"})]),
+    "and backwards": ([(nsys.DeepSpeed(), {"B", "OPT"})], [(nsys.DeepSpeed(), {"F"})]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize("names", OPTIMIZER)
+def test_a_named_optimizer_shows_that_a_nameless_thread_launches_backwards(
+    tmp_path: Path, names: str, capture: str
+) -> None:
+    """No kernel has a name that says so, and no thread has one."""
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1), split=False)
+    epoch = CAPTURES[capture](tmp_path, blocks, nsys.Together(4, *OPTIMIZER[names]))
+    assert drawn(trace_export.load(tmp_path).profile) == truth(blocks, epoch)
+
+
 def test_why_nothing_is_inferred_beside_names_is_said(tmp_path: Path) -> None:
-    """Nobody launches from a thread of the autograd engine, so that the backwards cannot be told."""
+    """Only forwards have names, and nothing shows that there is more."""
     blocks = nsys.blocks_of(3, 4, 2, random.Random(1), split=False)
-    forwards = nsys.Together(3, [(nsys.Plain(), {"F", "OPT"})])
-    nsys.record(tmp_path, blocks, 1, (0,), random.Random(1), forwards)
+    nsys.record(tmp_path, blocks, 1, (0,), random.Random(1), nsys.Together(3, [(nsys.Plain(), {"F"})]))
     (note,) = [note for note in trace_export.load(tmp_path).notes if note.code == "names-partial"]
     assert (note.level, note.count) == ("warning", 3)
-    assert "no thread launches backwards" in note.text
+    assert "no kernel is named like a backward or an optimizer" in note.text
 
 
 def test_launches_that_contradict_the_names_are_not_believed(tmp_path: Path) -> None:

@@ -456,7 +456,9 @@ def test_threads_are_known_by_name_nodes_or_place(
 
 def test_several_threads_without_an_optimizer_or_a_backward_are_inference() -> None:
     """As an optimizer tells training, so does the name of a kernel of backwards, here `Q`; names of threads do, too."""
-    assert find_threads(work("a b A B a b A B"), frozenset(), frozenset(), MAIN) == "no thread launches backwards"
+    unknown = "no kernel is named like a backward or an optimizer"
+    assert find_threads(work("a b A B a b A B"), frozenset(), frozenset(), MAIN) == unknown
+    assert find_threads(work("a b A B a b A B"), frozenset(), frozenset(), MAIN, optimizer=True) == THREADS
     assert find_threads(work("a b A Q a b A Q"), frozenset(), frozenset(), MAIN) == THREADS
     assert find_threads(work("a b A B a b A B"), frozenset({ENGINE}), frozenset(), MAIN) == THREADS
 
