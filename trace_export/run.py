@@ -303,7 +303,7 @@ class Run:
         """The figures of this run, which a later one can be compared with; see `trace_export.Baseline`."""
         from trace_export.analysis.baseline import Baseline
 
-        return Baseline(self.name, self._figures(slowdown=True))
+        return Baseline(self.name, self._predicting(self._figures(slowdown=True)))
 
     @keywords(Replacing)
     def save_baseline(self, path: str | PathLike[str], **given: Unpack[Replacing]) -> Path:
@@ -324,6 +324,12 @@ class Run:
 
         found = self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
         return run_figures(self._bubbles, found, self._slowdown if slowdown else None)
+
+    def _predicting(self, figures: RunFigures) -> RunFigures:
+        """The figures with what the what-if list of the report predicts."""
+        from trace_export.analysis.predictions import of_changes
+
+        return replace(figures, predictions=of_changes(self._report.theory.changes))
 
     @keywords(Writing)
     def write(
@@ -414,7 +420,12 @@ def compared(a: Run | Baseline, b: Run, limit: float | None, on: str) -> Compari
         names, first = names_of(a, b), a._figures(slowdown=on == "slowdown")
     else:
         names, first = (a.name if a.name != b.name else f"{a.name} (baseline)", b.name), a.figures
-    return compare(first, b._figures(slowdown=on == "slowdown"), names, limit, on)
+    second = b._figures(slowdown=on == "slowdown")
+    if isinstance(a, Run) and (first.traits["schedule"], first.traits["chunks"]) != (
+        second.traits["schedule"], second.traits["chunks"],
+    ):  # fmt: skip
+        first = a._predicting(first)
+    return compare(first, second, names, limit, on)
 
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:

@@ -81,7 +81,7 @@ def test_what_if() -> None:
     result = report_of(concluded(as_profile(s, *start_and_end(s, slow))))
     changes = {row[0]: row[1:] for row in result.theory.changes.rows()}
     now = float(start_and_end(s, slow)[1].max())
-    assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4)
+    assert changes["as it is"] == (now, 0, pytest.approx(1 - float(slow.sum()) / now / 4), 4, 0)
     assert not [name for name in changes if "micro-batches" in name or "stage 2" in name]
 
 

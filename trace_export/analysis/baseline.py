@@ -1,9 +1,10 @@
 """A baseline: the figures of a run in a small JSON file, which a later run is compared with.
 
     {"format": "trace_export baseline 2", "name": …, "traits": {…}, "gains": …, "whole": [{…}], "levels": […],
-     "causes": […], "blocks": […], "steps": […], "stages": […]}
+     "causes": […], "blocks": […], "steps": […], "stages": […], "predictions": […]}
 
-The tables are those of `RunFigures`, a row each; the file is meant to be kept beside the code that it measures.
+The tables are those of `RunFigures`, a row each; the file is meant to be kept beside the code that it measures. The
+JSON document of a report has them too, in other places, and does as well.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import orjson
 import polars as pl
 
 from trace_export.analysis.explanation import CAUSES, LEVELS
-from trace_export.analysis.run_figures import BLOCKS, STAGES, STEPS, WHOLE, RunFigures
+from trace_export.analysis.run_figures import BLOCKS, PREDICTIONS, STAGES, STEPS, WHOLE, RunFigures
 from trace_export.errors import SourceError
 from trace_export.files import open_file, read_file
 
@@ -24,6 +25,7 @@ FORMAT = "trace_export baseline 2"
 MOST_BYTES = 64 << 20
 TABLES = {
     "whole": WHOLE, "levels": LEVELS, "causes": CAUSES, "blocks": BLOCKS, "steps": STEPS, "stages": STAGES,
+    "predictions": PREDICTIONS,
 }  # fmt: skip
 TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks", "backwards", "times")
 _REMEDY = "save the baseline again"
@@ -46,10 +48,11 @@ def write(baseline: Baseline, path: Path) -> None:
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a regular file begins as `write` does, whatever its name."""
+    """Whether a regular file begins as `write` or the document of a report does, whatever its name."""
     try:
         with open_file(path) as file:
-            return b'"trace_export baseline ' in file.read(64)
+            begins = file.read(64)
+            return b'"trace_export baseline ' in begins or b'"document":"report"' in begins.replace(b" ", b"")
     except OSError:
         return False
 
@@ -62,6 +65,7 @@ def read(path: Path) -> Baseline:
         raise SourceError(path, f"cannot be read: {error.strerror}", _REMEDY) from error
     except orjson.JSONDecodeError as error:
         raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
+    known = _of_report(path, known) if isinstance(known, dict) and known.get("document") == "report" else known
     if not isinstance(known, dict) or known.get("format") != FORMAT:
         raise SourceError(path, f"is not a baseline of this version ({FORMAT})", _REMEDY)
     traits = known.get("traits")
@@ -70,8 +74,25 @@ def read(path: Path) -> Baseline:
     gains = known.get("gains")
     if not isinstance(gains, bool):
         raise SourceError(path, '"gains" is neither true nor false', _REMEDY)
+    known.setdefault("predictions", [])  # kept since later
     tables = {name: _table(path, name, known.get(name)) for name in TABLES}
     return Baseline(str(known.get("name", path.stem)), RunFigures(traits=traits, gains=gains, **tables))
+
+
+def _of_report(path: Path, report: dict[str, Any]) -> dict[str, Any]:
+    """A report's document as a baseline: the steps that count in its means, without the metric S."""
+    try:
+        whole = [step for step in report["steps"] if step["whole"]] or report["steps"]
+        counted = {(step["run"], step["step"]) for step in whole}
+        stages = [row for row in report["stages"] if (row["run"], row["step"]) in counted]
+        parts = {
+            "causes": report["causes"], "levels": report["levels"], "stages": stages,
+            "steps": [step | {"slowdown": None} for step in whole], "predictions": report["what_if"][1:],
+        }  # fmt: skip
+        tables = {name: [{key: row[key] for key in TABLES[name]} for row in rows] for name, rows in parts.items()}
+        return {"format": FORMAT, "name": path.stem, "gains": report["trust"]["gains"], **report["figures"], **tables}
+    except (KeyError, TypeError) as error:
+        raise SourceError(path, f"is no report of this version: {error} is missing", _REMEDY) from error
 
 
 def _table(path: Path, name: str, rows: Any) -> pl.DataFrame:

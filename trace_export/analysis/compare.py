@@ -12,6 +12,7 @@ from trace_export.analysis import cause_words
 from trace_export.analysis.explanation import BAND, CAUSES, SAID
 from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
+from trace_export.analysis.predictions import came_true
 from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.run_figures import DEVICE, RunFigures
 from trace_export.analysis.summary import OF_HOST
@@ -50,7 +51,8 @@ class Comparison:
     `Explanation.causes`), the other columns of these for a and b, and the difference of the gains, the largest first.
     `blocks`: stage, kind, chunk, a_blocks, b_blocks, a_ns, b_ns (mean lengths), difference, change, a_slowest,
     b_slowest (ranks), a_slowest_ns, b_slowest_ns, the largest difference first; a row is null on the side that does not
-    have it, and blocks that are not alike have none. `gains`: whether both runs give the gains of causes. `host_times`:
+    have it, and blocks that are not alike have none. `predicted`: whether A's prediction came true (`predictions`),
+    where there is one. `gains`: whether both runs give the gains of causes. `host_times`:
     whether both have times of the host. `gate`: whether B is worse than A by more than was allowed, where a limit was
     given.
     """
@@ -61,6 +63,7 @@ class Comparison:
     levels: pl.DataFrame
     causes: pl.DataFrame
     blocks: pl.DataFrame
+    predicted: Sentence | None = None
     gains: bool = True
     host_times: bool = False
     gate: Gate | None = None
@@ -180,13 +183,15 @@ def compare(
         .with_columns(difference=difference, change=change)
         .filter((pl.col("a") != 0) | (pl.col("b") != 0))
     )
+    levels, causes = _levels(a, b), _causes(a, b)
     return Comparison(
         names,
         tuple(differences(a, b)),
         whole,
-        _levels(a, b),
-        _causes(a, b),
+        levels,
+        causes,
         _blocks(a, b),
+        came_true(a, b, names, causes, levels),
         a.gains and b.gains,
         DEVICE not in (a.traits["times"], b.traits["times"]),
         gate,
@@ -299,6 +304,8 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
         text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
     text += OF_HOST if comparison.host_times else ""
     yield Sentence("difference", {**time, "bubble": bubble and bubble["difference"]}, f"{text}.")
+    if comparison.predicted is not None:
+        yield comparison.predicted
     longer = max(time["a"], time["b"])
     yield from _level_sentence(comparison, longer)
     yield from _cause_sentences(comparison, longer)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -29,6 +30,9 @@ from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.steps.graph import WORK, Graph
 from trace_export.steps.idle import CAUSES
 from trace_export.units import utc
+
+if TYPE_CHECKING:
+    from trace_export.analysis.run_figures import RunFigures
 
 HOSTS_SHOWN = 4
 OF_CAUSE = "slow-blocks"
@@ -65,6 +69,14 @@ class Report:
     hosts: tuple[str, ...]
     started_ns: int | None
     notes: tuple[Note, ...]
+    _measured: Bubbles = field(repr=False)
+
+    @cached_property
+    def figures(self) -> RunFigures:
+        """What a comparison needs of this run."""
+        from trace_export.analysis.run_figures import run_figures
+
+        return run_figures(self._measured, self.found)
 
     @property
     def causes(self) -> pl.DataFrame:
@@ -184,6 +196,7 @@ def report(measured: Bubbles, found: Explanation) -> Report:
         hosts=tuple(_hosts(measured.profile)),
         started_ns=_started(whole, steps),
         notes=measured.profile.notes,
+        _measured=measured,
     )
 
 

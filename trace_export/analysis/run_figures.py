@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -11,7 +11,7 @@ from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import host_share
 from trace_export.analysis.whole_steps import counted, of_whole_steps
-from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema, empty
 from trace_export.schedules.catalogue import TITLES
 from trace_export.steps.idle import CAUSES
 
@@ -28,6 +28,7 @@ STEPS: Schema = {
     "slowdown": pl.Float64(),
 }  # fmt: skip
 DEVICE, HOST, BOTH = "of the device", "of the host", "of the device and of the host"
+PREDICTIONS: Schema = {"change": pl.String(), "saved": pl.Float64(), "band": pl.Float64()}
 STAGES: Schema = {"run": pl.Int32(), "step": pl.Int32(), "stage": pl.Int32(), "busy_ns": pl.Float64()}
 
 
@@ -41,7 +42,8 @@ class RunFigures:
     `Explanation`, of these steps; `gains`: whether the gains of causes can be given. `blocks`: stage, kind, chunk,
     blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns. `steps`: run, step, step_ns (from its
     start to that of the next), pipeline_ns (to the end of its last block), bubble, slowdown (the metric S, null where
-    it is unknown). `stages`: run, step, stage, busy_ns (mean over its ranks).
+    it is unknown). `stages`: run, step, stage, busy_ns (mean over its ranks). `predictions`: change, saved, band: which
+    share of the pipeline time other schedules save by `theory.CHANGES`; empty where that was not asked.
     """
 
     traits: dict[str, str | int]
@@ -52,6 +54,7 @@ class RunFigures:
     blocks: pl.DataFrame
     steps: pl.DataFrame
     stages: pl.DataFrame
+    predictions: pl.DataFrame = field(default_factory=lambda: empty(PREDICTIONS))
 
 
 def run_figures(measured: Bubbles, found: Explanation, slowdown: Slowdown | None = None) -> RunFigures:

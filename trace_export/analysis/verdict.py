@@ -160,9 +160,15 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     if others.is_empty():
         return Sentence("nothing-stands-out", {}, text, _look(found))
-    facts = others.sort("saved", descending=True).select("change", "saved", "in_flight").row(0, named=True)
+    best = others.sort("saved", descending=True)
+    facts = best.select("change", "saved", "in_flight", "band").row(0, named=True)
     what = f"if this is too slow, change the schedule: in the model, {facts['change']} would save"
-    return Sentence("nothing-stands-out", facts, text, f"{what} {facts['saved']:.1%} of the pipeline time")
+    return Sentence(
+        "nothing-stands-out",
+        facts,
+        text,
+        f"{what} {facts['saved']:.1%} of the pipeline time, ± {100 * facts['band']:.1f} points",
+    )
 
 
 def _look(found: Explanation) -> str:

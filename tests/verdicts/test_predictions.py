@@ -1,0 +1,141 @@
+"""What a report predicts, against simulations of the same job with another schedule or without a cause."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_export
+from samples.generators.data_parallel import WRITERS, Job, Run, simulate
+from samples.generators.pipeline import MS, US
+from tests.support.command import command
+from trace_export.analysis.theory import SURE
+
+TITLES = {
+    "gpipe": "GPipe", "1f1b": "1F1B", "zb-h1": "ZB-H1", "interleaved": "Interleaved 1F1B, 2 chunks",
+}  # fmt: skip
+PUBLISHED = (0.143, 0.112)
+"""A pipeline of eight stages that got two chunks each: what is predicted from its profile, and what was measured."""
+
+
+def with_schedule(job: Job, schedule: Any) -> Job:
+    """The job with the same work in another order, and other chances."""
+    halves = {"backward": job.backward // 2, "weight": job.backward // 2} if schedule == "zb-h1" else {}
+    chunks = {"forward": job.forward // 2, "backward": job.backward // 2} if schedule == "interleaved" else {}
+    return replace(job, schedule=schedule, seed=job.seed + 1000, **halves, **chunks)
+
+
+def pipeline_ns(job: Job, run: Run) -> float:
+    """The mean time from the first to the last work of a replica in a step."""
+    windows: dict[tuple[int, int], tuple[int, int]] = {}
+    for block in run.blocks:
+        if block.kind != "OPT":
+            key = block.step, job.place(block.rank)[0]
+            first, last = windows.get(key, (block.start_ns, block.end_ns))
+            windows[key] = min(first, block.start_ns), max(last, block.end_ns)
+    return sum(last - first for first, last in windows.values()) / len(windows)
+
+
+def drawn(seed: int) -> Job:
+    draw = random.Random(seed)
+    stages = draw.choice((3, 4, 6))
+    job = Job(
+        stages=stages, microbatches=stages * draw.choice((2, 3)), replicas=draw.choice((1, 2)), steps=4, clipped=False,
+        jitter=draw.choice((0, 0.01, 0.03)), spread=draw.choice((0, 0.01)), hop=draw.choice((100, 200, 400)) * US,
+        receives=draw.choice(("early", "at once", "random")), seed=seed,
+    )  # fmt: skip
+    return with_schedule(replace(job, slow={cell: draw.uniform(1, 1.05) for cell in job.cells}), draw.choice([*TITLES]))
+
+
+def test_the_band_holds_nine_of_ten_pairs(tmp_path: Path) -> None:
+    off = [PUBLISHED[0] - PUBLISHED[1]]
+    for seed in range(14):
+        job = drawn(seed)
+        now = pipeline_ns(job, WRITERS["table"](tmp_path / str(seed), job))
+        changes = trace_export.load(tmp_path / str(seed)).align().report().theory.changes
+        said = {change.replace(", W = B/2", ""): saved for change, saved in changes.select("change", "saved").rows()}
+        plain = with_schedule(job, job.schedule)
+        if job.schedule in ("zb-h1", "interleaved"):
+            plain = replace(job, forward=4 * MS, backward=8 * MS)
+        for schedule, title in TITLES.items():
+            if schedule != job.schedule and title in said:
+                other = with_schedule(plain, schedule)
+                off.append(said[title] - (1 - pipeline_ns(other, simulate(other)) / now))
+    assert len(off) > 25
+    assert sum(abs(each) <= SURE for each in off) >= 0.85 * len(off), sorted(off)
+    assert max(map(abs, off)) <= 2 * SURE, sorted(off)
+
+
+def prediction(*arguments: object) -> dict[str, Any]:
+    done = command("compare", *arguments, "--json")
+    found: dict[str, Any] = next(s for s in json.loads(done.stdout)["verdict"] if s["code"] == "prediction")
+    return found
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> Job:
+    """A job, its profiles in `a`, and its report."""
+    job = Job(stages=4, microbatches=8, replicas=1, jitter=0.01, steps=4)
+    WRITERS["table"](tmp_path / "a", job)
+    (tmp_path / "before.json").write_text(command("report", tmp_path / "a", "--json").stdout, encoding="utf-8")
+    return job
+
+
+@pytest.mark.parametrize("given", ["a", "before.json"])
+def test_a_stage_that_grew_is_why_another_schedule_saves_less(given: str, before: Job, tmp_path: Path) -> None:
+    after = replace(with_schedule(before, "interleaved"), slow={(0, 3): 1.16})
+    WRITERS["table"](tmp_path / "b", after)
+    said = prediction(tmp_path / given, tmp_path / "b")
+    report = json.loads((tmp_path / "before.json").read_text("utf-8"))
+    row = next(row for row in report["what_if"] if row["change"] == TITLES["interleaved"])
+    facts = said["facts"]
+    assert (facts["predicted"], facts["band"]) == (-row["saved"], SURE)
+    change = pipeline_ns(after, simulate(after)) / pipeline_ns(before, simulate(before)) - 1
+    assert facts["measured"] == pytest.approx(change, abs=1e-4)
+    assert (facts["stage"], facts["within"]) == (3, False)
+    assert facts["ratio"] == pytest.approx(1.16, abs=0.02)
+    assert "stage 3 grew to 1.1" in said["text"]
+
+
+def test_a_schedule_that_saves_what_was_predicted(before: Job, tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path / "b", with_schedule(before, "interleaved"))
+    said = prediction(tmp_path / "before.json", tmp_path / "b")
+    assert said["facts"]["within"]
+    assert "as predicted" in said["text"]
+
+
+@pytest.mark.parametrize("kept", ["report", "baseline"])
+def test_a_cause_that_is_gone(kept: str, before: Job, tmp_path: Path) -> None:
+    slow = replace(before, slow_ranks={2: 1.3})
+    WRITERS["table"](tmp_path / "slow", slow)
+    file = tmp_path / "slow.json"
+    if kept == "report":
+        file.write_text(command("report", tmp_path / "slow", "--json").stdout, encoding="utf-8")
+    else:
+        command("compare", tmp_path / "slow", "--baseline", file, "--save")
+    facts = prediction(file, tmp_path / "a")["facts"]
+    change = simulate(before).step_ns / simulate(slow).step_ns - 1
+    assert facts["measured"] == pytest.approx(change, abs=1e-4)
+    assert facts["within"]
+    assert facts["predicted"] == pytest.approx(change, rel=0.1)
+
+
+def test_nothing_is_predicted_of_other_jobs(before: Job, tmp_path: Path) -> None:
+    WRITERS["table"](tmp_path / "b", replace(before, microbatches=12))
+    done = command("compare", tmp_path / "before.json", tmp_path / "b", "--json")
+    assert "prediction" not in {said["code"] for said in json.loads(done.stdout)["verdict"]}
+
+
+@pytest.mark.parametrize("lacks", ["figures", "what_if", "steps"])
+def test_a_report_that_lacks_something(lacks: str, before: Job, tmp_path: Path) -> None:
+    report = json.loads((tmp_path / "before.json").read_text("utf-8"))
+    del report[lacks]
+    (tmp_path / "old.json").write_text(json.dumps(report), encoding="utf-8")
+    done = command("compare", tmp_path / "old.json", tmp_path / "a")
+    assert done.returncode != 0
+    assert f"'{lacks}' is missing" in " ".join(done.stderr.split())

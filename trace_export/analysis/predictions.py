@@ -1,0 +1,87 @@
+"""What a run's report predicted, of another schedule or without a cause, held against a run that came after."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.analysis import cause_words
+from trace_export.analysis.run_figures import PREDICTIONS, RunFigures
+from trace_export.analysis.verdict import LEVELS, Sentence
+from trace_export.units import duration
+
+ALIKE = ("stages", "ranks", "micro-batches", "times")
+"""What two runs share of which one tells how another schedule does in the other."""
+GREW = 1.05
+"""A stage that works so many times as long has grown."""
+
+
+def of_changes(changes: pl.DataFrame) -> pl.DataFrame:
+    """The predictions in the rows of `theory.CHANGES`, of which the first is the run as it is."""
+    return changes.slice(1).select(*PREDICTIONS)
+
+
+def came_true(
+    a: RunFigures, b: RunFigures, names: tuple[str, str], causes: pl.DataFrame, levels: pl.DataFrame
+) -> Sentence | None:
+    """Whether B is as A's report predicted: where B has another schedule that A's what-if list has, or lacks the only
+    cause that A names and B does not. `causes`, `levels`: as those of `Comparison`. None where A predicted nothing."""
+    if any(a.traits[trait] != b.traits[trait] for trait in ALIKE):
+        return None
+    if any(a.traits[trait] != b.traits[trait] for trait in ("schedule", "chunks")):
+        chunks = b.traits["chunks"]
+        change = f"{b.traits['schedule']}{f', {chunks} chunks' if chunks != 1 else ''}"
+        found = a.predictions.filter(pl.col("change").str.replace(", W = B/2", "", literal=True) == change)
+        if found.is_empty():
+            return None
+        _, saved, band = found.row(0)
+        return _held(a, b, names, f"with {change}", (saved, band, "pipeline time"), levels, [])
+    gone = causes.filter(pl.col("a_gain").is_not_null() & pl.col("b_band").is_null())
+    if len(gone) != 1 or gone["a_gain"][0] is None:
+        return None
+    row = gone.row(0, named=True)
+    what = f"without the {cause_words.name(row)} ({cause_words.where(row)})"
+    own = [row["stage"]] if row["stage"] is not None else []
+    return _held(a, b, names, what, (row["a_gain"], row["a_band"] * row["a_gain"], "step time"), levels, own)
+
+
+def _held(
+    a: RunFigures, b: RunFigures, names: tuple[str, str], what: str, said: tuple[float, float, str],
+    levels: pl.DataFrame, own: list[int],
+) -> Sentence | None:  # fmt: skip
+    """The prediction of a share that is saved of a time, ± a band, beside what was measured. `own`: stages whose work
+    the prediction is about."""
+    saved, band, of = said
+    before, after = (dict(run.whole.rows()).get(of) for run in (a, b))
+    if not before or after is None:
+        return None
+    measured = after / before - 1
+    within = abs(measured + saved) <= band
+    facts = {
+        "change": what, "predicted": -saved, "band": band, "measured": measured, "within": within, "of": of,
+    }  # fmt: skip
+    text = f"{names[0]} predicted {-saved:+.1%} of the {of} {what}, ± {100 * band:.1f} points; measured {measured:+.1%}"
+    stage, ratio = _grown(a, b, own)
+    if stage is not None:
+        facts |= {"stage": stage, "ratio": ratio}
+        text += f": stage {stage} grew to {ratio:.2f} × its work"
+    elif not within:
+        text += f": {_level(levels, measured + saved > 0)}"
+    return Sentence("prediction", facts, f"{text}{', as predicted' if within and stage is None else ''}.")
+
+
+def _grown(a: RunFigures, b: RunFigures, own: list[int]) -> tuple[int | None, float]:
+    """The stage whose work has grown most, and to how many times its length; None where none has."""
+    sides = [run.stages.group_by("stage").agg(pl.col("busy_ns").mean()) for run in (a, b)]
+    both = sides[0].join(sides[1], on="stage", suffix="_b").filter(~pl.col("stage").is_in(own), pl.col("busy_ns") > 0)
+    grown = both.select("stage", ratio=pl.col("busy_ns_b") / pl.col("busy_ns")).filter(pl.col("ratio") >= GREW)
+    found = grown.sort("ratio", descending=True).head(1).rows()
+    return found[0] if found else (None, 1.0)
+
+
+def _level(levels: pl.DataFrame, longer: bool) -> str:
+    """Which level of a step differs most in the direction in which the prediction was wrong."""
+    beside = levels.filter(~pl.col("level").is_in(["work", "schedule"])).sort("difference", descending=longer)
+    if beside.is_empty() or (beside["difference"][0] > 0) != longer:
+        return "more than the band off"
+    level, more = beside.select("level", "difference").row(0)
+    return f"{duration(abs(more))} {'more' if longer else 'less'} of a step from {LEVELS[level]}"
