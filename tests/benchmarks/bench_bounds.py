@@ -3,7 +3,7 @@
     python -m tests.benchmarks.bench_bounds [READER…]
 
 The difference of the two gives the memory for each record, beside its size in the file, and the time for each MB of the
-larger file. The table of `trace_export/docs/scale.md` is from here; the aims are the bounds stated there.
+larger file. The aims are the bounds that `trace_export/docs/scale.md` states.
 """
 
 from __future__ import annotations
