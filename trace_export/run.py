@@ -98,7 +98,7 @@ class Run:
         """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
         part = select(self._checked, self._selection)
         if part.spans.is_empty():
-            what = f"{self.log_dir}: {self._selection.text()} leave nothing to draw"
+            what = f"{self.log_dir}: {self._selection.text()} match no block"
             raise NothingToExportError(what, f"the run has {extent(self._recorded)}")
         return part.with_notes(self._absent)
 
@@ -490,7 +490,7 @@ def drawn(
         notes = render.announce(profile, options, detail)
         render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
     if failures and (replaced := outputs.replaced):
-        text = "lacks what could not be read, and replaced a file of an earlier run"
+        text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
         notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
     if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
         text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"

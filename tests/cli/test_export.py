@@ -73,7 +73,7 @@ def test_what_there_is_to_choose_from(
     """The sample is of two machines with two of four stages each, and of the steps 2 to 4."""
     result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, *chosen)
     assert result.returncode == 1
-    assert f"{named} leave nothing to draw; the run has steps 2-4, stages 0-3, 0." in result.stderr
+    assert f"{named} match no block; the run has steps 2-4, stages 0-3, 0." in result.stderr
     assert not list(tmp_path.iterdir())
 
 

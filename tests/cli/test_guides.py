@@ -107,7 +107,7 @@ def test_the_command_prints_the_guide(guide: str, run_cli: Cli) -> None:
 def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
     done = run_cli("docs", "rocprof")
     assert done.returncode == 2
-    assert "nsys" in done.stderr
+    assert "these speak of it: rocpd" in done.stderr
 
 
 def test_every_guide_has_the_same_parts() -> None:

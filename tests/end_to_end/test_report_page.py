@@ -88,3 +88,18 @@ def test_what_comes_after_the_causes_is_folded(tmp_path: Path) -> None:
     open_ones = text.partition("<details>")[0]
     assert re.findall(r"<h2>(.*?)</h2>", open_ones) == ["What a step is made of", "Causes"]
     assert sorted(re.findall(r"<h2>(.*?)</h2>", text)) == sorted(table.title for table in report.tables())
+
+
+def test_the_bubbles_beside_the_chart_are_those_of_the_document(tmp_path: Path) -> None:
+    job = replace(JOB, slow_ranks={JOB.rank(3, 1): 1.5})
+    _, data, report = page(tmp_path, job)
+    stated = {(row["step"], row["rank"]): row["bubble"] for row in json.loads(report.json())["ranks"]}
+    assert len(stated) == job.steps * job.stages * job.replicas
+    drawn = [row["name"].rpartition(" ")[2] for row in data["rows"]]
+    assert len(drawn) == 2 * job.stages, "each rank has a row below for what it is idle for"
+    for step in data["steps"]:
+        number = int(step["name"].split()[1])
+        shares = zip(drawn, step["shares"], strict=True)
+        assert {rank: share for rank, share in shares if share is not None} == {
+            rank: stated[number, int(rank)] for rank in drawn if rank != "idle"
+        }

@@ -351,7 +351,7 @@ def test_missing_ranks_are_a_note_where_stages_are_counted_without_them() -> Non
     assert stages(found) == {2: 0, 3: 0, 4: 1, 5: 1}
     (warning,) = [n for n in found.notes if n.level == "warning"]
     assert warning.code == "ranks-absent"
-    assert "(2 of them)" in warning.text
+    assert "no profile of 2 ranks" in warning.text
 
 
 def restarted(runs: int) -> pl.DataFrame:

@@ -38,10 +38,22 @@ def where(row: Row) -> str:
     if row["src_rank"] is not None:
         way = "↔" if row["direction"] is None else "→"
         return ", ".join([f"rank {row['src_rank']} {way} rank {row['dst_rank']}", *_hosts(row)])
+    if row.get("parts"):
+        return ", ".join(row["parts"])
     if row["code"].endswith("-host"):
         return ", ".join([*_hosts(row), *_parts(row, stage=True, hosts=False)])
     replica = [f"replica {row['replica']}"] if row["code"] == "slow-replica" else []
     return ", ".join([*replica, *_parts(row, stage=True)]) or "all ranks"
+
+
+def short(code: str, place: Row) -> str:
+    """The place in as few words as name it: `host node1`, `rank 5`, `link of rank 3 and rank 7`."""
+    if place.get("src_rank") is not None:
+        return f"link of rank {place['src_rank']} and rank {place['dst_rank']}"
+    if code.endswith("-host"):
+        return f"host {place['hosts'][0]}"
+    whole = code.removeprefix("slow-")
+    return f"{whole} {place[whole]}" if whole in ("stage", "replica") else ranks_text(place["ranks"])
 
 
 def next_step(row: Row) -> str:
@@ -126,7 +138,7 @@ _TITLES: dict[str, Callable[[Row], str]] = {
     "unequal-microbatches": lambda row: "The micro-batches are of unequal length",
     "long-pause": lambda row: "Between the steps all ranks pause",
     "long-optimizer": lambda row: "The optimizer is long",
-    "hidden-causes": lambda row: f"Several causes on {ranks_text(row['ranks'])} cost more together",
+    "hidden-causes": lambda row: f"Several causes cost more together ({', '.join(row['parts'])})",
 }  # fmt: skip
 """The subject of a sentence, by code."""
 
@@ -157,7 +169,7 @@ def _how(row: Row) -> str:
     if row["code"] == "data-loading":
         return f"{late} a step after {'its' if len(row['ranks']) == 1 else 'their'} peers (data loading)"
     if row["late_ns"] is not None:
-        return f"{late} a step later than the input is there (CPU, scheduler, or a wait that was not recorded)"
+        return f"{late} a step after the input is there (CPU, scheduler, or a wait that was not recorded)"
     what = {"slow-link": "a transfer takes", "slow-collective": "it takes", "slow-optimizer": "it takes"}
     subject = what.get(row["code"], "the blocks take")
     return f"{subject} {row['ratio']:.2f} × as long as {_BESIDE[row['code']]}"
@@ -181,9 +193,11 @@ def _gain(row: Row) -> str:
 def _move_layers(row: Row) -> str:
     if row["even_ns"] is None:
         return f"give stage {row['stage']} fewer layers"
+    if row["even_ns"] <= 0:
+        return f"mend the slower stages first: spreading the surplus of stage {row['stage']} alone gains nothing"
     return (
         f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
-        f" would be {duration(max(row['even_ns'], 0.0))} shorter"
+        f" would be {duration(row['even_ns'])} shorter"
     )
 
 

@@ -30,8 +30,7 @@ def clock_method(clock: Mapping[str, Any]) -> str:
 
 def clocks_line(clocks: pl.DataFrame) -> str:
     """All clocks (`CLOCKS`, with the label of the host) in a line: 8 hosts aligned by p2p+collective, worst ±525 ns (1
-    sd), error at most 40 µs if no clock was set by less than 90 µs, which would not show; farthest off is node1,
-    +3.2 ms against node0."""
+    sd), at most 40 µs unless a clock was set; farthest off is node1, +3.2 ms against node0."""
     if len(clocks) < 2:
         return "one host, nothing to align"
     return "; ".join(_clock_facts(clocks))
@@ -46,7 +45,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
             text.format(duration(float(worst)))
             for name, text in (
                 ("sd_ns", "worst ±{} (1 sd)"),
-                ("bound_ns", f"error at most {{}} {_if_not_set(aligned)}"),
+                ("bound_ns", "at most {} unless a clock was set"),
             )
             if isinstance(worst := aligned[name].max(), float)
         ]
@@ -72,15 +71,6 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
         yield f"the correction of {_name(clock)} changes {len(clock['steps'])} ×"
 
 
-def _if_not_set(aligned: pl.DataFrame) -> str:
-    """The condition under which the bounds hold."""
-    unseen = aligned["unseen_step_ns"]
-    worst = None if unseen.null_count() else unseen.max()
-    if not isinstance(worst, float):
-        return "if no clock was set"
-    return f"if no clock was set by less than {duration(worst)}, which would not show"
-
-
 def _name(clock: Mapping[str, Any]) -> str:
     return str(clock["label"] or clock["host"])
 
@@ -101,6 +91,6 @@ def clock_texts(profile: Profile) -> dict[str, str]:
         if clock["sd_ns"] is not None:
             words.append(f"error {clock['sd_ns'] / 1000:.3g} µs (standard deviation)")
         if clock["bound_ns"] is not None:
-            words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs if the clock was not set")
+            words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs unless the clock was set")
         texts[clock["host"]] = ", ".join(words)
     return texts

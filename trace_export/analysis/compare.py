@@ -32,7 +32,7 @@ OTHER_PLACES = ("stages", "ranks")
 """Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
 
 PAUSE = "long-pause"
-PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "dst_rank", "direction", "group")
+PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "dst_rank", "direction", "group", "parts")
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
     **{name: CAUSES[name] for name in PLACE},
@@ -224,12 +224,11 @@ def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
     apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
     for side, run in (("a", a), ("b", b)):
         for cause in run.causes.filter(pl.col("code") != "long-optimizer").iter_rows(named=True):
-            where = [
-                name for name in PLACE if name != "device" and (name != "hosts" or cause["code"].endswith("-host"))
-            ]
+            named = ("device", "parts") if cause["code"].endswith("-host") else ("device", "parts", "hosts")
+            where = [name for name in PLACE if name not in named]
             key = (side if apart and cause["code"] != PAUSE else "", *(str(cause[name]) for name in where))
             row = rows.setdefault(key, {name: cause[name] for name in PLACE})
-            row["hosts"] = sorted({*row["hosts"], *cause["hosts"]})
+            row["hosts"] = cause["hosts"] if row["hosts"] == cause["hosts"] else []
             row["device"] = cause["device"] if row["device"] == cause["device"] else None
             row |= {f"{side}_{name}": cause[name] for name in VALUES}
     for row in rows.values():

@@ -59,6 +59,7 @@ class CauseDifference(TypedDict):
     dst_rank: int | None
     direction: str | None
     group: str | None
+    parts: list[str] | None
     a_ratio: float | None
     b_ratio: float | None
     a_late_ns: MeanNs | None

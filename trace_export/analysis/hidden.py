@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trace_export.analysis import cause_words
 from trace_export.analysis.causes import Candidate
 from trace_export.analysis.typical import Typical
 from trace_export.steps.replay import Replay, Scenario
@@ -75,7 +76,8 @@ def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
         shared |= {name: first.place.get(name) for name in ("src_rank", "dst_rank")}
     sigmas = [each.sigmas for each in parts if each.sigmas is not None]
     return Candidate(
-        codes.pop() if alike else "hidden-causes", {**shared, **joined},
+        codes.pop() if alike else "hidden-causes",
+        {**shared, **joined, "parts": None if alike else [cause_words.short(each.code, each.place) for each in parts]},
         float(np.mean([each.excess for each in parts])) if alike else 0.0, min(sigmas, default=None),
         _scenario(typical, [], parts), _scenario(typical, parts, []),
         np.unique(np.concatenate([each.members for each in parts])),

@@ -49,12 +49,12 @@ class Report:
     those of what was selected, as they are in the whole run. All that is a mean over steps is one over whole steps,
     where there are any.
 
-    `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks` (not in the JSON document: it has a row for each rank and
-    step). `stages`: run, step, stage, ranks and, as means over the ranks, busy_ns, global_ns, own_ns and a column per
-    cause. `idle`: cause, idle_ns (mean per rank and step), share (of the pipeline time). `found` has causes, levels,
-    trust and path (`Explanation`). `links` as `transfer_split.links`. `theory` as in `theory.explain`. `clocks` says
-    how sure waits across hosts are, and `verdict` has the answer in a few sentences, the most important first. `hosts`
-    are those of ranks with blocks, and `started_ns` is the first start (None without wall clocks).
+    `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks`. `stages`: run, step, stage, ranks and, as means over the
+    ranks, busy_ns, global_ns, own_ns and a column per cause. `idle`: cause, idle_ns (mean per rank and step), share (of
+    the pipeline time). `found` has causes, levels, trust and path (`Explanation`). `links` as `transfer_split.links`.
+    `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a
+    few sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start
+    (None without wall clocks).
     """
 
     steps: pl.DataFrame

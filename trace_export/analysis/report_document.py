@@ -34,6 +34,19 @@ class StepRow(TypedDict):
     step_ns: Ns | None
 
 
+class RankRow(TypedDict):
+    """A rank in a step: its busy time, the pipeline time of its replica, and its bubble, the idle share of it."""
+
+    run: int | None
+    step: int | None
+    rank: int
+    stage: int | None
+    replica: int | None
+    busy_ns: Ns
+    pipeline_ns: Ns
+    bubble: Share | None
+
+
 class StageRow(TypedDict):
     """A stage in a step, means over its ranks: busy and idle time, and the idle time by cause."""
 
@@ -92,7 +105,7 @@ class CauseRow(TypedDict):
     `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
     it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
     all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
-    step that it costs most, null where it is a mean only."""
+    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another."""
 
     code: str
     stage: int | None
@@ -113,6 +126,7 @@ class CauseRow(TypedDict):
     sentence: bool
     run: int | None
     step: int | None
+    parts: list[str] | None
 
 
 class LevelRow(TypedDict):
@@ -252,6 +266,7 @@ class ReportDocument(TypedDict):
     trust: TrustDocument
     idle: list[IdleRow]
     steps: list[StepRow]
+    ranks: list[RankRow]
     stages: list[StageRow]
     stage_means: list[StageMeanRow]
     critical_path: list[CriticalPath]
@@ -281,6 +296,7 @@ def report_document(report: Report) -> ReportDocument:
         "trust": cast(TrustDocument, {**asdict(trust), "gains": trust.gains}),
         "idle": rows(report.idle, IdleRow),
         "steps": rows(report.steps, StepRow),
+        "ranks": rows(_ranks(report.ranks), RankRow),
         "stages": rows(report.stages, StageRow),
         "stage_means": rows(report.stage_means, StageMeanRow),
         "critical_path": _path(report),
@@ -297,6 +313,12 @@ def report_document(report: Report) -> ReportDocument:
         "clocks": report.clocks.removeprefix("; "),
         "notes": [cast(NoteRow, asdict(note)) for note in report.notes],
     }
+
+
+def _ranks(ranks: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("step_end_ns") - pl.col("step_start_ns")
+    bubble = pl.when(length > 0).then(pl.col("global_ns") / length)
+    return ranks.with_columns(pipeline_ns=length, bubble=bubble)
 
 
 def _path(report: Report) -> list[CriticalPath]:

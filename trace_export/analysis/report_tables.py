@@ -194,7 +194,7 @@ def stage_means(report: Report) -> pl.DataFrame:
 
 def _said(stages: pl.DataFrame) -> pl.DataFrame:
     """`stage_means` as a table to read."""
-    return readable(stages.rename({"mostly": "mostly idle for", "mostly_ns": "of_it_ns"}))
+    return readable(stages.rename({"mostly": "mostly idle for", "mostly_ns": "that_ns"}))
 
 
 def path_means(report: Report) -> pl.DataFrame:

@@ -113,7 +113,7 @@ def why_unknown(found: Recognition, stages: int) -> str:
         return f"the order of the blocks that were read is that of {alike}"
     if stages == 1:
         return "a single stage shows no schedule"
-    closest = "" if found.plan is None else f" (closest: {TITLES[found.plan.name]}, {found.distance:.1%} differ)"
+    closest = "" if found.plan is None else f"; {TITLES[found.plan.name]} is closest, {found.distance:.1%} differ"
     return f"the order of the blocks is that of no known schedule{closest}"
 
 

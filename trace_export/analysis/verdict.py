@@ -20,6 +20,7 @@ from trace_export.analysis.whole_steps import counted
 from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
+from trace_export.selection import Numbers
 from trace_export.steps.recorded import ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration
 
@@ -55,7 +56,10 @@ def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sent
     first = causes(found.causes) or [_nothing(found, theory, measured.profile)]
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
-    step = step_sentence(measured.steps, *times, host=host, made_of=_made_of(found, theory, whole))
+    said, facts = _made_of(found, theory, whole)
+    if said.startswith(":") and measured.step_ns is None and found.step_ns > (1 + SMALL) * (measured.pipeline_ns or 0):
+        said = f", with what follows it {duration(found.step_ns)}{said}"
+    step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
     return (*_missing(whole), *first, step, _certainty(found, whole))
 
 
@@ -84,7 +88,7 @@ def _missing_text(lacks: Absent) -> str:
     stages = f"stage{'s' * (lacks.stages.count() > 1)} {lacks.stages} of {lacks.stage_count}"
     ranks = f"rank{'s' * (lacks.ranks.count() > 1)} {lacks.ranks}"
     if lacks.ranks.ranges:
-        whole = f", among them all of {stages}" if lacks.stages.ranges else ""
+        whole = f", and with that all of {stages}" if lacks.stages.ranges else ""
         have = "has" if lacks.ranks.count() == 1 else "have"
         what = f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile here ({ranks}{whole})"
     elif lacks.stages.ranges:
@@ -107,7 +111,8 @@ def step_sentence(
     """How long a step takes, what it is made of (as text, and facts), and how much of it is bubble: as means over the
     whole ones of `steps` (step_ns, pipeline_ns, whole). `host`: whether times are those of the host."""
     steps = counted(steps)
-    each = (steps["step_ns"] if step is not None else steps["pipeline_ns"]).drop_nulls()
+    column = "step_ns" if step is not None else "pipeline_ns"
+    each = steps[column].drop_nulls()
     least, most = (float(x) for x in (each.min() or 0, each.max() or 0))  # type: ignore[arg-type]
     facts: dict[str, Any] = {
         "step_ns": step, "pipeline_ns": pipeline, "bubble": bubble, "steps": steps.height, "shortest_ns": least,
@@ -120,7 +125,18 @@ def step_sentence(
     said, more = made_of
     idle = "" if bubble is None else f"; ranks are idle for {bubble:.1%} of the pipeline time (the bubble)"
     whose = OF_HOST if host else ""
-    return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.")
+    return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.", _without_slow_steps(steps, column))
+
+
+def _without_slow_steps(steps: pl.DataFrame, length: str) -> str:
+    """How to leave out the steps whose `length` (a column) is far above the median, such as the first ones of a job;
+    empty where there is none, or where a number names several steps."""
+    slow = steps.filter(pl.col(length) > UNEVEN * pl.col(length).median())["step"].to_list()
+    others = sorted(set(steps["step"].drop_nulls()) - set(slow))
+    if not slow or len(slow) > len(others) or steps["step"].n_unique() < steps.height:
+        return ""
+    named = f"step{'s' * (len(slow) > 1)} {Numbers.of(slow)}"
+    return f"to leave out {named}, far longer than the others: --steps {Numbers.of(others)}"
 
 
 def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
@@ -133,19 +149,22 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
         return f"; {why}", {"schedule": None, "distance": None}
     facts: dict[str, Any] = {"schedule": named and named.name, "distance": theory.recognition.distance, **adds}
     if named is None:
-        who = f"the schedule ({why_unknown(theory.recognition, profile.ranks['stage'].n_unique())})"
+        why = f" ({why_unknown(theory.recognition, profile.ranks['stage'].n_unique())})"
+        who = "the schedule"
     else:
+        why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
     if not parts:
-        return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model"), facts
+        return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
     said = [
         f"{duration(times['work'])} of work",
-        f"{duration(times['schedule'])} that {who} waits even with all blocks alike",
+        f"{duration(times['schedule'])} that {who} waits even with all blocks alike{why}",
         *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more),
     ]
-    return f": {', '.join(said[:-1])} and {said[-1]}", facts
+    less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
+    return f": {', '.join(said[:-1])} and {said[-1]}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
 def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import NoReturn, Unpack
 
 import typer
@@ -55,7 +56,7 @@ def compare(**given: Unpack[Compare]) -> None:
     elif output == "markdown":
         terminal.text(done.comparison.markdown())
     elif not given["quiet"]:
-        terminal.answer(done.comparison.verdict)
+        terminal.answer(done.comparison.verdict, quote(str(b or a)))
         terminal.tables(done.comparison.tables())
         notes = [getattr(side, "notes", ()) for side in (done.a, done.b)]
         terminal.notes_of_two(done.comparison.names, (notes[0], notes[1]), given["verbose"])

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 INSTRUMENT = "instrument"
 """A guide for training scripts, whatever the profiler."""
+PAGES_NAMED = 6
+"""Pages that contain a word which is the name of none."""
 
 
 def docs(**given: Unpack[Docs]) -> None:
@@ -27,7 +29,9 @@ def docs(**given: Unpack[Docs]) -> None:
         return
     name = given["page"].removesuffix(".md").rpartition("/")[2]
     if name not in found:
-        raise UsageError(f'there is no page "{given["page"]}"', f"choose one of {', '.join(found)}")
+        speak = [page for page, text in found.items() if name.lower() in text.read_text("utf-8").lower()]
+        pages_of = f"these speak of it: {', '.join(speak[:PAGES_NAMED])}" if speak else "trace-export docs lists all"
+        raise UsageError(f'there is no page "{given["page"]}"', pages_of)
     show(found[name].read_text("utf-8"))
 
 

@@ -94,7 +94,11 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
     from trace_export.analysis.report_tables import Place, ReportTable
 
     same = [name for name in WORDS if ranks[name].n_unique() == 1]
-    common = [WORDS[name].format(ranks[name][0]) for name in same if ranks[name][0] not in (None, 0, "")]
+    common = [
+        WORDS[name].format(value).removesuffix("s" * (value == 1))
+        for name in same
+        if (value := ranks[name][0]) not in (None, 0, "")
+    ]
     if ranks["device_tasks"].any():
         common.append("device tasks with --detail kernels")
     where = " in the beginning" if ranks["beginning"].any() else ""

@@ -7,7 +7,7 @@ from typing import Unpack
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.inputs import one_folder
+from trace_export.cli.inputs import one_folder, typed
 from trace_export.options import Overview, Overviewing, part
 
 EXCEPTIONS_SHOWN = 20
@@ -32,7 +32,7 @@ def overview(**given: Unpack[Overview]) -> None:
         terminal.json(encode(overview_document(found)))
     elif not given["quiet"]:
         terminal.lead(words.heading(found))
-        terminal.answer(words.sentences(found))
+        terminal.answer(words.sentences(found), typed(given))
         terminal.lines(words.exception_lines(found, EXCEPTIONS_SHOWN))
         terminal.notes(found.notes, given["verbose"])
         terminal.files(done.files)

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.inputs import one_folder
+from trace_export.cli.inputs import one_folder, typed
 from trace_export.errors import UsageError
 from trace_export.options import Report, Reporting, part
 
@@ -45,7 +45,7 @@ def report(**given: Unpack[Report]) -> None:
     elif not given["quiet"]:
         found = done.report
         terminal.lead(f"{done.run.name}: {found.heading}")
-        terminal.answer(found.verdict if given["full"] else found.answer)
+        terminal.answer(found.verdict if given["full"] else found.answer, typed(given))
         if format == "text":
             terminal.tables(found.tables() if given["full"] else found.brief())
             if not given["full"]:

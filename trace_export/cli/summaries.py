@@ -59,7 +59,7 @@ def _schedule(run: Summary) -> str:
         return (
             "the order of the blocks is that of no known schedule" if run.stages > 1 else "not shown by a single stage"
         )
-    return run.schedule + {"exact": ", exactly", "likely": ", probably (see report)"}[run.schedule_certainty]
+    return run.schedule + {"exact": ", exactly", "likely": ", probably (see report --full)"}[run.schedule_certainty]
 
 
 def _steps(run: Summary) -> str:
@@ -67,7 +67,7 @@ def _steps(run: Summary) -> str:
     if run.step_ns:
         words.append(f"{duration(run.step_ns)} from start to start")
     if run.pipeline_ns:
-        words.append(f"pipeline time {duration(run.pipeline_ns)} (median)")
+        words.append(f"pipeline time {duration(run.pipeline_ns)} (means)")
     return ", ".join(words) + (_whose(run) if len(words) > 1 else "")
 
 

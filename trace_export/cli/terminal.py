@@ -154,13 +154,15 @@ def tables(items: Sequence[ReportTable]) -> None:
         out.print()
 
 
-def answer(said: Sequence[Sentence]) -> None:
-    """Each sentence from a line of its own, the first one in bold, and below it what to do next."""
+def answer(said: Sequence[Sentence], inputs: str = "DIR") -> None:
+    """Each sentence from a line of its own, the first one in bold, and below it what to do next, in a command on the
+    `inputs` that were read."""
     out = output()
     for number, sentence in enumerate(said):
         paragraph(out, sentence.text, style=None if number else "bold")
         if sentence.next:
-            paragraph(out, f"→ {sentence.next}", indent="  ", hanging=4)
+            then = re.sub(r"\bDIR\b", lambda _: inputs, sentence.next)
+            paragraph(out, f"→ {then}", indent="  ", hanging=4)
     out.print()
 
 
@@ -305,10 +307,19 @@ def conclude(runs: Sequence[Run], printing: Mapping[str, object]) -> int:
 
 
 def files(paths: Sequence[Path]) -> None:
-    """What was written, and the command that shows it."""
+    """What was written, and the command that shows it; of databases only their folder and how many they are."""
     out = output()
+    databases = [path for path in paths if path.suffix == ".db"]
     for path in paths:
-        out.print(f"wrote {printable(path)} ({size(path)})")
+        if path not in databases:
+            out.print(f"wrote {printable(path)} ({size(path)})")
+    if databases:
+        folder = Path(os.path.commonpath([path.parent for path in databases]))
+        out.print(f"wrote the table StepTaskInfo into databases below {printable(folder)}: {len(databases)}")
+        out.print(f"open it:  the folder {printable(folder)} in MindStudio Insight")
+    pages = [path for path in paths if path.suffix == ".html"]
+    if pages:
+        out.print(f"open it:  {printable(pages[0])} in a browser")
     traces = (".pftrace", ".pftrace.gz", ".json", ".json.gz")
     viewable = [p for p in paths if p.name.endswith(traces) and p.name != "clock_alignment.json"]
     if viewable:

@@ -225,7 +225,7 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool)
         "missing_stages": str(lacks.stages) if all_ranks else "",
         "steps": profile.steps.height,
         "whole_steps": int(profile.steps["whole"].sum()),
-        "step_ns": _median(ranks["step_ns"]),
+        "step_ns": _median(ranks.filter(pl.col("stage") == pl.col("stage").min())["step_ns"]),
         "microbatches": _median(ranks["microbatches"]),
         "hosts": drawn["host"].n_unique(),
         "messages_between_hosts": ends.filter(pl.col("src_host") != pl.col("dst_host")).height,

@@ -211,7 +211,7 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
         if absent := _above(places["rank"]) - len(places):
             in_order = (places["stage"] == places["rank"]).all()
             how = "are numbered by rank" if in_order else "are numbered as if none were missing"
-            text = f"ranks below the highest are missing ({absent} of them); the stages {how}"
+            text = f"no profile of {_ranks(absent)} below the highest rank number; the stages {how}"
             notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():
         text = f"stages of {_ranks(int(count))} assumed from the default order of ranks; {remedy}"
