@@ -71,6 +71,16 @@ def test_of_two_hosts_both_are_named() -> None:
     assert "host01 (or that of host00 by the opposite)" in note.text
 
 
+@pytest.mark.parametrize("host", ["host00", "host01"])
+@pytest.mark.parametrize("size_us", [2e6, 3.6e9])
+def test_of_two_hosts_that_is_named_on_whose_clock_nothing_happens_for_too_long(host: str, size_us: float) -> None:
+    clocks = Clocks(stages=2, steps=4, set_us={host: (0.5, size_us)})
+    found = aligned(make(clocks))
+    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    assert note.text.startswith(f"clock of {host}: was set by +")
+    assert errors_us(found, clocks)["error"].abs().quantile(0.9) < 10
+
+
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("size_us", [300.0, -1000.0])
 def test_a_step_that_is_not_found_is_below_what_would_not_show(seed: int, size_us: float) -> None:

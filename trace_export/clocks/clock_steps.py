@@ -29,6 +29,8 @@ NEAR = 64
 """So many messages around a step show what θ is before and after it."""
 MOST = 16
 """Of so many steps between two hosts, their clocks are no clocks."""
+LONG = 2
+"""A clock on which so many times as much passes between two messages as otherwise at most was set."""
 ALIKE = 0.3
 """Two pairs of hosts see the same step where they differ by no larger a share in its size."""
 
@@ -45,7 +47,8 @@ have been by the opposite."""
 @dataclass(frozen=True)
 class _Jump:
     """θ of hosts `i` and `j` grows by `size` µs: surely between the times `earliest` and `latest` (µs) of each of their
-    clocks, most likely between `after` and `until`."""
+    clocks, most likely between `after` and `until`. `side` (0, 1): whose clock of the two shows much more time
+    between these than between any two messages otherwise; None where both or none does."""
 
     i: int
     j: int
@@ -54,6 +57,7 @@ class _Jump:
     until: tuple[float, float]
     earliest: tuple[float, float]
     latest: tuple[float, float]
+    side: int | None
 
 
 @dataclass(frozen=True)
@@ -143,8 +147,23 @@ def _jumps(known: Observations, pair: tuple[int, int], directed: tuple[int, int]
         before, after, last, split = found
         size = _middle(after) - _middle(before)
         one, other = rest.at
-        yield _Jump(*pair, size, *((float(one[row]), float(other[row])) for row in (split - 1, split, last, first)))
+        at = [(float(one[row]), float(other[row])) for row in (split - 1, split, last, first)]
+        yield _Jump(*pair, size, at[0], at[1], at[2], at[3], _odd_side(rest, split))
         start += split
+
+
+def _odd_side(bounds: _Bounds, split: int) -> int | None:
+    """Whose clock of the two was set right before the row `split`, where its own times tell.
+
+    Example: messages come every 10 ms, and 30 ms apart between two steps. Where 1,000 ms pass on one clock and 10 on
+    the other, the first one was set. Of 50 and 10 ms either may be true.
+    """
+    odd = []
+    for times in bounds.at:
+        apart = np.diff(times)
+        usual = np.delete(apart, split - 1).max(initial=0.0)
+        odd.append(bool(apart[split - 1] > LONG * usual))
+    return None if odd[0] == odd[1] else int(odd[1])
 
 
 def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | None:
@@ -238,9 +257,10 @@ def _by_host(known: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int,
     while left:
         first = min(left, key=lambda jump: jump.after[0])
         seen_by = [_share(known, first, side) for side in (0, 1)]
-        side = int(seen_by[1] >= seen_by[0])
+        told = first.side is not None or seen_by[0] != seen_by[1]
+        side = int(seen_by[1] >= seen_by[0]) if first.side is None else first.side
         explained = _same_step(left, first, side)
-        yield (first.i, first.j)[side], explained, seen_by[0] == seen_by[1]
+        yield (first.i, first.j)[side], explained, not told
         left = [jump for jump in left if jump not in explained]
 
 
