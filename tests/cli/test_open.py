@@ -193,7 +193,7 @@ def test_the_critical_path_is_pinned_where_there_is_one(tmp_path: Path) -> None:
 
 def test_only_the_public_ui_can_fetch_in_a_browser(trace: Path, browser: Browser) -> None:
     """What CORS does with our answers, as Chromium understands it; the pages themselves are stood in for."""
-    server = serve.Server({"/x.pftrace": trace}, "/x.pftrace", origin=serve.PUBLIC_UI)
+    server = serve.TraceServer({"/x.pftrace": trace}, "/x.pftrace", origin=serve.PUBLIC_UI)
     thread = threading.Thread(target=server.serve, args=(HANGS_S,), kwargs={"once": True})
     thread.start()
     context = browser.new_context(service_workers="block")

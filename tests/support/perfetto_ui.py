@@ -142,7 +142,7 @@ class Ui:
 
 
 @contextmanager
-def serving(trace: Path) -> Iterator[serve.Server]:
+def serving(trace: Path) -> Iterator[serve.TraceServer]:
     """The project's own offline server, as `trace-export open --offline` runs it. Skips the test where the UI is not
     there."""
     try:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.support.wait import HANGS_S
 from trace_export.errors import NothingToExportError, TraceExportError
-from trace_export.viewer.live import LiveServer, Resource
+from trace_export.viewer.live import LiveServer
+from trace_export.viewer.server import Resource
 
 
 def nothing(_: str) -> bytes:
@@ -78,7 +79,7 @@ def test_every_name_of_this_machine_and_every_port_that_is_forwarded_to_it(host:
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
 def test_nothing_can_be_sent_to_it(method: str) -> None:
     with LiveServer(RESOURCES, 0) as server:
-        assert ask(server, "/", method).status == 501
+        assert ask(server, "/", method).status == 405
 
 
 def test_a_page_gets_the_state_at_once_and_each_new_one() -> None:
@@ -97,5 +98,5 @@ def test_the_usual_port_is_taken() -> None:
         taken = int(one.server_address[1])
         with LiveServer(RESOURCES, taken) as other:
             assert other.server_address[1] != taken
-        with pytest.raises(TraceExportError, match=rf"port {taken} of 127.0.0.1 is taken.*--port"):
+        with pytest.raises(TraceExportError, match=rf"port {taken} of 127.0.0.1 is taken.*`port`"):
             LiveServer(RESOURCES, 0, taken)

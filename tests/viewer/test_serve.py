@@ -30,7 +30,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def running(server: serve.Server, *, once: bool = True, idle_s: float = 20) -> Iterator[serve.Server]:
+def running(server: serve.TraceServer, *, once: bool = True, idle_s: float = 20) -> Iterator[serve.TraceServer]:
     """`server`, answering in a thread; at the end it must have ended or be ended by closing its time-out."""
     result: list[bool] = []
     thread = threading.Thread(target=lambda: result.append(server.serve(idle_s, once=once)))
@@ -44,13 +44,13 @@ def running(server: serve.Server, *, once: bool = True, idle_s: float = 20) -> I
         assert result, "the server did not end"
 
 
-def public(trace: Path) -> serve.Server:
+def public(trace: Path) -> serve.TraceServer:
     """As `for_public_ui` makes it, but on a free port, so that tests can run side by side."""
-    return serve.Server({"/my%20run%2B1.pftrace": trace}, "/my%20run%2B1.pftrace", origin=serve.PUBLIC_UI)
+    return serve.TraceServer({"/my%20run%2B1.pftrace": trace}, "/my%20run%2B1.pftrace", origin=serve.PUBLIC_UI)
 
 
 def ask(
-    server: serve.Server, path: str, method: str = "GET", **headers: str | None
+    server: serve.TraceServer, path: str, method: str = "GET", **headers: str | None
 ) -> tuple[int, bytes, http.client.HTTPMessage]:
     """Status, body and headers of one request; `None` leaves a header out."""
     sent = {"Host": server.host, "Origin": server.origin} | {k.replace("_", "-"): v for k, v in headers.items()}
@@ -66,7 +66,7 @@ def ask(
     return answer.status, body, answer.headers
 
 
-def raw(server: serve.Server, request: bytes) -> bytes:
+def raw(server: serve.TraceServer, request: bytes) -> bytes:
     with socket.create_connection(server.server_address[:2], timeout=HANGS_S) as client:
         client.sendall(request)
         answer = b""
@@ -136,7 +136,7 @@ def test_two_hosts_or_origins_are_refused(trace: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     ["/", "/secret.txt", "/../secret.txt", "/%2e%2e/secret.txt", "/my%20run%2B1.pftrace/../secret.txt", "//etc/passwd",
-     "/etc/passwd", "/..%2fsecret.txt", "/my%20run%2B1.pftrace?x", "/MY%20run%2B1.pftrace", "http://x/my%20run%2B1.pftrace",
+     "/etc/passwd", "/..%2fsecret.txt", "/MY%20run%2B1.pftrace", "http://x/my%20run%2B1.pftrace",
      "/my%20run%2B1.pftrace%00", "/websocket", "/status", "*"],
 )  # fmt: skip
 def test_no_other_path_is_answered(trace: Path, path: str) -> None:
@@ -222,14 +222,14 @@ def test_a_name_that_is_no_utf8_has_an_address(tmp_path: Path) -> None:
     odd.write_bytes(b"{}")
     address = serve.url_of(odd)
     assert address == "%CA%B5%20%3F%23%25.json"
-    with running(serve.Server({f"/{address}": odd}, f"/{address}", origin=serve.PUBLIC_UI)) as server:
+    with running(serve.TraceServer({f"/{address}": odd}, f"/{address}", origin=serve.PUBLIC_UI)) as server:
         assert ask(server, f"/{address}")[:2] == (200, b"{}")
     assert quote(f"{server.address}/{address}", safe=":/") in serve.link(server, None)
 
 
 def test_a_taken_port_is_said(trace: Path) -> None:
-    with public(trace) as server, pytest.raises(TraceExportError, match=r"port \d+ of 127.0.0.1 is taken.*--offline"):
-        serve.Server({}, "", port=server.server_address[1])
+    with public(trace) as server, pytest.raises(TraceExportError, match=r"port \d+ of 127.0.0.1 is taken.*`offline`"):
+        serve.TraceServer({}, "", port=server.server_address[1])
 
 
 def test_bundled_ui_serves_its_two_roots_to_itself(trace: Path) -> None:
@@ -246,7 +246,7 @@ def test_bundled_ui_serves_its_two_roots_to_itself(trace: Path) -> None:
         assert ask(server, server.trace, Sec_Fetch_Site="cross-site")[0] == 403
         assert ask(server, server.trace, Host=f"evil.example:{server.server_address[1]}")[0] == 403
         assert "Access-Control-Allow-Origin" not in ask(server, server.trace)[2]
-        wasm = next(path for path in server.files if path.endswith("/trace_processor.wasm"))
+        wasm = next(path for path in server.resources if path.endswith("/trace_processor.wasm"))
         assert ask(server, wasm, "HEAD")[2]["Content-Type"] == "application/wasm"
 
 

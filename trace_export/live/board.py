@@ -23,7 +23,7 @@ from trace_export.plot import Plot, plot
 from trace_export.run import drawn
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers
-from trace_export.viewer.live import Resource
+from trace_export.viewer.server import Resource
 from trace_export.writers import mark
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.pictures.style import FigureStyle

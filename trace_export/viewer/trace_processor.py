@@ -17,8 +17,8 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from trace_export.errors import TraceExportError, UsageError
-from trace_export.viewer.loopback import LOOPBACK
 from trace_export.viewer.serve import PORT
+from trace_export.viewer.server import LOOPBACK
 
 PROGRAMS = ("trace_processor", "trace_processor_shell")
 MISSING = (
