@@ -17,10 +17,10 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"arguments"}),
     frozenset({"options"}),
     frozenset({"read", "draw"}),
-    frozenset({"plot", "step_tasks", "wanted"}),
+    frozenset({"plot", "write"}),
     frozenset({"run"}),
     frozenset({"requests", "simulation"}),
-    frozenset({"inspection"}),
+    frozenset({"inspection", "step_tasks"}),
     frozenset({"scale", "live"}),
     frozenset({"api"}),
     frozenset({"deprecated", "agents"}),
@@ -42,7 +42,7 @@ SHARED = {"ranges", "shared", "spans"}
 
 BEHIND_THE_API = {
     "pipeline", "clocks", "chart", "writers", "schedules", "selection",
-    "requests", "read", "draw", "step_tasks",
+    "requests", "read", "draw", "write", "step_tasks",
 }  # fmt: skip
 """What commands reach through `api` and never import."""
 

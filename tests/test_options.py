@@ -23,7 +23,7 @@ PLACES = {
     ),
     "draw.py": (
         "            edges=None if for_picture",
-        '            edges=None if options.drawing["arrows"] or for_picture',
+        '            edges=None if drawing["arrows"] or for_picture',
     ),
 }
 """What a new flag of `export` takes: the line before which its declaration goes, and the line that uses it."""

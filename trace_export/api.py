@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from trace_export import arguments
 from trace_export.arguments import Inputs
 from trace_export.choices import Format, HeatMapFormat, OverviewFormat
 from trace_export.errors import UsageError
+from trace_export.files import real_path
 from trace_export.options import (
     Asking,
     Comparing,
@@ -33,18 +35,18 @@ from trace_export.options import (
     keywords,
     part,
 )
-from trace_export.selection import Window
-from trace_export.wanted import align_options, load_options, selection, write_options
+from trace_export.read import load_options
+from trace_export.selection import Selection, Window
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 
 if TYPE_CHECKING:
-    from trace_export import requests
     from trace_export.analysis.baseline import Baseline
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
     from trace_export.inspection.inspect import Inspection
     from trace_export.live.look import Look
+    from trace_export.requests import Request
     from trace_export.run import Run
     from trace_export.scale.build import Overview
     from trace_export.simulation import Simulation, draw_schedules, simulate
@@ -92,24 +94,25 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
     """
-    from trace_export import requests
-
     values = checked(given, Loading)
-    wanted = _wanted(log_dir, values)
-    return replace(requests.load(wanted.source, values["progress"], wanted.located), _selection=wanted.part)
+    return _wanted(log_dir, values).read(values["progress"])
 
 
-def _wanted(log_dir: Inputs, values: dict[str, Any]) -> requests.Request:
-    """The run that the checked values of options ask for: of some replicas only where these are given, or of what the
-    cache says that it needs."""
-    from trace_export import requests
+def _request(log_dir: Inputs, values: dict[str, Any]) -> Request:
+    """The run that the checked values of options ask for."""
+    from trace_export.requests import Request
+    from trace_export.run import AlignOptions
 
-    source = load_options(log_dir, values)
-    wanted = requests.Request(source, align_options(values), selection(values))
+    return Request(load_options(log_dir, values), filled(AlignOptions, values), filled(Selection, values))
+
+
+def _wanted(log_dir: Inputs, values: dict[str, Any]) -> Request:
+    """The same of some replicas only where these are given, or of what the cache says that it needs."""
+    wanted = _request(log_dir, values)
     replica, cache = values.get("replica"), values.get("cache")
     if replica is None and cache is None:
         return wanted
-    if replica is None and source.read.ranks is None and wanted.part.steps is None:
+    if replica is None and wanted.source.read.ranks is None and wanted.part.steps is None:
         what = "keeps where ranks and steps are"
         raise UsageError(what, "give it together with `replica`, `ranks` or `steps`", parameter="cache")
     from trace_export.scale.replicas import narrowed_request
@@ -138,22 +141,29 @@ def export(
     `step_task_info` also writes the table StepTaskInfo for MindStudio Insight into copies of Ascend and MindSpore
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
-    from trace_export import requests
+    from trace_export import step_tasks
+    from trace_export.requests import outputs
+    from trace_export.write import planned, write_options
 
     values = checked(given, Exporting)
-    output, wanted = write_options(path, formats, values), _wanted(log_dir, values)
-    step_table = _step_table(wanted, into_copies=values["step_task_info"], in_place=values["in_place"])
-    read, files = requests.export(wanted, output, step_table, force=values["force"], progress=values["progress"])
-    return Exported(read, tuple(files))
-
-
-def _step_table(wanted: requests.Request, *, into_copies: bool, in_place: bool) -> Literal["copies", "in place"] | None:
+    output, wanted, progress = write_options(path, formats, values), _wanted(log_dir, values), values["progress"]
+    in_place, into_copies, source = values["in_place"], values["step_task_info"], wanted.source
     if in_place and not into_copies:
         raise UsageError("has nothing to write", "give it together with `step_task_info`", parameter="in_place")
-    if into_copies and wanted.source.cluster is not None and wanted.source.cluster.folders:
+    if into_copies and source.cluster is not None and source.cluster.folders:
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
-    return None if not into_copies else "in place" if in_place else "copies"
+    paths = planned(output, source.log_dir)
+    with outputs(wanted, force=values["force"], further=output.inputs) as files, ExitStack() as stack:
+        if into_copies:
+            databases = step_tasks.databases(wanted)
+            paths += [] if in_place else [step_tasks.copy(one, source.log_dir, output.out) for one in databases]
+        files.check(paths)
+        wanted = wanted.keeping_tasks(stack)
+        run = wanted.run(progress)._written(output, files, progress)
+        if into_copies:
+            step_tasks.write(wanted, output.out, files, progress, in_place=in_place)
+    return Exported(run, tuple(files.written))
 
 
 @dataclass(frozen=True)
@@ -180,21 +190,32 @@ def report(
     `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
     UsageError for `html` and `heat_map` at once.
     """
-    from trace_export import requests
-    from trace_export.scale.requests import BesideReport
+    from trace_export.requests import outputs
+    from trace_export.scale.requests import planned_beside, write_beside
+    from trace_export.write import write_heat_map, write_report
 
     values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
     wanted = _wanted(log_dir, values)
     page = report_page(out, wanted.source.log_dir) if arguments.flag(html, "html") else None
+    picture = None
     if heat_map is not None:
         if page:
             raise UsageError("`html` and `heat_map` are two files", "ask for one of them", parameter="heat_map")
         format = arguments.choice(heat_map, "heat_map", HeatMapFormat)
-        page = heat_map_path(out, wanted.source.log_dir, format)
-    read, found, files = requests.report(
-        wanted, page, BesideReport(), force=values["force"], progress=values["progress"], **part(values, Asking)
-    )
-    return Reported(read, found, tuple(files))
+        picture = heat_map_path(out, wanted.source.log_dir, format)
+    with outputs(wanted, force=values["force"]) as files, ExitStack() as stack:
+        files.check(filter(None, [page, picture]))
+        wanted = wanted.keeping_tasks(stack)
+        if page:
+            files.check(planned_beside(page, wanted.found))
+        run = wanted.run(values["progress"])
+        found = run.report(**part(values, Asking))
+        if picture:
+            write_heat_map(run.what_if(), found, run.name, picture, files)
+        elif page:
+            further = write_beside(run, page, files)
+            write_report(run._bubbles, found, run.name, page, files, wanted.part.steps, further)
+    return Reported(run, found, tuple(files.written))
 
 
 @dataclass(frozen=True)
@@ -221,11 +242,9 @@ def overview(
     parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
     stages is not known, OutputError.
     """
-    from trace_export import requests
     from trace_export.scale import requests as overviews
 
     values = checked(given, Overviewing)
-    wanted = requests.Request(load_options(log_dir, values), align_options(values), selection(values))
     output = filled(
         overviews.OverviewOptions,
         values,
@@ -233,7 +252,9 @@ def overview(
         out=arguments.path_or_none(path, "path"),
         replicas=values["replica"],
     )
-    found, files = overviews.overview(wanted, output, force=values["force"], progress=values["progress"])
+    found, files = overviews.overview(
+        _request(log_dir, values), output, force=values["force"], progress=values["progress"]
+    )
     return Overviewed(found, tuple(files))
 
 
@@ -263,24 +284,39 @@ def compare(
     else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside
     itself.
     """
-    from trace_export import requests
-    from trace_export.analysis.baseline import is_baseline
+    from trace_export.analysis import baseline
+    from trace_export.requests import outputs
+    from trace_export.run import compared
+    from trace_export.write import planned, write_options
 
     values, first = checked(given, Comparing), arguments.path(a, "a")
     second = first if b is None else arguments.path(b, "b")
     one, other = _side(first, values, "steps_a", "run_a"), _side(second, values, "steps_b", "run_b")
-    limit: tuple[float | None, str] = (values["fail_above"], values["on"])
-    if is_baseline(first):
+    limit, progress = (values["fail_above"], values["on"]), values["progress"]
+    if baseline.is_baseline(first):
         if b is None or path is not None or values["steps_a"] is not None:
             what = "a baseline has no blocks: it is compared with a run, without a chart and without steps of its own"
             raise UsageError(what, "name the run too, and leave out `path` and `steps_a`")
-        return Compared(*requests.compare_with_baseline(first, other, *limit, progress=values["progress"]), files=())
+        figures = baseline.read(first)
+        run = other.run(progress)
+        return Compared(figures, run, compared(figures, run, *limit), ())
     output = write_options(path, formats, values) if path is not None else None
-    compared = requests.compare((one, other), output, *limit, force=values["force"], progress=values["progress"])
-    return Compared(*compared)
+    places = [(real_path(side.source.log_dir), side.source.files, side.part, side.source.run) for side in (one, other)]
+    if places[0] == places[1]:
+        what = f"{one.source.log_dir} would be compared with itself"
+        remedy = "name another folder, or other steps or runs with `steps_a` and `steps_b`, `run_a` and `run_b`"
+        raise UsageError(what, remedy)
+    paths = planned(output, one.source.log_dir) if output else []
+    with outputs(one, other, force=values["force"]) as files:
+        files.check(paths)
+        run_a, run_b = one.run(progress), other.run(progress)
+        comparison = compared(run_a, run_b, *limit)
+        if output:
+            run_a = run_a._written(output, files, progress, run_b, comparison)
+    return Compared(run_a, run_b, comparison, tuple(files.written))
 
 
-def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> requests.Request:
+def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> Request:
     """One run of a comparison, whose own `steps` and `run` come before those of both."""
     own = {"steps": values[steps] or values["steps"], "run": values[run] or values["run"]}
     return _wanted(log_dir, values | own)
@@ -290,10 +326,17 @@ def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> reques
 def save_baseline(log_dir: Inputs, path: str | PathLike[str], **given: Unpack[Saving]) -> Run:
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
-    from trace_export import requests
+    from trace_export.analysis import baseline
+    from trace_export.requests import outputs
 
     values, file = checked(given, Saving), arguments.path(path, "path")
-    return requests.save_baseline(_wanted(log_dir, values), file, force=values["force"], progress=values["progress"])
+    wanted = _wanted(log_dir, values)
+    with outputs(wanted, force=values["force"]) as files:
+        files.check([file])
+        run = wanted.run(values["progress"])
+        with files.file(file) as temporary:
+            baseline.write(run.baseline(), temporary)
+    return run
 
 
 @keywords(Inspecting)
@@ -332,11 +375,11 @@ def watch(
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
-    from trace_export import requests
     from trace_export.live import watching
+    from trace_export.write import write_options
 
     values = checked(given, Watching)
-    source, export = load_options(log_dir, values | {"jobs": 1}), write_options(path, formats, values)
+    wanted, export = _request(log_dir, values | {"jobs": 1}), write_options(path, formats, values)
     every_s = values["once_every"]
     of_files = {
         "path": path is not None, "formats": formats is not None, "gzip": export.gzip,
@@ -346,4 +389,4 @@ def watch(
         raise UsageError("says how the last steps are exported", "give it together with `once_every`", parameter=name)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
     options = filled(watching.WatchOptions, values, every_s=every_s, export=export)
-    return watching.watch(requests.Request(source, align_options(values)), options, event)
+    return watching.watch(wanted, options, event)

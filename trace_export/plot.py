@@ -6,18 +6,18 @@ style does not reach the notebook, and its script runs without access to it (the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 
 import polars as pl
 
-from trace_export import draw as render
-from trace_export.analysis.bubbles import Bubbles
-from trace_export.draw import WriteOptions
+from trace_export.draw import Content, draw
+from trace_export.options import Drawing
 from trace_export.selection import Numbers, Selection, select
 from trace_export.writers.pictures import page, svg
 from trace_export.writers.pictures.figure import Figure, figure
+from trace_export.writers.pictures.style import FigureStyle
 
 MOST_BLOCKS = 100_000
 """More would make a notebook of tens of megabytes; a plot shows the first steps up to so many."""
@@ -65,16 +65,13 @@ class Plot:
         )
 
 
-def plot(measured: Bubbles, options: WriteOptions) -> Plot:
-    """The plot of the profile whose bubbles were `measured`. Raises as `picture.write` does."""
-    profile, steps = measured.profile, options.steps
-    if options.figure.range is None and profile.spans.height > MOST_BLOCKS:
-        steps = _first_steps(profile.spans)
-        profile = select(profile, Selection(steps=steps))
-    chart = render.draw(
-        profile, measured if profile is measured.profile else measured.of(profile), options, "spans", for_picture=True
-    )
-    return Plot(figure(chart, steps, measured.windows, options.figure))
+def plot(content: Content, drawing: Drawing, style: FigureStyle) -> Plot:
+    """The plot of what is drawn of a run. Raises as `picture.write` does."""
+    steps, measured = content.part.steps, content.measured
+    if style.range is None and content.profile.spans.height > MOST_BLOCKS:
+        steps = _first_steps(content.profile.spans)
+        content = replace(content, measured=measured.of(select(content.profile, Selection(steps=steps))))
+    return Plot(figure(draw(content, drawing, for_picture=True), steps, measured.windows, style))
 
 
 def _first_steps(spans: pl.DataFrame) -> Numbers:

@@ -6,14 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from trace_export import arguments
+from trace_export.arguments import Inputs
 from trace_export.choices import Detail, RunChoice
 from trace_export.clocks.apply import clock_of, recorded_window
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import Declared, KernelFile, Note, Profile
+from trace_export.options import filled
 from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, cost, formats, span_table
@@ -73,6 +76,39 @@ class LoadOptions:
     def chosen(self) -> bool:
         """Whether ranks, devices or replicas were chosen, so that others of the run are not read."""
         return self.devices is not None or self.read.ranks is not None or self.places is not None
+
+
+def load_options(log_dir: Inputs, values: Mapping[str, Any]) -> LoadOptions:
+    """What the checked values of options ask to read. Raises UsageError."""
+    cluster = _cluster(values.get("scheduler"), values.get("at", ()))
+    if cluster is not None and cluster.folders:
+        if log_dir is not None:
+            raise UsageError("both folders of machines and a log_dir are given", "give one of them", parameter="at")
+        log_dir = Path()
+    columns = values.get("columns")
+    place, files = arguments.places(log_dir, "log_dir", table=columns is not None)
+    sizes = Declared(**{size: values.get(size) for size in ("pp", "tp", "dp", "cp")})
+    return filled(
+        LoadOptions,
+        values,
+        log_dir=place,
+        files=files,
+        read=filled(ReadOptions, values),
+        columns=None if columns is None else Columns.parse(columns),
+        declared=sizes.or_else(values.get("declared") or Declared()),
+        cluster=cluster,
+    )
+
+
+def _cluster(scheduler: str | None, at: tuple[str, ...]) -> Cluster | None:
+    if scheduler is None:
+        if at:
+            what = "machines are those of a Dask cluster, and no scheduler is given"
+            raise UsageError(what, "give the scheduler, tcp://HOST:PORT", parameter="at")
+        return None
+    from trace_export.workers.cluster import Cluster
+
+    return Cluster.parse(scheduler, at)
 
 
 @dataclass(frozen=True)

@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 import polars as pl
 
 from trace_export import arguments
-from trace_export import draw as render
-from trace_export import read as reading
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
 from trace_export.clocks.apply import task_batches
-from trace_export.draw import WriteOptions
+from trace_export.draw import Content, Other
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
 from trace_export.model import Note, Profile
-from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, keywords
-from trace_export.options import checked as checked_options
+from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, checked, filled, keywords
 from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
-from trace_export.read import LoadOptions
+from trace_export.read import LoadOptions, read_device_tasks
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, absent, extent, select
-from trace_export.wanted import AlignOptions, align_options, selection, write_options
+from trace_export.write import (
+    WriteOptions,
+    announce,
+    figure_style,
+    write_files,
+    write_heat_map,
+    write_options,
+    write_report,
+)  # fmt: skip
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
@@ -48,6 +53,20 @@ if TYPE_CHECKING:
     from trace_export.analysis.verdict import Sentence
     from trace_export.plot import Plot
     from trace_export.steps.path import CriticalPath
+
+
+@dataclass(frozen=True)
+class AlignOptions:
+    """How to align clocks; see `Run.align`."""
+
+    align: Align | Path = "auto"
+    offsets_ns: Mapping[str, int] = field(default_factory=dict)
+    max_error_ns: float | None = None
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that the options name."""
+        return (self.align,) if isinstance(self.align, Path) else ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,7 +124,11 @@ class Run:
     @cached_property
     def _checked(self) -> Profile:
         """`_recorded` with what is known of its completeness, which is worked out anew once the clocks are aligned."""
-        return self._recorded if self._clocks != "own" else checked(self._recorded, self._options, one_clock=False)
+        return (
+            self._recorded
+            if self._clocks != "own"
+            else with_whole_steps(self._recorded, self._options, one_clock=False)
+        )
 
     @cached_property
     def _absent(self) -> list[Note]:
@@ -171,9 +194,24 @@ class Run:
         Raises UsageError (an unknown word or host, offsets where there is one clock, a run that was aligned before),
         AlignmentError (`strict`), SourceError (the file cannot be read).
         """
-        values = checked_options(given, Aligning)
-        options = align_options(values | {"align": arguments.alignment(how, "align")})
-        return aligned(self, options, values["progress"])
+        values = checked(given, Aligning)
+        options = filled(AlignOptions, values, align=arguments.alignment(how, "align"))
+        return self._aligned(options, values["progress"])
+
+    def _aligned(self, options: AlignOptions, progress: Progress = silent) -> Run:
+        """`align` with options that were checked."""
+        if self._clocks == "aligned":
+            raise UsageError("the clocks of this run are aligned already", "align the run that load returned")
+        if self._clocks == "one":
+            if options.offsets_ns:
+                raise UsageError("this run has one clock only", "leave the offsets out", parameter="offsets_ns")
+            return self
+        progress("aligning clocks", 0, 1)
+        profile = by_run.align(
+            self._recorded, options.align, offsets=options.offsets_ns, max_error_ns=options.max_error_ns
+        )
+        profile = with_whole_steps(profile, self._options, one_clock=True)
+        return replace(self, _recorded=profile, _clocks="aligned", _inputs=self._inputs + options.inputs)
 
     @keywords(Part)
     def select(self, **given: Unpack[Part]) -> Run:
@@ -184,7 +222,7 @@ class Run:
 
         Raises UsageError; NothingToExportError as soon as a table is asked for and has no block.
         """
-        return replace(self, _selection=selection(checked_options(given, Part)), _measured=None)
+        return replace(self, _selection=filled(Selection, checked(given, Part)), _measured=None)
 
     def summary(self) -> Summary:
         """The run in a few facts: how much was read, and how sure its clocks are."""
@@ -200,7 +238,7 @@ class Run:
         them is best. Raises SourceError for a log that cannot be read or states no times, UsageError for layers that do
         not fit the run.
         """
-        asked = checked_options(given, Asking)
+        asked = checked(given, Asking)
         said = []
         if asked["train_log"] is not None:
             from trace_export.analysis import profiler_cost
@@ -235,7 +273,7 @@ class Run:
             if ranks:
                 window = int(blocks["start_ns"].to_numpy().min()), int(blocks["end_ns"].to_numpy().max())
                 profile, folder = replace(profile, window_ns=window), self._task_folder(stack)
-                kernels, lost = reading.read_device_tasks(profile, ranks, self._options, self._sizes, folder)
+                kernels, lost = read_device_tasks(profile, ranks, self._options, self._sizes, folder)
                 if lost:
                     raise lost[0]
                 profile = replace(profile, kernels=kernels)
@@ -296,7 +334,7 @@ class Run:
         few steps.
         """
         run: Run = arguments.instance(other, "other", Run, "a Run")
-        values = checked_options(given, Judging)
+        values = checked(given, Judging)
         return compared(self, run, values["fail_above"], values["on"])
 
     def baseline(self) -> Baseline:
@@ -312,7 +350,7 @@ class Run:
         from trace_export.analysis import baseline
 
         file = arguments.path(path, "path")
-        outputs = Outputs(self._inputs, force=checked_options(given, Replacing)["force"])
+        outputs = Outputs(self._inputs, force=checked(given, Replacing)["force"])
         with outputs, outputs.file(file) as temporary:
             baseline.write(self.baseline(), temporary)
         return file
@@ -354,16 +392,65 @@ class Run:
 
         Raises UsageError, OutputError.
         """
-        values = checked_options(given, Writing)
+        values = checked(given, Writing)
         options = write_options(path, formats, values)
-        inputs = self._inputs + options.inputs
-        other: Run | None = None
-        if beside is not None:
-            other = arguments.instance(beside, "beside", Run, "a Run")
-            inputs += other._inputs
+        other: Run | None = None if beside is None else arguments.instance(beside, "beside", Run, "a Run")
+        inputs = self._inputs + options.inputs + (() if other is None else other._inputs)
         with Outputs(inputs, force=values["force"]) as outputs:
-            drawn(self, options, outputs, values["progress"], beside=other)
+            self._written(options, outputs, values["progress"], other)
         return outputs.written
+
+    def _written(
+        self,
+        options: WriteOptions,
+        outputs: Outputs,
+        progress: Progress = silent,
+        beside: Run | None = None,
+        comparison: Comparison | None = None,
+    ) -> Run:
+        """`write` with options that were checked: the run with the notes about its chart and the errors of its device
+        tasks."""
+        content, failures = self._content(options.drawing, beside, comparison), self.failures
+        with ExitStack() as stack:
+            if content.detail != "spans":
+                ranks = drawn_ranks(self.profile, options.drawing["tracks"])
+                profile, lost = self._with_device_tasks(ranks, self._task_folder(stack), progress)
+                content, failures = replace(content, measured=self._bubbles.of(profile)), (*failures, *lost)
+            notes = announce(content, options)
+            content = replace(content, measured=content.measured.of(content.profile.with_notes(notes)))
+            write_files(content, options, self.log_dir, outputs, progress)
+        if failures and (replaced := outputs.replaced):
+            text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
+            notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
+        if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
+            text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"
+            notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
+        return replace(self, _recorded=self._recorded.with_notes(notes), failures=failures, _measured=self._bubbles)
+
+    def _content(self, drawing: Drawing, beside: Run | None = None, comparison: Comparison | None = None) -> Content:
+        """What is drawn and written of the run, and of another one `beside` it."""
+        path = self.explain() if drawing["critical_path"] else None
+        if beside is None:
+            return Content(self._bubbles, self._selection, self._options.detail, path, frames=self._frames)
+        frames = {name: partial(_sides, frame, beside._frames[name]) for name, frame in self._frames.items()}
+        other = Other(beside._bubbles, names_of(self, beside), comparison)
+        return Content(self._bubbles, Selection(), self._options.detail, path, other, frames)
+
+    @property
+    def _frames(self) -> dict[str, Callable[[], pl.DataFrame]]:
+        """The tables that files have besides the blocks (`choices.Table`)."""
+        return {
+            "messages": lambda: self.messages, "ranks": lambda: self.ranks, "steps": lambda: self.report().steps,
+            "critical_path": lambda: self.critical_path().parts,
+        }  # fmt: skip
+
+    def _with_device_tasks(
+        self, ranks: Sequence[int], folder: Path, progress: Progress = silent
+    ) -> tuple[Profile, list[TraceExportError]]:
+        """The tables with the device tasks of `ranks` that `load(detail=…)` asked for, in files below `folder`, and the
+        errors of sources that cannot be read any more."""
+        kernels, lost = read_device_tasks(self.profile, ranks, self._options, self._sizes, folder, progress)
+        return replace(self.profile, kernels=kernels), lost
 
     @keywords(Drawing)
     def plot(self, figure: FigureStyle | None = None, **given: Unpack[Drawing]) -> Plot:
@@ -374,9 +461,8 @@ class Run:
         """
         from trace_export.plot import plot
 
-        options = write_options(None, None, checked_options(given, Drawing) | {"figure": figure})
-        explanation = self.explain() if options.drawing["critical_path"] else None
-        return plot(self._bubbles, replace(options, steps=self._selection.steps, explanation=explanation))
+        drawing = cast(Drawing, checked(given, Drawing))
+        return plot(self._content(drawing), drawing, figure_style(figure))
 
     def _repr_html_(self) -> str:
         """What a notebook shows of a run."""
@@ -395,8 +481,8 @@ class Run:
         OutputError.
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
-        with Outputs(self._inputs, force=checked_options(given, Replacing)["force"]) as outputs:
-            render.write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
+        with Outputs(self._inputs, force=checked(given, Replacing)["force"]) as outputs:
+            write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
 
     @keywords(Replacing)
@@ -407,8 +493,8 @@ class Run:
         UsageError, OutputError, and NothingToExportError where `what_if` does.
         """
         picture = heat_map_path(arguments.path_or_none(path, "path"), self.log_dir, None)
-        with Outputs(self._inputs, force=checked_options(given, Replacing)["force"]) as outputs:
-            render.write_heat_map(self.what_if(), self.report(), self.name, picture, outputs)
+        with Outputs(self._inputs, force=checked(given, Replacing)["force"]) as outputs:
+            write_heat_map(self.what_if(), self.report(), self.name, picture, outputs)
         return picture
 
 
@@ -444,82 +530,10 @@ def names_of(a: Run, b: Run) -> tuple[str, str]:
     return path_text(one), path_text(other)
 
 
-def aligned(run: Run, options: AlignOptions, progress: Progress = silent) -> Run:
-    """`Run.align` with options that were checked."""
-    if run._clocks == "aligned":
-        raise UsageError("the clocks of this run are aligned already", "align the run that load returned")
-    if run._clocks == "one":
-        if options.offsets_ns:
-            raise UsageError("this run has one clock only", "leave the offsets out", parameter="offsets_ns")
-        return run
-    progress("aligning clocks", 0, 1)
-    profile = by_run.align(
-        run._recorded,
-        options.align,
-        offsets=options.offsets_ns,
-        max_error_ns=options.max_error_ns,
-    )
-    profile = checked(profile, run._options, one_clock=True)
-    return replace(run, _recorded=profile, _clocks="aligned", _inputs=run._inputs + options.inputs)
-
-
-def checked(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
+def with_whole_steps(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
     """`profile` with what is known of its completeness, see `pipeline.completeness`."""
     return completeness.mark_whole_steps(profile, one_clock=one_clock, all_ranks=options.all_ranks)
 
 
-def drawn(
-    run: Run, options: WriteOptions, outputs: Outputs, progress: Progress = silent, *, beside: Run | None = None
-) -> Run:
-    """`Run.write` with options that were checked: the run with the notes about its chart and the errors of its device
-    tasks."""
-    if beside is None:
-        options = replace(options, steps=run._selection.steps, frames=_frames(run, options))
-        options = _cut(options, run)
-    else:
-        of_b = _frames(beside, options)
-        frames = {name: sides(frame, of_b[name]) for name, frame in _frames(run, options).items()}
-        options = replace(options, beside=beside.profile, names=names_of(run, beside), frames=frames)
-    options = replace(options, explanation=run.explain() if options.drawing["critical_path"] else None)
-    detail, profile, failures = run._options.detail, run.profile, run.failures
-    with ExitStack() as stack:
-        if detail != "spans":
-            folder = run._task_folder(stack)
-            profile, lost = with_device_tasks(run, drawn_ranks(profile, options.drawing["tracks"]), folder, progress)
-            failures = (*failures, *lost)
-        notes = render.announce(profile, options, detail)
-        render.write(profile.with_notes(notes), run._bubbles, options, run.log_dir, outputs, detail, progress)
-    if failures and (replaced := outputs.replaced):
-        text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
-        notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
-    if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
-        text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"
-        notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
-    return replace(run, _recorded=run._recorded.with_notes(notes), failures=failures, _measured=run._bubbles)
-
-
-def _cut(options: WriteOptions, run: Run) -> WriteOptions:
-    """Options whose pictures show the window of time that is selected, and nothing beside it."""
-    wanted = run._selection.window
-    if wanted is None or options.figure.range is not None:
-        return options
-    zero_ns = int(run._recorded.spans["start_ns"].min())  # type: ignore[arg-type]
-    return replace(options, figure=replace(options.figure, range=wanted), zero_ns=zero_ns)
-
-
-def _frames(run: Run, options: WriteOptions) -> dict[str, pl.DataFrame]:
-    """The tables besides the blocks that the options ask for."""
-    made: dict[str, Callable[[], pl.DataFrame]] = {
-        "messages": lambda: run.messages, "ranks": lambda: run.ranks, "steps": lambda: run.report().steps,
-        "critical_path": lambda: run.critical_path().parts,
-    }  # fmt: skip
-    return {name: made[name]() for name in options.tables if name != "blocks"}
-
-
-def with_device_tasks(
-    run: Run, ranks: Sequence[int], folder: Path, progress: Progress = silent
-) -> tuple[Profile, list[TraceExportError]]:
-    """The run's tables with the device tasks of `ranks` that `load(detail=…)` asked for, in files below `folder`, and
-    the errors of sources that cannot be read any more."""
-    kernels, lost = reading.read_device_tasks(run.profile, ranks, run._options, run._sizes, folder, progress)
-    return replace(run.profile, kernels=kernels), lost
+def _sides(a: Callable[[], pl.DataFrame], b: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    return sides(a(), b())

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from trace_export import arguments
-from trace_export import draw as render
 from trace_export.choices import CostName, Format
+from trace_export.draw import Content, draw
 from trace_export.errors import UsageError
 from trace_export.pipeline.interpret import interpret_model
 from trace_export.read import LoadOptions
@@ -18,7 +18,7 @@ from trace_export.run import Run
 from trace_export.schedules import schedule as schedules
 from trace_export.schedules import simulate as simulator
 from trace_export.schedules.simulate import Costs
-from trace_export.wanted import DEFAULT_FORMATS, write_options
+from trace_export.write import DEFAULT_FORMATS, WriteOptions, planned, write_options
 from trace_export.writers.formats import BY_NAME
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_paths
@@ -104,7 +104,7 @@ def draw_schedules(
     if any(BY_NAME[name].kind != "picture" for name in options.formats):
         what = "several schedules are drawn in one picture"
         raise UsageError(what, "choose svg, png, pdf or html", parameter="formats")
-    render.planned(options, Path())
+    planned(options, Path())
     files = output_paths(options.formats, options.out, Path())
     with Outputs(options.inputs, force=arguments.flag(force, "force")) as outputs:
         outputs.check(list(files.values()))
@@ -125,10 +125,10 @@ def _of_a_block(stage: Costs, plan: schedules.Schedule) -> Costs:
     return replace(stage, forward=stage.forward / share, backward=whole / share, weight=stage.weight / share)
 
 
-def _panel(run: Simulation, options: render.WriteOptions) -> tuple[str, Figure]:
+def _panel(run: Simulation, options: WriteOptions) -> tuple[str, Figure]:
     """The picture of one schedule, with its heading."""
     measured = run._bubbles
-    chart = render.draw(run.profile, measured, options, "spans")
+    chart = draw(Content(measured), options.drawing)
     heading = f"{run._schedule.title} · bubble {measured.steps['bubble'].item():.1%}"
     return heading, figure_of(chart, None, measured.windows, options.figure)
 

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trace_export.errors import NothingToExportError, path_text
 from trace_export.pipeline.interpret import interpret
 from trace_export.progress import Progress, silent
-from trace_export.read import LoadOptions, read_all
+from trace_export.read import read_all
+from trace_export.requests import Request
 from trace_export.selection import Selection, select
 from trace_export.sources import formats
-from trace_export.sources.source import Source
 from trace_export.writers import step_task_info
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
 
 
-def databases(sources: Sequence[Source], log_dir: Path) -> list[Path]:
-    """The databases in which MindStudio Insight reads the table. Raises NothingToExportError where there is none."""
+def databases(wanted: Request) -> list[Path]:
+    """The databases of a run in which MindStudio Insight reads the table. Raises NothingToExportError where there is
+    none."""
     kinds = [row.kind for row in formats.FORMATS if row.step_task_info]
-    found = [source.path for source in sources if source.kind in kinds and source.path.suffix == ".db"]
+    found = [source.path for source in wanted.found.sources if source.kind in kinds and source.path.suffix == ".db"]
     if not found:
         raise NothingToExportError(
-            f"{log_dir}: no database here to put the table StepTaskInfo into",
+            f"{wanted.source.log_dir}: no database here to put the table StepTaskInfo into",
             f"collect {' or '.join(kinds)} profiles with the export type db",
         )
     return found
@@ -36,9 +36,7 @@ def copy(database: Path, log_dir: Path, out: Path | None) -> Path:
 
 
 def write(
-    sources: Sequence[Source],
-    options: LoadOptions,
-    part: Selection,
+    wanted: Request,
     out: Path | None,
     outputs: Outputs,
     progress: Progress = silent,
@@ -47,12 +45,13 @@ def write(
 ) -> None:
     """Writes the table, into copies of the databases below `out` or, `in_place`, into themselves.
 
-    Sources that cannot be read, which `requests.load` reports, have none. Times are those of the databases, so nothing
-    is aligned, and of `part` only the steps count. Raises NothingToExportError, OutputError, UsageError.
+    Sources that cannot be read, which `Request.read` reports, have none. Times are those of the databases, so nothing
+    is aligned, and of the part of the run only the steps count. Raises NothingToExportError, OutputError, UsageError.
     """
-    paths = {path_text(path): path for path in databases(sources, options.log_dir)}
-    profile, _ = read_all(sources, replace(options, detail="spans"), progress)
-    labelled = select(interpret(profile, options.declared), Selection(steps=part.steps))
+    options = wanted.source
+    paths = {path_text(path): path for path in databases(wanted)}
+    profile, _ = read_all(wanted.found.sources, replace(options, detail="spans"), progress)
+    labelled = select(interpret(profile, options.declared), Selection(steps=wanted.part.steps))
     of_rank = {rank: paths[name] for rank, name in profile.ranks.select("rank", "source").iter_rows() if name in paths}
     if in_place:
         step_task_info.write_in_place(labelled, of_rank, outputs)

@@ -27,10 +27,9 @@ from samples.generators import paddle
 from tests.benchmarks import table
 from tests.benchmarks.measure import Amount, warm_memory
 from tests.benchmarks.table import Row
-from trace_export import draw as render
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.clocks import align as clocks
-from trace_export.draw import WriteOptions
+from trace_export.draw import Content, draw
 from trace_export.model import Declared
 from trace_export.options import drawing
 from trace_export.pipeline import completeness
@@ -94,9 +93,7 @@ def export(place: Path, folder: Path) -> tuple[dict[str, float], int]:
     profile = watch("align", lambda: completeness.mark_whole_steps(profile, one_clock=True, all_ranks=True))
     measured = Bubbles(profile)
     watch("analyse", lambda: measured.steps)
-    chart = watch(
-        "lay out", lambda: render.draw(profile, measured, WriteOptions(drawing=drawing(tracks="rank")), "spans")
-    )
+    chart = watch("lay out", lambda: draw(Content(measured), drawing(tracks="rank")))
     watch("encode", lambda: perfetto.write(chart, folder / "trace.pftrace"))
     trace = (folder / "trace.pftrace").read_bytes()
     watch("write", lambda: (folder / "again").write_bytes(trace))

@@ -12,7 +12,7 @@ from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.colours import SEEDS
 from trace_export.chart.critical_path import TRACK
-from trace_export.draw import WriteOptions, draw
+from trace_export.draw import Content, draw
 from trace_export.options import drawing
 
 
@@ -27,8 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() -> None:
     run = simulate("1f1b", 4, 8, {"transfer": 1_000_000})
     path = run.critical_path()
-    options = WriteOptions(drawing=drawing(tracks="rank"), explanation=run.explain())
-    chart = draw(run.profile, Bubbles(run.profile), options, "spans")
+    chart = draw(Content(Bubbles(run.profile), explanation=run.explain()), drawing(tracks="rank"))
     (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
     slices = chart.main.slices.filter(pl.col("track") == track.id)
     assert (slices["end_ns"] - slices["start_ns"]).sum() == path.steps["length_ns"].sum()
@@ -46,8 +45,7 @@ def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() ->
 
 def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
     """A transfer takes 1 ms; in 1F1B a rank computes while its data come, so that receivers are late, too."""
-    options = WriteOptions(drawing=drawing(), explanation=run.explain())
-    chart = draw(run.profile, Bubbles(run.profile), options, "spans")
+    chart = draw(Content(Bubbles(run.profile), explanation=run.explain()), drawing())
     ends = chart.main.slices.filter(pl.col("wire ms").is_not_null())
     assert ends["wire ms"].to_list() == pytest.approx([1.0] * ends.height, abs=1e-4)
     first = ends.filter(pl.col("rank") == 2, pl.col("step") == 0).sort("start_ns").row(0, named=True)
@@ -57,7 +55,7 @@ def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
 
 
 def test_without_the_option_the_chart_has_no_path(run: Run) -> None:
-    chart = draw(run.profile, Bubbles(run.profile), WriteOptions(drawing=drawing()), "spans")
+    chart = draw(Content(Bubbles(run.profile)), drawing())
     assert TRACK not in {track.name for track in chart.main.tracks}
     assert "critical" not in chart.main.slices.columns
 

@@ -29,8 +29,8 @@ from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from tests.support.profiles import table, two_stages
-from trace_export import Run, requests, step_tasks
-from trace_export import draw as render
+from trace_export import Run, run, step_tasks
+from trace_export import write as files
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.report import report_of
 from trace_export.chart.chart import Put
@@ -38,6 +38,7 @@ from trace_export.chart.layout import lay_out
 from trace_export.model import CLOCKS, Declared
 from trace_export.pipeline import completeness
 from trace_export.pipeline.interpret import interpret_table
+from trace_export.requests import Request
 from trace_export.selection import Numbers
 from trace_export.writers import atomic, mark
 from trace_export.writers.formats import OutputFormat
@@ -286,28 +287,26 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
         write(*arguments)
         yield lambda part: None
 
-    def write_step_tables(
-        sources: Any, options: Any, part: Any, out: Any, outputs: Any, *rest: Any, **named: Any
-    ) -> None:
-        for path in step_tasks.databases(sources, options.log_dir):
-            with outputs.file(step_tasks.copy(path, options.log_dir, out), named=True) as temporary:
+    def write_step_tables(wanted: Request, out: Any, outputs: Any, *rest: Any, **named: Any) -> None:
+        for path in step_tasks.databases(wanted):
+            with outputs.file(step_tasks.copy(path, wanted.source.log_dir, out), named=True) as temporary:
                 write(temporary)
 
     steps = [(Numbers(((step, step),)), MADE) for step in (0, 1)]
-    patch.setattr(requests, "_run", lambda wanted, located, progress: Run(MADE, wanted.source, _inputs=located.inputs))
+    patch.setattr(Request, "run", lambda self, _: Run(MADE, self.source, _clocks="one", _inputs=self.found.inputs))
     patch.setattr(step_tasks, "write", write_step_tables)
     patch.setattr(completeness, "mark_whole_steps", lambda profile, **_: profile)
-    patch.setattr(render, "announce", lambda *a: [])
-    patch.setattr(render, "draw", lambda *a: CHART)
-    patch.setattr(render, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
+    patch.setattr(run, "announce", lambda *a: [])
+    patch.setattr(files, "draw", lambda *a: CHART)
+    patch.setattr(files, "pieces", lambda *a: steps if a[-1] else [(None, MADE)])
     patch.setattr(Bubbles, "ranks", pl.DataFrame())
-    patch.setattr(render.alignment_file, "write", write)
+    patch.setattr(files.alignment_file, "write", write)
     patch.setattr(picture, "write_page", write)
     patch.setattr(OutputFormat, "load", lambda self: writing if self.kind == "trace" else write)
     patch.setattr(Run, "report", lambda self, **_: REPORT)
     patch.setattr(Run, "summary", lambda *a: None)
     patch.setattr(
-        requests, "compared", lambda *a: SimpleNamespace(verdict=(), names=("a", "b"), tables=list, json=str, gate=None)
+        run, "compared", lambda *a: SimpleNamespace(verdict=(), names=("a", "b"), tables=list, json=str, gate=None)
     )
     if world.chance.random() < 0.3:
         patch.delattr(os, "O_TMPFILE", raising=False)
@@ -315,14 +314,14 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
 
 def all_of_it(patch: pytest.MonkeyPatch, world: World) -> None:
     """The whole program."""
-    load = requests.load
+    read = Request.read
 
     def loaded(*arguments: Any, **named: Any) -> Run:
-        run = load(*arguments, **named)
+        run = read(*arguments, **named)
         world.unsettled()
         return run
 
-    patch.setattr(requests, "load", loaded)
+    patch.setattr(Request, "read", loaded)
 
 
 def explore(draws: int, folder: Path, inputs: Callable[[World], Path], prepare: Callable[..., None]) -> Counter[int]:

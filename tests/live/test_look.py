@@ -18,8 +18,8 @@ from tests.support.growing_logs import GrowingLogs
 from trace_export import load
 from trace_export.live import growth
 from trace_export.live.look import Look, Watch
+from trace_export.read import load_options
 from trace_export.requests import Request
-from trace_export.wanted import load_options
 
 JOB = Job(stages=3, microbatches=4, steps=range(20), announced=False)
 

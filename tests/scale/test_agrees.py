@@ -15,12 +15,12 @@ from samples.generators.pipeline import MS
 from tests.verdicts.judge import CLOSE, bubble, causes
 from trace_export import api
 from trace_export.documents import encode
+from trace_export.read import load_options
 from trace_export.requests import Request
 from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.overview_document import overview_document
 from trace_export.scale.replicas import look
-from trace_export.wanted import load_options
 
 JOB = Job(stages=4, microbatches=8, replicas=16, steps=3, hosts=8, jitter=0.01, seed=4)
 REPLICA, STAGE, HOST = 5, 2, 3

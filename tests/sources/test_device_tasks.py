@@ -21,7 +21,6 @@ from trace_export.choices import Tracks
 from trace_export.cli import main
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches
 from trace_export.model import CLOCKS, KERNELS, TIME, Profile, empty
-from trace_export.run import with_device_tasks
 from trace_export.selection import Window
 from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
@@ -51,7 +50,7 @@ def read(logs: Path, ranks: list[int] | None, folder: Path, detail: Any, **choic
     """The profile on aligned clocks with the device tasks of `ranks`, or of all."""
     folder.mkdir(exist_ok=True)
     run = aligned(logs, detail).select(**choice)
-    profile, failures = with_device_tasks(run, run.ranks["rank"].to_list() if ranks is None else ranks, folder)
+    profile, failures = run._with_device_tasks(run.ranks["rank"].to_list() if ranks is None else ranks, folder)
     assert failures == []
     return profile
 
@@ -151,7 +150,7 @@ def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(sample
     run = load(logs, detail="kernels", jobs=1).align()
     gone, *others = sorted(logs.rglob("*.sqlite"))
     gone.unlink()
-    profile, (failure,) = with_device_tasks(run, run.ranks["rank"].to_list(), tmp_path)
+    profile, (failure,) = run._with_device_tasks(run.ranks["rank"].to_list(), tmp_path)
     assert str(failure).startswith(f"{gone}: cannot be opened (No such file or directory)")
     of_others = profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
     assert {file.rank for file in profile.kernels} == set(of_others)
@@ -181,7 +180,7 @@ def test_a_source_that_shrinks_between_the_two_readings_is_told(samples: Path, t
             damaged.unlink()
         else:
             os.truncate(damaged, int(size * left))
-        profile, (failure,) = with_device_tasks(run, run.ranks["rank"].to_list(), tmp_path)
+        profile, (failure,) = run._with_device_tasks(run.ranks["rank"].to_list(), tmp_path)
         assert str(failure).startswith(f"{source}: "), left
         assert {file.rank for file in profile.kernels} == set(of_others), left
 
@@ -221,7 +220,7 @@ def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
             yield chunk
 
     monkeypatch.setattr(device_tasks, "_chunks", chunks)
-    with_device_tasks(run, [ranks["rank"][1]], tmp_path)
+    run._with_device_tasks([ranks["rank"][1]], tmp_path)
     assert set(fetched) == {ranks["process"][1]}
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inputs import INPUTS
-from trace_export.read import LoadOptions, locate, option_files
-from trace_export.requests import load
+from trace_export.read import LoadOptions, load_options, locate, option_files
+from trace_export.requests import Request
+from trace_export.run import AlignOptions
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
-from trace_export.wanted import AlignOptions, load_options
 
 _opened: list[Path] | None = None
 
@@ -44,7 +44,7 @@ def check(folder: Path) -> set[Path]:
     options = LoadOptions(folder, jobs=1)
     located = locate(options)
     with noticed() as opened:
-        load(options, located=located)
+        Request(options, located=located).read()
     files = {path for path in opened if path.is_relative_to(folder) and path.is_file()}
     assert files <= set(located.inputs)
     return files

@@ -15,7 +15,6 @@ from samples.generators.pipeline import Block
 from tests.conftest import Cli
 from trace_export import Run, UsageError, inspect, load
 from trace_export.clocks.apply import task_batches
-from trace_export.run import with_device_tasks
 
 WINDOWED = [name for name in WRITERS if name not in APPENDED]
 RESTARTED = [name for name in WRITERS if name not in (*OVERWRITTEN, "nsys: all ranges in one")]
@@ -189,7 +188,7 @@ def test_clocks_are_aligned_within_a_run(detail: Any, tmp_path: Path) -> None:
             folder.mkdir()
             first, last = alone.spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
             tasks = [
-                pl.concat(task_batches(with_device_tasks(run, [1], folder)[0], 1)).filter(
+                pl.concat(task_batches(run._with_device_tasks([1], folder)[0], 1)).filter(
                     pl.col("start_ns").is_between(first, last)
                 )
                 for run in (alone, whole)

@@ -25,7 +25,8 @@ from trace_export import step_tasks
 from trace_export.errors import NothingToExportError, OutputError
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
 from trace_export.progress import silent
-from trace_export.read import LoadOptions, locate
+from trace_export.read import LoadOptions
+from trace_export.requests import Request
 from trace_export.selection import Numbers, Selection
 from trace_export.writers import step_task_info
 from trace_export.writers.mark import is_marked
@@ -61,9 +62,8 @@ def test_rows_are_those_of_the_reference(ascend_run: AscendRun, name: str) -> No
 
 def copies(folder: Path, out: Path, steps: str = "all") -> list[Path]:
     """The copies of the databases that the command makes."""
-    outputs, options = Outputs(), LoadOptions(folder)
-    part = Selection(steps=Numbers.parse(steps, "steps"))
-    step_tasks.write(locate(options).sources, options, part, out, outputs, silent)
+    outputs, part = Outputs(), Selection(steps=Numbers.parse(steps, "steps"))
+    step_tasks.write(Request(LoadOptions(folder), part=part), out, outputs, silent)
     return outputs.written
 
 

@@ -127,9 +127,9 @@ def _with_steps(profile: Profile, results: Sequence[Profile | TraceExportError],
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     """A single table of spans, which is one source and small enough to be read whole."""
-    from trace_export import requests
+    from trace_export.requests import Request
 
-    profile = requests.load(options, progress).profile
+    profile = Request(options).read(progress).profile
     ranks = _ranks(profile)
     facts = _facts(profile, ranks, cost.size(options.log_dir), all_ranks=False)
     source = ("spans", path_text(options.log_dir), None, None, None)

@@ -15,14 +15,14 @@ from string import Template
 import orjson
 
 from trace_export.analysis.explanation import explain
-from trace_export.draw import WriteOptions
+from trace_export.draw import Content
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
 from trace_export.live.window import Step
+from trace_export.options import Drawing
 from trace_export.plot import Plot, plot
-from trace_export.run import drawn
 from trace_export.scratch import scratch_folder
-from trace_export.selection import Numbers
+from trace_export.selection import Numbers, Selection
 from trace_export.viewer.server import Resource
 from trace_export.writers import mark
 from trace_export.writers.outputs import Outputs
@@ -41,14 +41,14 @@ class _Panel:
 
     number: int
     step: Step
-    drawing: WriteOptions
+    drawing: Drawing
     drawn: tuple[int, bytes] = (0, b"")
 
     @cached_property
     def plot(self) -> Plot:
-        found = explain(self.step.bubbles.graph) if self.drawing.drawing["critical_path"] else None
-        steps, style = Numbers.of([self.step.number]), FigureStyle(title="")
-        return plot(self.step.bubbles, replace(self.drawing, steps=steps, explanation=found, figure=style))
+        found = explain(self.step.bubbles.graph) if self.drawing["critical_path"] else None
+        part = Selection(steps=Numbers.of([self.step.number]))
+        return plot(Content(self.step.bubbles, part, explanation=found), self.drawing, FigureStyle(title=""))
 
     @cached_property
     def length_ns(self) -> int:
@@ -98,7 +98,7 @@ class Board:
         known = next((panel for panel in self._panels if panel.step is step), None)
         if known is None:
             self._count += 1
-            known = _Panel(self._count, step, self._look._drawing)
+            known = _Panel(self._count, step, self._look._export.drawing)
         return known
 
     def _name(self, panel: _Panel) -> str:
@@ -143,10 +143,10 @@ class Board:
 
     def trace(self) -> bytes:
         """The last steps as a Perfetto trace. Raises NothingToExportError."""
-        run, drawing = self._look.run, self._look._drawing
+        run, export = self._look.run, self._look._export
         if run is None:
             raise NothingToExportError(NO_STEP)
         with scratch_folder() as folder, Outputs() as outputs:
             path = Path(folder, "steps.pftrace")
-            drawn(run, replace(drawing, formats=("perfetto",), out=path, gzip=False, tables=()), outputs)
+            run._written(replace(export, formats=("perfetto",), out=path, gzip=False, tables=()), outputs)
             return path.read_bytes()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from trace_export.analysis.explanation import CAUSES
-from trace_export.draw import WriteOptions
 from trace_export.errors import TraceExportError
 from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
@@ -17,6 +16,7 @@ from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note, empty
 from trace_export.requests import Request
 from trace_export.run import Run
+from trace_export.write import WriteOptions
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Look:
     notes: tuple[Note, ...] = ()
     failures: tuple[TraceExportError, ...] = ()
     _shown: LastSteps | None = field(default=None, repr=False)
-    _drawing: WriteOptions = field(default_factory=WriteOptions, repr=False)
-    """What is drawn of the run."""
+    _export: WriteOptions = field(default_factory=WriteOptions, repr=False)
+    """What is drawn of the run, and how the last steps are exported."""
 
     @property
     def run(self) -> Run | None:

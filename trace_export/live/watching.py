@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from trace_export import draw as render
-from trace_export.draw import WriteOptions
 from trace_export.errors import OutputError, UsageError
 from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
@@ -20,7 +18,7 @@ from trace_export.live.machine_files import append_lines, write_metrics
 from trace_export.live.step_figures import StepFigures
 from trace_export.live.window import LastSteps
 from trace_export.requests import Request
-from trace_export.run import drawn
+from trace_export.write import WriteOptions, planned
 from trace_export.writers.outputs import Outputs
 
 MOST_LINES = 10_000
@@ -50,14 +48,14 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
     """
     log_dir = wanted.source.log_dir
     files = [path for path in (options.jsonl, options.prometheus) if path is not None]
-    exported = render.planned(options.export, log_dir) if options.every_s is not None else []
+    exported = planned(options.export, log_dir) if options.every_s is not None else []
     if len({os.path.realpath(path) for path in (*files, *exported)}) < len(files) + len(set(exported)):
         raise UsageError(f"{files[0]}: two outputs cannot be the same file", "name another place for one of them")
     Outputs(force=options.force).check([*files, *exported])
     kept = KeptFiles(options)
     for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
         errors = kept.put(look)
-        yield replace(look, failures=(*look.failures, *errors), _drawing=options.export)
+        yield replace(look, failures=(*look.failures, *errors), _export=options.export)
 
 
 class KeptFiles:
@@ -102,4 +100,4 @@ class KeptFiles:
         every_s = self._options.every_s
         if every_s is not None and time.monotonic() - self._exported_s >= every_s:
             self._exported_s = time.monotonic()
-            drawn(shown.run, self._options.export, outputs)
+            shown.run._written(self._options.export, outputs)

@@ -23,7 +23,7 @@ from trace_export.model import MESSAGES, SEGMENT, SPAN_ID, STEP_KEY, Note, Profi
 from trace_export.pipeline import message_passes
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
 from trace_export.requests import Request
-from trace_export.run import Run, aligned, checked
+from trace_export.run import Run, with_whole_steps
 from trace_export.selection import TIMES, Numbers, Selection, select
 
 FIT_STEPS = 20
@@ -134,7 +134,7 @@ class Window:
         if profile.spans.is_empty():
             return []
         profile = correct(interpret_further(profile, known), known.clocks)
-        profile = checked(replace(profile, clocks=known.clocks), self._wanted.source, one_clock=True)
+        profile = with_whole_steps(replace(profile, clocks=known.clocks), self._wanted.source, one_clock=True)
         found = _steps(profile)
         self._further_steps += len(found)
         self._keep([*self.steps, *found], [*self.notes, *(n for n in profile.notes if n.code != "no-whole-step")])
@@ -148,7 +148,7 @@ class Window:
         if profile.spans.is_empty():
             return []
         profile = interpret(profile, self._wanted.source.declared)
-        run = aligned(Run(profile, self._wanted.source), self._wanted.clocks)
+        run = Run(profile, self._wanted.source)._aligned(self._wanted.clocks)
         clocks, notes = steadied(self._clocks, run.clocks)
         steady = run.profile
         if clocks is not run.clocks and set(clocks["host"]) == set(profile.ranks["host"]):

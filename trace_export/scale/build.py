@@ -18,8 +18,8 @@ from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import TEXT, Note
 from trace_export.pipeline.rank_order import MOST
 from trace_export.progress import Progress, counted, silent
-from trace_export.requests import Request, load
-from trace_export.run import Run, aligned
+from trace_export.requests import Request
+from trace_export.run import Run
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
@@ -83,7 +83,7 @@ def overview(
     `wanted`; of at most `whole_ranks` ranks from the run read whole. Raises NothingToExportError where no source has a
     block, AlignmentError, UsageError where there is no such replica."""
     if placed is None:
-        run = _run(wanted, progress)
+        run = wanted.run(progress)
         return of_run(run, run.profile.ranks["source"].n_unique())
     table, ranks = placed.with_steps(wanted.part.steps), wanted.source.read.ranks
     if ranks is not None:
@@ -93,7 +93,7 @@ def overview(
     all_of_them = ranks is None and replicas is None
     some = None if all_of_them else Numbers.of(table["dp"].unique().drop_nulls()) if table.height else replicas
     if table["rank"].n_unique() <= whole_ranks:
-        found = of_run(_run(_of_some(wanted, some, placed), progress), len(placed.located.sources))
+        found = of_run(_of_some(wanted, some, placed).run(progress), len(placed.located.sources))
     else:
         found = _in_parts(wanted, table, placed, progress, whole_ranks)
     lacking = absent(placed.places) if all_of_them else 0
@@ -106,12 +106,6 @@ def _of_some(wanted: Request, replicas: Numbers | None, placed: Placed) -> Reque
     """The request for all ranks, or those of some replicas."""
     whole = replace(wanted, source=all_ranks(wanted.source), located=placed.located)
     return whole if replicas is None else of_replicas(whole, replicas, placed)
-
-
-def _run(wanted: Request, progress: Progress) -> Run:
-    """The run on aligned clocks."""
-    run = load(wanted.source, progress, wanted.located)
-    return replace(aligned(run, wanted.clocks, progress), _selection=wanted.part)
 
 
 def of_run(run: Run, sources: int) -> Overview:
@@ -144,7 +138,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     _check_places(placed.places, summary.notes)
     summary = _on_one_axis(summary)
     some = _worth_explaining(summary, explained)
-    return _compared(summary, _run(_of_some(wanted, some, placed), progress), len(placed.located.sources), notes)
+    return _compared(summary, _of_some(wanted, some, placed).run(progress), len(placed.located.sources), notes)
 
 
 def _worth_explaining(summary: Summary, count: int) -> Numbers:

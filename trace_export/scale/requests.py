@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trace_export import requests
 from trace_export.choices import OverviewFormat
-from trace_export.draw import WriteOptions
 from trace_export.errors import UsageError, path_text
 from trace_export.options import drawing
 from trace_export.progress import Progress, silent
-from trace_export.read import Located, locate
-from trace_export.requests import Request
+from trace_export.read import Located
+from trace_export.requests import Request, outputs
 from trace_export.run import Run
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
@@ -23,6 +21,7 @@ from trace_export.scale.catalogue import HELD
 from trace_export.scale.replicas import Placed, look, of_replicas, remember
 from trace_export.selection import Numbers, Selection
 from trace_export.sources import span_table
+from trace_export.write import WriteOptions
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import output_folder
 
@@ -51,13 +50,13 @@ def overview(
     NothingToExportError, OutputError."""
     log_dir = wanted.source.log_dir
     placed = _placed(wanted, output, progress)
-    inputs = locate(wanted.source).inputs if placed is None else placed.located.inputs
-    with Outputs([*inputs, *wanted.clocks.inputs], force=force) as outputs:
-        outputs.check(files.planned(output.formats, output.out, log_dir))
+    wanted = wanted if placed is None else replace(wanted, located=placed.located)
+    with outputs(wanted, force=force) as written:
+        written.check(files.planned(output.formats, output.out, log_dir))
         folder = output_folder(_folder(output.out), log_dir) / "traces"
         if output.traces and placed:  # which ones will be written is not known yet
             there = placed.places.table["dp"].drop_nulls().unique().sort()
-            outputs.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
+            written.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
         found = build(wanted, placed, output.replicas, progress)
         if (
             output.cache
@@ -69,8 +68,8 @@ def overview(
             remember(wanted.source, output.cache, placed, found.ranks.select(HELD.keys()))
         traces = _traces(found, wanted, placed, folder, force) if output.traces and placed else {}
         name = path_text(log_dir.resolve().name or log_dir)
-        files.write(found, name, traces, output.formats, output.out, log_dir, outputs)
-    return found, [*outputs.written, *traces.values()]
+        files.write(found, name, traces, output.formats, output.out, log_dir, written)
+    return found, [*written.written, *traces.values()]
 
 
 def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
@@ -84,26 +83,25 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
     return None
 
 
-@dataclass(frozen=True)
-class BesideReport:
-    """The overview of a run beside the page of its report, where the run has too many ranks for a chart."""
+def planned_beside(report: Path, located: Located) -> list[Path]:
+    """The page of an overview beside that of a report, where the run has too many ranks for a chart: as far as its
+    sources, which may have several, show that."""
+    return [_page(report)] if len(located.sources) > CHART_RANKS else []
 
-    def planned(self, report: Path, located: Located) -> list[Path]:
-        """Where more sources are read than a chart shows ranks: a source may have several."""
-        return [self._page(report)] if len(located.sources) > CHART_RANKS else []
 
-    def write(self, run: Run, report: Path, outputs: Outputs) -> str:
-        """The name of the page, "" where there is none."""
-        ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
-        if ranks.height <= CHART_RANKS:
-            return ""
-        found = of_run(run, ranks["source"].n_unique())
-        page = self._page(report)
-        files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
-        return page.name
+def write_beside(run: Run, report: Path, outputs: Outputs) -> str:
+    """Writes the overview beside the page of a report; its name, "" where the chart shows all ranks."""
+    ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
+    if ranks.height <= CHART_RANKS:
+        return ""
+    found = of_run(run, ranks["source"].n_unique())
+    page = _page(report)
+    files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
+    return page.name
 
-    def _page(self, report: Path) -> Path:
-        return report.with_name(f"{files.STEM}.html")
+
+def _page(report: Path) -> Path:
+    return report.with_name(f"{files.STEM}.html")
 
 
 def _folder(out: Path | None) -> Path | None:
@@ -124,8 +122,9 @@ def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, forc
             break
         path = _trace(folder, replica)
         alone = of_replicas(wanted, Numbers.of([replica]), placed)
-        requests.export(
-            alone, WriteOptions(formats=("perfetto",), out=path, drawing=drawing(tracks="rank")), force=force
-        )
+        with outputs(alone, force=force) as of_trace:
+            of_trace.check([path])
+            options = WriteOptions(formats=("perfetto",), out=path, drawing=drawing(tracks="rank"))
+            alone.run()._written(options, of_trace)
         written[replica] = path
     return written

@@ -13,7 +13,6 @@ from samples.generators.ascend import Job, no_marker, record
 from tests.sources.ascend.test_impossible_times import drawn, true
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import TraceExportError
-from trace_export.run import with_device_tasks
 
 JOB = Job(stages=3, microbatches=4, steps=2, hosts=1, together=True)
 
@@ -26,7 +25,7 @@ def test_each_device_is_a_rank_with_its_transfers_and_tasks(tmp_path: Path) -> N
         assert drawn(run, rank) == true(truth.blocks, rank)
     sides = run.profile.p2p.group_by("rank").len().sort("rank")["len"].to_list()
     assert sides == [2 * 4 * 2, 2 * 4 * 4, 2 * 4 * 2]
-    profile, failures = with_device_tasks(run, [0, 1, 2], tmp_path)
+    profile, failures = run._with_device_tasks([0, 1, 2], tmp_path)
     assert failures == []
     for rank in range(3):
         tasks = pl.concat(task_batches(profile, rank)).filter(pl.col("category") == "compute")

@@ -19,7 +19,6 @@ from samples.generators.rocpd_export import Export as Rocpd
 from trace_export import Run
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import TraceExportError
-from trace_export.run import with_device_tasks
 
 FORMATS: dict[str, tuple[Callable[[str, int], nsys.Recorder], str]] = {
     "nsys": (lambda host, job: Nsys(host=host), ".sqlite"),
@@ -104,7 +103,7 @@ def test_device_tasks_are_those_of_the_device(form: str, ranks: Sequence[int], t
     blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
     write(tmp_path / "in", form, blocks, Dialect())
     run = trace_export.load(tmp_path / "in", jobs=1, detail="kernels").align()
-    profile, failures = with_device_tasks(run, list(ranks), tmp_path)
+    profile, failures = run._with_device_tasks(list(ranks), tmp_path)
     assert failures == []
     for rank in ranks:
         tasks = pl.concat(task_batches(profile, rank)).filter(pl.col("category") == "compute").sort("start_ns")

@@ -17,9 +17,9 @@ from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
 from trace_export.chart.size import drawn_ranks
-from trace_export.draw import WriteOptions, announce, draw, write
+from trace_export.draw import Content, draw
 from trace_export.options import drawing
-from trace_export.run import with_device_tasks
+from trace_export.write import WriteOptions, announce, write_files
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.traces import chrome, perfetto
 
@@ -84,12 +84,13 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
 def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path) -> None:
     """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
     run = load(samples / name, detail="kernels").align()
-    made, failures = with_device_tasks(run, drawn_ranks(run.profile, "rank"), tmp_path)
+    made, failures = run._with_device_tasks(drawn_ranks(run.profile, "rank"), tmp_path)
     assert failures == []
     options = WriteOptions(drawing=drawing(tracks="rank", bubbles=True, model=True), gzip=True, out=tmp_path / "out")
-    chart = draw(made, Bubbles(made), options, "kernels")
+    content = Content(Bubbles(made), detail="kernels")
+    chart = draw(content, options.drawing)
     outputs = Outputs()
-    write(made, Bubbles(made), options, samples / name, outputs, "kernels")
+    write_files(content, options, samples / name, outputs)
     traces = [path for path in outputs.written if path.suffix == ".gz"]
     assert len(traces) == 2
     assert [differences(chart, path) for path in traces] == [[], []]
@@ -103,7 +104,8 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(ahead_ns: int, tmp_
     spans = made.spans.with_columns(pl.col("start_ns") + moved, pl.col("end_ns") + moved)
     shown = replace(made, spans=spans)
     options = WriteOptions(drawing=drawing(tracks="rank"))
-    chart = draw(shown, Bubbles(shown), options, "spans")
+    content = Content(Bubbles(shown))
+    chart = draw(content, options.drawing)
     edges = shown.edge_rows()
     starts = spans["start_ns"].to_list()
     lost = sum(starts[dst] <= starts[src] for src, dst in edges.select("src", "dst").iter_rows())
@@ -111,5 +113,5 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(ahead_ns: int, tmp_
     for writer, name in ((chrome, "a.json"), (perfetto, "a.pftrace")):
         writer.write(chart, tmp_path / name)
         assert differences(chart, tmp_path / name) == []
-    said = [note.text for note in announce(shown, options, "spans")]
+    said = [note.text for note in announce(content, options)]
     assert [text.split(" of the ways")[0] for text in said] == ([f"{lost} of {edges.height}"] if lost else [])
