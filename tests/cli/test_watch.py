@@ -67,10 +67,10 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
     steps, metrics, out = tmp_path / "steps.jsonl", tmp_path / "job.prom", tmp_path / "out"
     options = ("--jsonl", steps, "--prometheus", metrics, "--once-every", "1ms", "--out", out, "--slowdown")
     with watching(logs.folder, *options) as process:
-        wait_until(lambda: len(lines(steps)) == 2)
+        wait_until(lambda: len(lines(steps)) == 2, by=process)
         logs.write(2)
-        wait_until(lambda: len(lines(steps)) == 3)
-        wait_until(lambda: (out / "pipeline_profile.pftrace").exists())
+        wait_until(lambda: len(lines(steps)) == 3, by=process)
+        wait_until((out / "pipeline_profile.pftrace").exists, by=process)
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(4)]  # a look is printed when its files are written
         _, stderr = interrupted(process)
@@ -102,9 +102,17 @@ def test_the_files_are_continued_by_the_next_watch(logs: GrowingLogs, tmp_path: 
     steps = tmp_path / "steps.jsonl"
     for count in (2, 4):
         with watching(logs.folder, "--jsonl", steps) as process:
-            wait_until(lambda count=count: len(lines(steps)) == count)  # type: ignore[misc]
+            wait_until(lambda count=count: len(lines(steps)) == count, by=process)  # type: ignore[misc]
             interrupted(process)
     assert [line["step"] for line in lines(steps)] == [0, 1, 0, 1]
+
+
+def test_nobody_waits_for_a_watch_that_has_ended(logs: GrowingLogs) -> None:
+    with (
+        watching(logs.folder, "--last", "0") as process,
+        pytest.raises(AssertionError, match=r"ended with 2: .*--last"),
+    ):
+        wait_until(lambda: False, by=process)
 
 
 def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:

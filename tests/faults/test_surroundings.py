@@ -337,7 +337,7 @@ def test_a_run_that_is_ended_leaves_nothing(how: signal.Signals, code: int, word
     command = [sys.executable, "-m", "trace_export", str(logs), "--out", str(tmp_path / "out"), "--jobs", "2"]
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
     try:
-        wait_until(lambda: reading(process, logs / "workerlog.1"))
+        wait_until(lambda: reading(process, logs / "workerlog.1"), by=process)
         children = psutil.Process(process.pid).children()
         assert list(scratch.iterdir())
         process.send_signal(how)

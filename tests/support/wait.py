@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Collection
 
@@ -11,11 +12,14 @@ HANGS_S = 300
 """What has not happened after so long never does, however busy the machine is."""
 
 
-def wait_until(true: Callable[[], object], *, every: float = 0.02) -> None:
-    """Returns as soon as `true()` is; fails when it never is."""
+def wait_until(true: Callable[[], object], *, every: float = 0.02, by: subprocess.Popen[str] | None = None) -> None:
+    """Returns as soon as `true()` is; fails when it never is, or when the process `by` which it becomes so has ended,
+    with what that said."""
     deadline = time.monotonic() + HANGS_S
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
+        if by is not None and by.poll() is not None and not true():
+            raise AssertionError(f"the process ended with {by.returncode}: {by.stderr.read() if by.stderr else ''}")
         time.sleep(every)
 
 
