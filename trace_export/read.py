@@ -28,7 +28,7 @@ from trace_export.sources.read import read, read_group, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans.columns import Columns
-from trace_export.workers import local
+from trace_export.workers import work
 from trace_export.workers.sizing import Workers, choose_workers
 
 if TYPE_CHECKING:
@@ -234,9 +234,7 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
     own = replace(options.read, optimizer=options.detail == "kernels")
     tick = counted(progress, "reading", len(sources))
     if options.cluster is not None:
-        from trace_export.workers import dask
-
-        results = dask.run(options.cluster, partial(read, options=own), sources, tick)
+        results = work.run(partial(read, options=own), sources, options.cluster, tick)
         return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
     groups = _groups(sources, options)
     made, lost = _read_groups(groups, own, _workers(options, groups), tick)
@@ -279,7 +277,7 @@ def _read_groups(
         for place in range(len(groups[index].sources)):
             tick(place)
 
-    for group, found in zip(groups, local.run(partial(read_group, options=own), groups, workers, done), strict=True):
+    for group, found in zip(groups, work.run(partial(read_group, options=own), groups, workers, done), strict=True):
         if not isinstance(found, TraceExportError):
             made |= zip(group.sources, found, strict=True)
         elif len(group.sources) == 1:
@@ -347,7 +345,7 @@ def read_device_tasks(
         size, kept = size_of.get(source.path, 0), options.read.keep_tasks
         wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept, devices))
     workers = _workers(options, [Group((w.source,)) for w in wanted if not are_kept(w)], tasks=True)
-    results = local.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
+    results = work.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     return files, [r for r in results if isinstance(r, TraceExportError)]
 

@@ -35,7 +35,7 @@ from trace_export.sources.find import find
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
 from trace_export.workers import dask as cluster
-from trace_export.workers import local
+from trace_export.workers import work
 from trace_export.workers.cluster import Cluster
 from trace_export.workers.sizing import Workers
 
@@ -110,7 +110,7 @@ def dask(place: Path) -> tuple[float, float]:
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    local.run(reading, found, Workers(2))
+    work.run(reading, found, Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

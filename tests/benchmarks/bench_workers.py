@@ -27,8 +27,8 @@ COMMAND = (sys.executable, "-m", "tests.benchmarks.bench_workers")
 
 
 def ours(function: Callable[..., object], items: list[object]) -> None:
-    from trace_export.workers.local import run
     from trace_export.workers.sizing import Workers
+    from trace_export.workers.work import run
 
     run(function, items, Workers(2))  # type: ignore[type-var]
 

@@ -95,7 +95,7 @@ def test_sizes_that_nobody_gives_are_seen_there(cluster: DaskCluster, tmp_path: 
     """By the workers: perhaps the profiles cannot be read here."""
     write_logs(tmp_path / "logs", Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)))
     cluster.make_whole("left", "right")
-    with mock.patch("trace_export.workers.work.run", side_effect=AssertionError):
+    with mock.patch("trace_export.workers.work.attempt", side_effect=AssertionError):
         there = trace_export.overview(tmp_path / "logs", tmp_path / "there", scheduler=cluster.address).overview
     here = trace_export.overview(tmp_path / "logs", tmp_path / "here", jobs=1).overview
     assert there.ranks.equals(here.ranks)

@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 from tests.support.dask_process import DaskProcess
 from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import TraceExportError
-from trace_export.workers import dask, dask_client, dask_tree
+from trace_export.workers import dask, dask_client
 from trace_export.workers.dask_client import connected, usable_workers
 
 BLAMES_ALL = {"SCHEDULER__ALLOWED_FAILURES": "0", "SCHEDULER__WORKER_SATURATION": "inf"}
@@ -45,12 +45,6 @@ class DaskCluster:
             process.kill()
             process.wait()
         self.workers.clear()
-
-    def restart(self, *names: str) -> None:
-        """Starts the scheduler that was killed again, with the named workers."""
-        self.scheduler = self._start(*self._scheduling)
-        for name in names:
-            self.start(name)
 
     def stop(self, process: DaskProcess) -> None:
         """The process stays, and answers no more."""
@@ -96,25 +90,10 @@ def dask_cluster(folder: Path, *workers: str, protocol: str = "tcp", **settings:
     `distributed.scheduler.no-workers-timeout`. As long as it is there, no time-out of the client ends on
     a busy machine, and what a client looks for now and then it looks for more often."""
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S, BACK_S=HANGS_S))
-        for module in (dask, dask_tree):
-            stack.enter_context(mock.patch.object(module, "GONE_S", HANGS_S))
+        stack.enter_context(mock.patch.multiple(dask_client, ANSWER_S=HANGS_S, CONNECT_S=HANGS_S))
+        stack.enter_context(mock.patch.object(dask, "GONE_S", HANGS_S))
         stack.enter_context(mock.patch.object(dask, "CHECK_S", 0.1))
         cluster = DaskCluster(folder, stack, protocol, {"WORKER__MEMORY__TERMINATE": "false", **settings})
         if workers:
             cluster.make_whole(*workers)
         yield cluster
-
-
-@contextmanager
-def comes_back(cluster: DaskCluster, *names: str) -> Iterator[None]:
-    """The scheduler that the test kills is started again, with the named workers, once the command waits for it. Dask
-    leaves sockets open where its client closes in the middle of connecting again."""
-    wait = dask_client._wait_for
-
-    def started(address: str, error: dask_client.SchedulerGoneError) -> None:
-        cluster.restart(*names)
-        wait(address, error)
-
-    with mock.patch.object(dask_client, "_wait_for", started):
-        yield

@@ -10,6 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ import pytest
 from samples.generators import paddle as generate_paddle
 from tests.conftest import ROOT, Cli
 from tests.support.command import command
-from tests.support.dask_cluster import BLAMES_ALL, DaskCluster, comes_back, dask_cluster
+from tests.support.dask_cluster import BLAMES_ALL, DaskCluster, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
-from tests.support.worker_tasks import perform, processes_named
+from tests.support.worker_tasks import Task, perform, processes_named
 from trace_export import __version__, load
 from trace_export.errors import SourceError, TraceExportError, UsageError
-from trace_export.workers import dask, dask_client
+from trace_export.workers import dask, dask_client, work
 from trace_export.workers.cluster import Cluster
 from trace_export.workers.dask import Place
 from trace_export.workers.identity import identity
@@ -34,8 +35,12 @@ pytest.importorskip("distributed")
 config = pytest.importorskip("dask.config")
 
 
-def places(*tasks: str, at: str | None = None) -> list[Place]:
-    return [Place(Path(task), at) for task in tasks]
+def places(*tasks: str, at: str = "") -> list[Any]:
+    return [Place(Path(task), at) if at else Task(Path(task)) for task in tasks]
+
+
+def run(cluster: DaskCluster, items: list[Any], done: Callable[[int], None] = lambda index: None) -> list[Any]:
+    return work.run(perform, items, Cluster(cluster.address), done)
 
 
 def test_a_worker_dies_in_mid_run(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +54,7 @@ def test_a_worker_dies_in_mid_run(two_workers: DaskCluster, monkeypatch: pytest.
 
     items = [*places("a", "b", "slow0.2", "slow0.3", "slow0.1"), *places("hang", at="left"), *places("c", at="right")]
     monkeypatch.setattr(dask, "GONE_S", 0)
-    results = dask.run(Cluster(two_workers.address), perform, items, kill_left)
+    results = run(two_workers, items, kill_left)
     free = [r[0] for r in results[:5] if isinstance(r, tuple)]
     assert free == ["a", "b", "slow0.2", "slow0.3", "slow0.1"]
     assert "left: hang: no worker is left that could read it" in str(results[5])
@@ -66,19 +71,19 @@ def test_a_machine_that_comes_back_goes_on(two_workers: DaskCluster) -> None:
             two_workers.start("left")
 
     items = [*places("a", at="left"), *places("slow1", "b", at="left")]
-    results = dask.run(Cluster(two_workers.address), perform, items, replace_left)
+    results = run(two_workers, items, replace_left)
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "slow1", "b"]
 
 
 def test_tasks_that_fail_and_one_that_kills_every_worker(
     two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    results = dask.run(Cluster(two_workers.address), perform, places("a", "refuse", "mistake", "b"))
+    results = run(two_workers, places("a", "refuse", "mistake", "b"))
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b"]
     assert "is refused" in str(results[1])
     assert "internal error in its reader, ZeroDivisionError" in str(results[2])
     monkeypatch.setattr(dask, "GONE_S", 0)
-    (last,) = dask.run(Cluster(two_workers.address), perform, places("killed"))
+    (last,) = run(two_workers, places("killed"))
     assert str(last) == "killed: no worker is left that could read it; start workers again, with more memory"
 
 
@@ -86,7 +91,7 @@ def test_an_item_that_kills_its_workers_costs_itself(tmp_path: Path) -> None:
     """Not what else its worker was given, which Dask blames as well, here for one death."""
     others = [f"t{n}" for n in range(12)]
     with dask_cluster(tmp_path, *"abc", **BLAMES_ALL) as cluster:
-        results = dask.run(Cluster(cluster.address), perform, places("killed", *others))
+        results = run(cluster, places("killed", *others))
     assert [result[0] for result in results if isinstance(result, tuple)] == others
     assert "killed: the Dask workers that read it died or lost it (KilledWorker)" in str(results[0])
 
@@ -101,45 +106,30 @@ def test_an_item_that_kills_the_workers_of_its_machine_costs_itself(
         return dask_client.usable_workers(client, address)
 
     monkeypatch.setattr(dask, "usable_workers", started_anew)
-    results = dask.run(Cluster(two_workers.address), perform, places("killed", "a", "b", at="left"))
+    results = run(two_workers, places("killed", "a", "b", at="left"))
     assert [result[0] for result in results if isinstance(result, tuple)] == ["a", "b"]
-    assert "left: killed: each Dask worker that read it died; give them more memory" in str(results[0])
+    assert "left: killed: the Dask workers that read it died or lost it (" in str(results[0])
 
 
 def test_what_is_left_of_a_machine_without_workers_is_given_up_at_once(
     two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not one item after the other, each of which would wait for a worker."""
-    alone: list[list[int]] = []
-    submit = dask._Run._submit
-
-    def noted(run: Any, task: Any) -> None:
-        if task.alone:
-            alone.append(task.indices)
-        submit(run, task)
-
-    def started_anew(client: Any, address: str) -> list[dask_client.Worker]:
-        two_workers.make_whole(*(("right",) if alone else ("left", "right")))
-        return dask_client.usable_workers(client, address)
 
     def gone(index: int) -> None:
         if index == 2:
-            monkeypatch.setattr(dask, "GONE_S", 0)
             two_workers.workers.pop("left").kill()
+            monkeypatch.setattr(dask, "GONE_S", 1)
 
-    monkeypatch.setattr(dask._Run, "_submit", noted)
-    monkeypatch.setattr(dask, "usable_workers", started_anew)
-    results = dask.run(Cluster(two_workers.address), perform, places("killed", "a", "b", at="left"), gone)
-    assert isinstance(results[2], tuple)
+    results = run(two_workers, [*places(*["hang"] * 2, at="left"), *places("a", at="right")], gone)
     assert ["no worker is left that could read it" in str(result) for result in results] == [True, True, False]
-    assert alone == [[2], [1]]
 
 
 def test_several_sources_in_a_task(two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
     ended: list[int] = []
     items = [*places(*"abcdefghij", "refuse"), *places("k", "l", at="right")]
-    results = dask.run(Cluster(two_workers.address), perform, items, ended.append)
+    results = run(two_workers, items, ended.append)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdefghijkl")
     assert "is refused" in str(results[10])
     assert sorted(ended) == list(range(13))
@@ -149,7 +139,7 @@ def test_several_items_whose_task_is_lost_are_read_one_by_one(
     two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dask, "MANY", 0)
-    results = dask.run(Cluster(two_workers.address), perform, places("a", "b", "unpicklable", "c"))
+    results = run(two_workers, places("a", "b", "unpicklable", "c"))
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "c"]
     assert str(results[2]).startswith("unpicklable: the Dask workers that read it died or lost it (")
 
@@ -239,7 +229,7 @@ def test_device_tasks_do_not_travel(tmp_path: Path) -> None:
 def test_no_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_client, "CONNECT_S", 0.1)
     with pytest.raises(TraceExportError, match="no Dask scheduler answers there"):
-        dask.run(Cluster("tcp://127.0.0.1:1"), perform, places("a"))
+        work.run(perform, places("a"), Cluster("tcp://127.0.0.1:1"))
 
 
 # --- code and results
@@ -287,7 +277,7 @@ def test_a_worker_with_other_code_that_joins_later_reads_nothing(
 
     alone = tmp_path / "until it is alone"
     items = places(*"abcdef", *[str(alone)] * 20)
-    results = dask.run(Cluster(two_workers.address), perform, items, replace_all)
+    results = run(two_workers, items, replace_all)
     errors = [str(r) for r in results if isinstance(r, SourceError)]
     assert errors
     assert all("the Dask worker that read it runs other code: trace_export" in error for error in errors)
@@ -321,7 +311,7 @@ def test_a_stopped_worker_is_a_sentence(
     monkeypatch.setattr(dask_client, "ANSWER_S", 0.5)
     two_workers.stop(two_workers.workers["left"])
     with pytest.raises(TraceExportError, match=r"the Dask cluster did not answer within 0\.5 s; its scheduler"):
-        dask.run(Cluster(two_workers.address), perform, places("a"))
+        run(two_workers, places("a"))
 
 
 def test_a_scheduler_that_stops_while_it_reads_is_a_sentence(
@@ -333,7 +323,7 @@ def test_a_scheduler_that_stops_while_it_reads_is_a_sentence(
         monkeypatch.setattr(dask_client, "CONNECT_S", 0.1)
 
     with pytest.raises(TraceExportError, match=r"the Dask cluster did not answer within 0\.5 s"):
-        dask.run(Cluster(own_cluster.address), perform, places("a", "hang"), stop)
+        run(own_cluster, places("a", "hang"), stop)
 
 
 def test_a_worker_that_stops_while_it_reads_costs_what_it_has(
@@ -355,7 +345,7 @@ def test_a_worker_that_stops_while_it_reads_costs_what_it_has(
                 client.run_on_scheduler(long_ago)
 
     items = [*places("a", at="right"), *places("hang", at="left"), *places(*"bcdef")]
-    results = dask.run(Cluster(two_workers.address), perform, items, stop)
+    results = run(two_workers, items, stop)
     assert [r[0] for r in results if isinstance(r, tuple)] == list("abcdef")
     assert "left: hang: no worker is left that could read it" in str(results[1])
 
@@ -369,22 +359,16 @@ def test_the_scheduler_may_give_up_earlier(tmp_path: Path, monkeypatch: pytest.M
             for worker in cluster.workers.values():
                 worker.kill()
 
-        results = dask.run(Cluster(cluster.address), perform, [*places("a"), *places("hang", at="left")], kill_all)
+        results = run(cluster, [*places("a"), *places("hang", at="left")], kill_all)
     assert "no worker is left that could read it" in str(results[1])
 
 
-DOES_NOT_WAIT = """
+QUICKLY = """
 import sys
 from trace_export.cli import main
 from trace_export.workers import dask_client
 
-def raise_at_once(address, error):
-    dask_client.CONNECT_S = 0.1  # until then the scheduler is there, and the machine may be busy
-    wait(address, error)
-
-wait = dask_client._wait_for
-dask_client._wait_for = raise_at_once
-dask_client.BACK_S, dask_client.ANSWER_S = 0, float(sys.argv.pop(1))
+dask_client.ANSWER_S = float(sys.argv.pop(1))
 main()
 """
 
@@ -395,13 +379,13 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
     logs.mkdir()
     with (logs / "workerlog.0").open("wb") as file:
         file.truncate(200 << 30)  # hours of zeros to read, no space on the disk
-    command = [sys.executable, "-c", DOES_NOT_WAIT, str(HANGS_S), str(logs), "--scheduler", own_cluster.address]
+    command = [sys.executable, "-c", QUICKLY, str(HANGS_S), str(logs), "--scheduler", own_cluster.address]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [*command, "--out", str(tmp_path / "out")], env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
-        wait_until(lambda: any(is_open(worker.pid, logs) for worker in own_cluster.workers.values()))
+        wait_until(lambda: any(is_open(worker.pid, logs) for worker in own_cluster.workers.values()), by=process)
         own_cluster.kill()
         _, said = process.communicate(timeout=HANGS_S)
     finally:
@@ -412,26 +396,6 @@ def test_a_scheduler_that_dies_while_it_reads_is_one_sentence(own_cluster: DaskC
         "start the scheduler and its workers again\n"
     )
     assert not (tmp_path / "out").exists()
-
-
-def test_a_scheduler_that_comes_back_is_given_the_rest(own_cluster: DaskCluster) -> None:
-    """What was read before is not read again."""
-    done: list[int] = []
-
-    def kill(index: int) -> None:
-        done.append(index)
-        if len(done) == 2:
-            own_cluster.kill()
-
-    with comes_back(own_cluster, "left"):
-        results = dask.run(Cluster(own_cluster.address), perform, places("a", "b", "slow1", "c", "d"), kill)
-    assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "slow1", "c", "d"]
-    assert sorted(done) == list(range(5))
-
-
-def test_an_answer_may_be_an_exception() -> None:
-    """As that of a question for the error of a task."""
-    assert str(dask_client.ask(lambda: ValueError("of a task"), "x")) == "of a task"
 
 
 def is_open(pid: int, folder: Path) -> bool:

@@ -16,8 +16,8 @@ from tests.support.wait import HANGS_S, wait_for_end, wait_until
 from tests.support.worker_tasks import Task, meet, perform, tasks, temporary, threads
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.workers import process
-from trace_export.workers.local import run
 from trace_export.workers.sizing import Workers
+from trace_export.workers.work import run
 
 
 def workers_of(parent: int | None = None) -> list[psutil.Process]:
@@ -120,7 +120,7 @@ HANG = """
 import sys
 from pathlib import Path
 from tests.support.worker_tasks import Task, hang
-from trace_export.workers.local import run
+from trace_export.workers.work import run
 from trace_export.workers.sizing import Workers
 run(hang, [Task(Path(sys.argv[1]) / name) for name in "abcd"], Workers(2))
 """
@@ -136,7 +136,7 @@ def test_no_worker_outlives_its_parent(how: signal.Signals, tmp_path: Path) -> N
     command = [sys.executable, "-c", HANG, str(begun)]
     parent = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        wait_until(lambda: len(list(begun.iterdir())) == 2)
+        wait_until(lambda: len(list(begun.iterdir())) == 2, by=parent)
         workers = workers_of(parent.pid)
         os.killpg(parent.pid, how)  # as the terminal does: to the whole group
         _, said = parent.communicate(timeout=HANGS_S)

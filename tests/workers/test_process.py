@@ -45,7 +45,7 @@ def test_a_worker_takes_the_path_of_its_parent(tmp_path: Path) -> None:
     (tmp_path / "only_there.py").write_text("def here(item): import dask, sys; return dask.__name__, sys.path\n")
     path = [*sys.path, str(tmp_path)]
     code = f"import sys; sys.path[:] = {path!r}; import only_there; from tests.support.worker_tasks import tasks; "
-    code += "from trace_export.workers.local import run; from trace_export.workers.sizing import Workers; "
+    code += "from trace_export.workers.work import run; from trace_export.workers.sizing import Workers; "
     code += "results = run(only_there.here, tasks('a', 'b'), Workers(2)); print(results == [('dask', sys.path)] * 2)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("True\n", "")

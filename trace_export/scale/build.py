@@ -25,10 +25,11 @@ from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
 from trace_export.scale.parts import Part, split
 from trace_export.scale.places import REMEDY, Places, absent
-from trace_export.scale.replicas import Placed, all_ranks, of_replicas, reduce_everywhere
+from trace_export.scale.replicas import Placed, all_ranks, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
 from trace_export.sources import cost
+from trace_export.workers import work
 
 S_PER_RANK = 0.005
 """What one core takes to interpret, align and measure a rank of some 130 blocks."""
@@ -128,7 +129,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     task = Task(read, wanted.clocks.align, wanted.part, options.run)
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
-    summary = reduce_everywhere(partial(summarise, task=task), parts, times, options, merge, failed, tick)
+    summary = work.reduce(partial(summarise, task=task), parts, workers_for(times, options), merge, failed, tick)
     summary = merge([Summary(failures=failures_of(placed.failures)), summary])
     if summary.rank_steps.is_empty():
         first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")

@@ -33,11 +33,6 @@ class Part:
         return self.sources[0].path
 
     @property
-    def machine_name(self) -> None:
-        """Any machine can read it, see `workers.dask.Placed`."""
-        return None
-
-    @property
     def replicas(self) -> list[int]:
         return self.places["dp"].unique().sort().to_list()
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import polars as pl
 
@@ -21,8 +21,8 @@ from trace_export.scale.places import Places, find_places, ranks_of
 from trace_export.selection import Numbers
 from trace_export.sources.read import read as read_source
 from trace_export.sources.source import Source
-from trace_export.workers import local
-from trace_export.workers.fold import Merge
+from trace_export.workers import work
+from trace_export.workers.cluster import Cluster
 from trace_export.workers.sizing import Workers, choose_workers
 
 Result = TypeVar("Result")
@@ -64,10 +64,10 @@ def place(options: LoadOptions, located: Located, progress: Progress = silent) -
     sources, read = located.sources, all_ranks(options).read
     tick = counted(progress, "looking for ranks", len(sources))
     times = [S_TO_OPEN if source.rank is None else 0.0 for source in sources]
-    looked = run_everywhere(partial(ranks_of, options=read), sources, times, options, tick)
+    looked = work.run(partial(ranks_of, options=read), sources, workers_for(times, options), tick)
 
     def read_some(some: Sequence[Source]) -> list[Profile | TraceExportError]:
-        return run_everywhere(partial(read_source, options=read), some, [0.0] * len(some), options, lambda index: None)
+        return work.run(partial(read_source, options=read), some, workers_for([0.0] * len(some), options))
 
     places = find_places(sources, looked, read_some, options.declared)
     lost = [result for result in looked if isinstance(result, TraceExportError)]
@@ -151,39 +151,9 @@ def remember(options: LoadOptions, cache: Path, placed: Placed, held: pl.DataFra
         catalogue.store(cache, all_ranks(options), placed.located, placed.places, held)
 
 
-def run_everywhere(
-    function: Callable[[Any], Result],
-    items: Sequence[Any],
-    times: Sequence[float],
-    options: LoadOptions,
-    done: Callable[[int], None],
-) -> list[Result | TraceExportError]:
-    """`function` of every item: here, in as many processes as pay off where each takes `times` seconds, or on the
-    cluster."""
+def workers_for(times: Sequence[float], options: LoadOptions) -> Workers | Cluster:
+    """The cluster, or here as many processes as pay off where each item takes `times` seconds."""
     if options.cluster is not None:
-        from trace_export.workers import dask
-
-        return dask.run(options.cluster, function, items, done)
-    return local.run(function, items, _workers(times, options), done)
-
-
-def reduce_everywhere(
-    function: Callable[[Any], Result],
-    items: Sequence[Any],
-    times: Sequence[float],
-    options: LoadOptions,
-    merge: Merge[Result],
-    failed: Callable[[TraceExportError, Any], Result],
-    done: Callable[[int], None],
-) -> Result:
-    """`function` of every item, as `run_everywhere`, merged where they are made; `failed` is the result of an error."""
-    if options.cluster is not None:
-        from trace_export.workers import dask_tree
-
-        return dask_tree.reduce(options.cluster, function, items, merge, failed, done)
-    return local.reduce(function, items, _workers(times, options), merge, failed, done)
-
-
-def _workers(times: Sequence[float], options: LoadOptions) -> Workers:
+        return options.cluster
     workers = choose_workers(times, 0, releases_gil=False)
     return replace(workers, count=options.jobs) if options.jobs and sum(times) > 0 else workers

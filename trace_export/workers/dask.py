@@ -1,90 +1,70 @@
-"""Map a function over items on a Dask cluster: each machine reads what lies on its own disk, and only tables travel.
+"""A Dask cluster as the workers: each machine reads what lies on its own disk, and only tables travel.
 
-Needs the extra `dask`. An item that is bound to a machine is submitted to the workers of that machine only, and to new
-ones there when they die. An item that cannot be read is an error of that item. A scheduler that is started again is
-given what is not read yet; one that stays away or does not answer ends the run.
+Needs the extra `dask`. What a worker was given when it died Dask gives to another one; what only the machine of an item
+can read is given to its next worker. An item whose workers died of it is an error of that item; a scheduler that goes,
+or does not answer, ends the run.
 """
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers.attempt import Result, attempt
 from trace_export.workers.cluster import EVERY, Cluster
-from trace_export.workers.dask_client import (
-    POLL_S,
-    SAME_CODE,
-    Worker,
-    ask,
-    connected,
-    gone,
-    same_workers,
-    through_restarts,
-    usable_workers,
-)
+from trace_export.workers.dask_client import SAME_CODE, Worker, ask, connected, gone, same_workers, usable_workers
 from trace_export.workers.identity import Identity, identity
 
-CHECK_S: Final = 1.0
-"""How often it is checked whether the machines of bound items still have workers."""
-MANY, PART = 64, 8
-"""Of more items for each worker so many make one task, for a task costs the scheduler as much as a small source."""
+POLL_S: Final = 0.05
+"""How often it is looked whether a task has ended."""
+CHECK_S = 1.0
+"""How often it is checked whether the tasks still have workers."""
 GONE_S = 20.0
 """How long a machine may be without a worker before its items are given up; a nanny restarts one in a few seconds. A
 scheduler whose `no-workers-timeout` is shorter gives up earlier."""
 ATTEMPTS: Final = 3
 """How many times a task that is bound to a machine is given to its workers."""
-
-NO_WORKER: Final = ("no worker is left that could read it", "start workers again, with more memory")
-MORE_MEMORY: Final = "give them more memory, or read it on one machine"
+MANY, PART = 64, 8
+"""Of more items for each worker so many make one task, for a task costs the scheduler as much as a small source."""
 
 
 class Placed(Protocol):
-    """An item: a path, which only the machine `machine_name` can read where that is not None."""
+    """An item: a path, which only the machine `machine_name` can read where it has one that is not None."""
 
     @property
     def path(self) -> Path: ...
-    @property
-    def machine_name(self) -> str | None: ...
 
 
 Item = TypeVar("Item", bound=Placed)
 
 
-def run(
+def each(
     cluster: Cluster,
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    done: Callable[[int], None] = lambda index: None,
-) -> list[Result | TraceExportError]:
-    """The result of each item in their order, or its error, as `local.run`; read by the cluster's workers.
-
-    Raises TraceExportError when the scheduler does not answer, goes and does not come back, or a worker cannot run this
-    program.
-    """
-    found: dict[int, Result | TraceExportError] = {}
-
-    def rest(client: Any) -> None:
-        """What is not read yet."""
-        left = [index for index in range(len(items)) if index not in found]
-
-        def keep(number: int, result: Result | TraceExportError) -> None:
-            found[left[number]] = result
-            done(left[number])
-
+    take: Callable[[int, Result | TraceExportError], None],
+    may_begin: Callable[[int], bool] = lambda index: True,
+) -> None:
+    """Calls `take` with the index and the result, or the error, of each item; an item is begun when `may_begin` says
+    so. Raises TraceExportError when the scheduler does not answer or goes, or a worker cannot run this program."""
+    with connected(cluster.address) as client:
         workers = same_workers(client, cluster.address)
-        _Run(client, cluster.address, workers, function, [items[index] for index in left], keep).all()
-
-    through_restarts(cluster.address, rest)
-    return [found[index] for index in range(len(items))]
+        size = PART if len(items) > MANY * len(workers) else 1
+        groups = [
+            same[first : first + size]
+            for _, of_machine in groupby(range(len(items)), lambda index: _machine(items[index]))
+            for same in [list(of_machine)]
+            for first in range(0, len(same), size)
+        ]
+        _Reading(client, cluster.address, workers, function, items, take).all(groups, may_begin)
 
 
 @dataclass(frozen=True)
@@ -100,26 +80,29 @@ def in_each_folder(
 ) -> list[tuple[Place, Result | TraceExportError]]:
     """The result of `function` for each of the cluster's folders, on the machine that has it.
 
-    Raises TraceExportError as `run` does, and UsageError for a machine that has no worker.
+    Raises TraceExportError as `each` does, and UsageError for a machine that has no worker.
     """
     with connected(cluster.address) as client:
         workers = same_workers(client, cluster.address)
-        places = []
-        for name, folder in cluster.folders:
-            if name != EVERY and not any(worker.is_called(name) for worker in workers):
-                there = ", ".join(sorted({worker.host for worker in workers}))
-                what = f"{name}: no worker of the cluster has this name"
-                raise UsageError(what, f"hosts there: {there}", parameter="at")
-            hosts = {worker.ip: worker.host for worker in reversed(workers)}
-            names = [name] if name != EVERY else list(hosts.values())[::-1]
-            places += [Place(folder, machine) for machine in names]
-        looks: dict[int, Result | TraceExportError] = {}
-        _Run(client, cluster.address, workers, partial(_of_path, function), places, looks.__setitem__).all()
-        return [(place, looks[number]) for number, place in enumerate(places)]
+    places = []
+    for name, folder in cluster.folders:
+        if name != EVERY and not any(worker.is_called(name) for worker in workers):
+            there = ", ".join(sorted({worker.host for worker in workers}))
+            what = f"{name}: no worker of the cluster has this name"
+            raise UsageError(what, f"hosts there: {there}", parameter="at")
+        hosts = {worker.ip: worker.host for worker in reversed(workers)}
+        places += [Place(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
+    looks: dict[int, Result | TraceExportError] = {}
+    each(cluster, partial(_of_path, function), places, looks.__setitem__)
+    return [(place, looks[number]) for number, place in enumerate(places)]
 
 
 def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
     return function(place.path)
+
+
+def _machine(item: Placed) -> str | None:
+    return getattr(item, "machine_name", None)
 
 
 def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> bytes:
@@ -145,156 +128,125 @@ def opened(returned: Any, items: Sequence[Placed]) -> list[Any]:
 
 @dataclass
 class _Task:
-    """Items that are read together, by index. `addresses` are the workers that may do that where it is bound to a
-    machine; `unrunnable_since` is set while there are none. `alone`: nothing else runs with it."""
+    """Items that are read together, by index, and where they are bound to a machine, the workers that may read them.
+    `alone`: nothing else runs meanwhile."""
 
     indices: list[int]
-    machine: str | None
-    addresses: tuple[str, ...] = ()
-    attempts: int = 0
-    unrunnable_since: float | None = None
+    addresses: frozenset[str] = frozenset()
+    attempts: int = 1
     alone: bool = False
 
 
-class _Run(Generic[Item, Result]):
-    """One run over `items`: the tasks that run or wait for workers, and those whose workers died, which then run alone.
-    `keep` is given the index and the result, or the error, of each item."""
+class _Reading:
+    """The tasks that a client has given to its cluster."""
 
     def __init__(
         self,
         client: Any,
         address: str,
         workers: Sequence[Worker],
-        function: Callable[[Item], Result],
-        items: Sequence[Item],
-        keep: Callable[[int, Result | TraceExportError], None],
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        take: Callable[[int, Any], None],
     ) -> None:
         distributed: Any = import_module("distributed")
-        self.client, self.address, self.workers, self.items, self.keep = client, address, workers, items, keep
+        self.client, self.address, self.workers, self.items, self.take = client, address, workers, items, take
         self.function = partial(_attempt_all, function)
         self.running: dict[Any, _Task] = {}
-        self.waiting: list[_Task] = []
-        self.suspects: list[_Task] = []
+        self.lost: list[int] = []
+        """Items whose workers died. Dask blames all that a worker was given: each is tried once more, alone."""
+        self.alone_since: dict[str | None, float] = {}
         self.completed = distributed.as_completed(with_results=True, raise_errors=False, loop=client.loop)
 
-    def all(self) -> None:
-        """Reads all items."""
-        for task in self._tasks():
-            self._submit(task)
-        checked = time.monotonic()
-        while self.running or self.waiting or self.suspects:
-            if not (self.running or self.waiting):
-                self._submit(self.suspects.pop())
-            for future, result in self._next():
-                self._take(future, result)
+    def all(self, groups: Sequence[list[int]], may_begin: Callable[[int], bool]) -> None:
+        """Reads the groups of items, each as one task."""
+        waiting, checked = list(groups)[::-1], time.monotonic()
+        while waiting or self.running or self.lost:
+            alone = any(task.alone for task in self.running.values())
+            while waiting and not alone and may_begin(waiting[-1][0]):
+                self._submit(_Task(waiting.pop()))
+            if self.lost and not self.running:
+                self._submit(_Task([self.lost.pop(0)], alone=True))
+            if not self.completed.has_ready():
+                time.sleep(POLL_S)
+            for future, result in list(self.completed.next_batch(block=False)):
+                self._ended(future, result)
             if time.monotonic() - checked > CHECK_S:
-                self._resubmit_unrunnable()
+                self._check()
                 checked = time.monotonic()
 
-    def _tasks(self) -> Iterator[_Task]:
-        """The items of a task are all on the same machine."""
-        size = PART if len(self.items) > MANY * len(self.workers) else 1
-        for machine, same in groupby(range(len(self.items)), lambda index: self.items[index].machine_name):
-            indices = list(same)
-            yield from (_Task(indices[i : i + size], machine) for i in range(0, len(indices), size))
-
     def _submit(self, task: _Task) -> None:
-        """Gives the task to the scheduler, or lets it wait where its machine has no worker."""
-        task.addresses = tuple(w.address for w in self.workers if task.machine and w.is_called(task.machine))
-        if task.machine and not task.addresses:
-            task.unrunnable_since = task.unrunnable_since or time.monotonic()
-            self.waiting.append(task)
-            return
-        task.attempts += 1
-        task.unrunnable_since = None
+        """Gives a task to the workers that may read it; where the machine has none, it waits for its first one."""
         items = [self.items[index] for index in task.indices]
-        future = self.client.submit(self.function, items, pure=False, workers=task.addresses or None)
+        machine = _machine(items[0])
+        there = [worker.address for worker in self.workers if machine and worker.is_called(machine)]
+        task.addresses = frozenset(there or ([machine] if machine else []))
+        if machine and not there:
+            future: Any = object()  # nothing runs
+        else:
+            future = self.client.submit(self.function, items, pure=False, workers=there or None)
+            self.completed.add(future)
         self.running[future] = task
-        self.completed.add(future)
 
-    def _next(self) -> list[tuple[Any, Any]]:
-        """The tasks that have ended, with their results."""
-        if not self.completed.has_ready():
-            time.sleep(POLL_S)
-        return list(self.completed.next_batch(block=False))
-
-    def _take(self, future: Any, result: Any) -> None:
-        """Processes the end of one task: results, an error, or a lost scheduler."""
+    def _ended(self, future: Any, result: Any) -> None:
+        """Takes the results of a task that has ended, or notes its items as lost."""
         task = self.running.pop(future, None)
         if task is None:  # given up meanwhile
             return
         if future.status == "cancelled":
             raise gone(self.address)
-        if future.status == "error":
-            self._failed(task, result[1])
+        if isinstance(result, bytes):
+            for index, found in zip(task.indices, opened(result, [self.items[i] for i in task.indices]), strict=True):
+                self._keep(index, found)
+        elif type(result[1]).__name__ in ("NoValidWorkerError", "NoWorkerError"):
+            self._give_up(task.indices)
         else:
-            self._settle(task, opened(result, [self.items[index] for index in task.indices]))
+            self._lose(task, type(result[1]).__name__)
 
-    def _failed(self, task: _Task, error: BaseException) -> None:
-        """Several items that cannot be read in one task are read in one each."""
-        if type(error).__name__ in ("NoValidWorkerError", "NoWorkerError"):
-            task.unrunnable_since = float("-inf")  # the scheduler has waited for its no-workers-timeout
-            self.waiting.append(task)
-        elif len(task.indices) > 1:
-            for index in task.indices:
-                self._submit(_Task([index], task.machine))
-        elif type(error).__name__ == "KilledWorker" and not task.alone:
-            self._suspect(task)
-        else:
-            how = f"the Dask workers that read it died or lost it ({type(error).__name__})"
-            self._give_up(task, how, MORE_MEMORY)
-
-    def _suspect(self, task: _Task) -> None:
-        """Lets the items of a task whose workers died be read when nothing else is: the workers may have died of what
-        else they were given, and Dask blames all of it."""
-        self.suspects += [_Task([index], task.machine, alone=True) for index in task.indices]
-
-    def _resubmit_unrunnable(self) -> None:
-        """Resubmits tasks to new workers of their machine, or gives them up after `GONE_S` without one."""
-        for future in [f for f in self.running if f.status in ("error", "cancelled")]:
+    def _check(self) -> None:
+        """Gives tasks whose workers are gone to the next worker of their machine, or gives them up after a while."""
+        for future in [f for f in self.running if getattr(f, "status", "") in ("error", "cancelled")]:
             # Dask had a result, lost it with its worker, and failed to get another: `as_completed` is silent about it.
-            self._take(future, (None, None if future.status == "cancelled" else ask(future.exception, self.address)))
+            self._ended(future, (None, None if future.status == "cancelled" else ask(future.exception, self.address)))
         alive = set(ask(self.client.nthreads, self.address))
-        unrunnable: list[tuple[Any, _Task]] = [(None, task) for task in self.waiting]
-        for future, task in self.running.items():
-            if alive.intersection(task.addresses or alive):
-                task.unrunnable_since = None
-            else:
-                unrunnable.append((future, task))
-        if unrunnable:
+        alone = {f: task for f, task in self.running.items() if not alive.intersection(task.addresses or alive)}
+        if alone:
             self.workers = usable_workers(self.client, self.address) if alive else []
-        for future, task in unrunnable:
-            self._retry(future, task)
-
-    def _retry(self, future: Any, task: _Task) -> None:
-        """Resubmits a task that no worker may run, at last alone, keeps it for a while, or gives it up. `future` is
-        None where it waits."""
-        task.unrunnable_since = task.unrunnable_since or time.monotonic()
-        there = any(not task.machine or worker.is_called(task.machine) for worker in self.workers)
-        if not there and time.monotonic() - task.unrunnable_since < GONE_S:
-            return
-        if future is None:
-            self.waiting.remove(task)
-        else:
+        for future, task in alone.items():
+            machine = _machine(self.items[task.indices[0]])
+            if any(not machine or worker.is_called(machine) for worker in self.workers):
+                self.alone_since.pop(machine, None)
+            elif time.monotonic() - self.alone_since.setdefault(machine, time.monotonic()) < GONE_S:
+                continue
             del self.running[future]
-            self.client.cancel([future])
-        if there and task.attempts < ATTEMPTS:
-            self._submit(task)
-        elif there and not task.alone:
-            self._suspect(task)
-        elif there:
-            self._give_up(task, "each Dask worker that read it died", MORE_MEMORY)
-        else:  # neither is there one for what has yet to run alone on the same machine
-            without = [task, *(each for each in self.suspects if each.machine == task.machine)]
-            self.suspects = [each for each in self.suspects if each.machine != task.machine]
-            for each in without:
-                self._give_up(each, *NO_WORKER)
+            if hasattr(future, "cancel"):
+                self.client.cancel([future])
+            if machine in self.alone_since:
+                self._give_up(task.indices)
+            elif task.attempts < ATTEMPTS:
+                self._submit(_Task(task.indices, attempts=task.attempts + 1, alone=task.alone))
+            else:
+                self._lose(task, "each died")
 
-    def _give_up(self, task: _Task, how: str, remedy: str) -> None:
-        self._settle(task, [SourceError(self.items[index].path, how, remedy) for index in task.indices])
+    def _lose(self, task: _Task, why: str) -> None:
+        """Lets the items of a task that its workers did not survive be read alone; one that was alone is an error."""
+        if task.alone:
+            how = f"the Dask workers that read it died or lost it ({why})"
+            self._give_up(task.indices, how, "give them more memory, or read it on one machine")
+        else:
+            self.lost += task.indices
 
-    def _settle(self, task: _Task, results: Sequence[Result | TraceExportError]) -> None:
-        for index, result in zip(task.indices, results, strict=True):
-            if task.machine and isinstance(result, TraceExportError):
-                result = TraceExportError(f"{task.machine}: {result.what}", result.remedy)
-            self.keep(index, result)
+    def _give_up(
+        self,
+        indices: Sequence[int],
+        how: str = "no worker is left that could read it",
+        remedy: str = "start workers again, with more memory",
+    ) -> None:
+        for index in indices:
+            self._keep(index, SourceError(self.items[index].path, how, remedy))
+
+    def _keep(self, index: int, result: Any) -> None:
+        machine = _machine(self.items[index])
+        if machine and isinstance(result, TraceExportError):
+            result = TraceExportError(f"{machine}: {result.what}", result.remedy)
+        self.take(index, result)

@@ -6,7 +6,6 @@ import logging
 import queue
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -17,14 +16,8 @@ from trace_export.workers.identity import Identity, identity
 
 CONNECT_S = 10
 """Time-out of connecting to the scheduler and of disconnecting."""
-POLL_S: Final = 0.05
-"""How long to wait before something is looked for again."""
 ANSWER_S = 30.0
 """Time-out of a request to the scheduler or the workers; a worker answers while it reads, too."""
-BACK_S = 15.0
-"""How long a scheduler whose connection broke, and then its workers, may take to be there again."""
-RESTARTS: Final = 3
-"""How many times the same work is given to a scheduler that was started again."""
 LOGGERS: Final = ("distributed", "tornado", "asyncio")
 """Their messages repeat what the errors raised here say."""
 SAME_CODE: Final = "install the same trace-export, Python and Polars on every worker as here"
@@ -102,41 +95,13 @@ def ask(request: Callable[[], Answer], address: str) -> Answer:
         raise TraceExportError(what, "its scheduler or a worker is stopped or hangs; end that one") from None
     if error is not None:
         raise gone(address) from error
-    return cast(Answer, answer)  # which may be an exception itself, as that of a task
+    return cast(Answer, answer)
 
 
-class SchedulerGoneError(TraceExportError):
-    """The connection to the scheduler broke."""
-
-
-def gone(address: str) -> SchedulerGoneError:
+def gone(address: str) -> TraceExportError:
     """The error of a scheduler whose connection broke."""
     what = f"{address}: the connection to the Dask scheduler broke while profiles were read"
-    return SchedulerGoneError(what, "start the scheduler and its workers again")
-
-
-def through_restarts(address: str, work: Callable[[Any], Answer]) -> Answer:
-    """`work` with a client, which is begun again with another one where the scheduler goes and comes back. Raises what
-    it raises, and as `connected` does."""
-    for _ in range(RESTARTS):
-        try:
-            with connected(address) as client:
-                return work(client)
-        except SchedulerGoneError as error:
-            _wait_for(address, error)
-    with connected(address) as client:
-        return work(client)
-
-
-def _wait_for(address: str, error: SchedulerGoneError) -> None:
-    """Returns when the scheduler is there with a worker; raises `error` after `BACK_S`."""
-    begun = time.monotonic()
-    while True:
-        with suppress(TraceExportError), connected(address):
-            return
-        if time.monotonic() - begun > BACK_S:
-            raise error
-        time.sleep(POLL_S)
+    return TraceExportError(what, "start the scheduler and its workers again")
 
 
 def same_workers(client: Any, address: str) -> list[Worker]:

@@ -1,4 +1,4 @@
-"""Map a function over items on this machine: in this process, on threads of it, or on worker processes."""
+"""Map a function over items: in this process, on threads of it, on worker processes, or on a cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from trace_export.errors import TraceExportError
 from trace_export.scratch import scratch_folder
 from trace_export.workers.attempt import Item, Result, attempt
+from trace_export.workers.cluster import Cluster
 from trace_export.workers.fold import Fold, Merge
 from trace_export.workers.sizing import Workers
 
@@ -18,13 +19,13 @@ from trace_export.workers.sizing import Workers
 def run(
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    workers: Workers,
+    workers: Workers | Cluster,
     done: Callable[[int], None] = lambda index: None,
 ) -> list[Result | TraceExportError]:
     """The result of each item in their order, or its error; `done` is called with the index of each that is ready.
 
     Where processes work, `function`, items and results must be picklable. Raises TraceExportError when no process can
-    be started.
+    be started, and as `dask.each` does.
     """
     results: list[Any] = [None] * len(items)
 
@@ -39,7 +40,7 @@ def run(
 def reduce(
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    workers: Workers,
+    workers: Workers | Cluster,
     merge: Merge[Result],
     failed: Callable[[TraceExportError, Item], Result],
     done: Callable[[int], None] = lambda index: None,
@@ -52,18 +53,23 @@ def reduce(
         fold.put(index, failed(result, items[index]) if isinstance(result, TraceExportError) else result)
         done(index)
 
-    _each(function, items, Workers(workers.count), take, fold.may_begin)
+    _each(function, items, workers if isinstance(workers, Cluster) else Workers(workers.count), take, fold.may_begin)
     return fold.result()
 
 
 def _each(
     function: Callable[[Item], Result],
     items: Sequence[Item],
-    workers: Workers,
+    workers: Workers | Cluster,
     take: Callable[[int, Result | TraceExportError], None],
     may_begin: Callable[[int], bool] = lambda index: True,
 ) -> None:
     """Calls `take` with the index and the result, or the error, of each item."""
+    if isinstance(workers, Cluster):
+        from trace_export.workers.dask import each
+
+        each(workers, function, items, take, may_begin)
+        return
     count = min(workers.count, len(items))
     if count > 1 and not workers.threads:
         from trace_export.workers.pool import Pool  # with multiprocessing, which one process does not need

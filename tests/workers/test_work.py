@@ -9,8 +9,8 @@ import pytest
 from tests.support.worker_tasks import Task, perform, tasks
 from trace_export.cli import terminal
 from trace_export.errors import TraceExportError
-from trace_export.workers.local import run
 from trace_export.workers.sizing import Workers
+from trace_export.workers.work import run
 
 
 @pytest.mark.parametrize("workers", [Workers(1), Workers(2), Workers(2, threads=True)])
