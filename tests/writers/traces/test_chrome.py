@@ -18,7 +18,7 @@ from tests.support.texts import CHARACTERS
 from tests.support.trace_processor import TraceProcessor
 from tests.writers.traces.test_writers import full_chart
 from trace_export.chart.layout import ChartOptions, lay_out
-from trace_export.writers.traces import chrome, json_encoder
+from trace_export.writers.traces import chrome, json_text
 
 VALUES = {
     "count": st.none() | st.integers(0, 2**63 - 1),
@@ -44,15 +44,11 @@ TYPES = {
 @settings(max_examples=40, deadline=None)
 def test_records_are_the_json_of_their_rows(rows: list[dict[str, Any]]) -> None:
     frame = pl.DataFrame(rows, schema=TYPES, orient="row")
-    head: json_encoder.Parts = [
-        b'{"time":',
-        json_encoder.Number.of(frame["time"].to_numpy(), fraction=True),
-        b',"args":{',
-    ]
+    head = ['{"time":', *json_text.micros(frame["time"]), ',"args":{']
     keys = [name for name in TYPES if name != "time"]
-    values = [(b'"%b":' % k.encode(), json_encoder.value(frame[k])) for k in keys]
-    text = b"".join(map(bytes, json_encoder.records(len(frame), head, values, b"}}\n"))).decode()
-    found = [json.loads(line, parse_float=str) for line in text.rstrip(" \n").split("\n")]
+    values = [(f'"{key}":', json_text.value(frame[key])) for key in keys]
+    text = json_text.records(head, values, "}}\n").decode()
+    found = [json.loads(line, parse_float=str) for line in text.rstrip("\n").split("\n")]
     for row, line in zip(rows, found, strict=True):
         whole, thousandths = divmod(row["time"], 1000)
         assert line["time"] == f"{whole}.{thousandths:03}"

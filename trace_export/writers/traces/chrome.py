@@ -18,8 +18,8 @@ import polars as pl
 
 from trace_export.chart.chart import Chart, Part, Put, Track, arguments
 from trace_export.writers.mark import ATTRIBUTES
-from trace_export.writers.traces.json_encoder import Number, Parts, Text, dumps, records, value
-from trace_export.writers.traces.packing import Words, batches, raw
+from trace_export.writers.traces.json_text import dumps, micros, records, value
+from trace_export.writers.traces.packing import TILE_ROWS
 from trace_export.writers.traces.sink import Write, opened
 
 _PROCESS: Final = 1
@@ -37,8 +37,8 @@ def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
     process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)
     with opened(path, gzip) as sink:
-        sink(b'{"displayTimeUnit":"ns","metadata":%b,"otherData":%b,"traceEvents":[\n' % (facts, facts))
-        sink(dumps(process))
+        head = f'{{"displayTimeUnit":"ns","metadata":{facts},"otherData":{facts},"traceEvents":[\n{dumps(process)}'
+        sink(head.encode())
         tracks: dict[int, Track] = {}
 
         def put(part: Part) -> None:
@@ -60,7 +60,7 @@ def _write_tracks(tracks: tuple[Track, ...], digits: int, sink: Write) -> None:
             name += f" ({track.lane + 1})" if track.lane else ""
             event = {"ph": "M", "name": "thread_name", "pid": _PROCESS, "tid": track.id, "args": {"name": name}}
             order = event | {"name": "thread_sort_index", "args": {"sort_index": track.id}}
-            sink(b",\n" + dumps(event) + b",\n" + dumps(order))
+            sink(f",\n{dumps(event)},\n{dumps(order)}".encode())
 
 
 def _digits(tracks: tuple[Track, ...]) -> int:
@@ -70,14 +70,13 @@ def _digits(tracks: tuple[Track, ...]) -> int:
 
 
 def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for batch in batches(slices):
-        head = [*_event(b'"X"', batch, "start_ns", origin_ns), b',"dur":', _time(batch["end_ns"] - batch["start_ns"])]
+    for batch in slices.iter_slices(TILE_ROWS):
+        head = [*_event('"X"', batch, "start_ns", origin_ns), ',"dur":', *micros(batch["end_ns"] - batch["start_ns"])]
         if "category" in batch.columns:
-            head += [b',"cat":', Text.of(batch["category"].fill_null("slice"))]
-        head += [b',"name":', Text.of(batch["name"])]
+            head += [',"cat":', value(batch["category"].fill_null("slice"))]
+        head += [',"name":', value(batch["name"]), ',"args":{']
         known = (name for name in arguments(batch) if batch[name].null_count() < len(batch))
-        more = [(dumps(name) + b":", value(batch[name])) for name in known]
-        _put(sink, records(len(batch), [*head, b',"args":{'], more, b"}}"))
+        sink(records(head, [(f"{dumps(name)}:", value(batch[name])) for name in known], "}}"))
 
 
 def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
@@ -91,16 +90,16 @@ def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
     )
     both = leaving.join(coming.select("id", until="start_ns"), on="id", maintain_order="left")
     begun = pl.max_horizontal("start_ns", pl.min_horizontal("end_ns", "until") - 1)
-    for phase, ends in ((b'"s"', both.with_columns(start_ns=begun)), (b'"f","bp":"e"', coming)):
-        for batch in batches(ends):
-            head = [*_event(phase, batch, "start_ns", origin_ns), b',"cat":"flow","name":"next","id":']
-            _put(sink, records(len(batch), [*head, value(batch["id"])], [], b"}"))
+    for phase, ends in (('"s"', both.with_columns(start_ns=begun)), ('"f","bp":"e"', coming)):
+        for batch in ends.iter_slices(TILE_ROWS):
+            head = [*_event(phase, batch, "start_ns", origin_ns), ',"cat":"flow","name":"next","id":']
+            sink(records([*head, value(batch["id"])], [], "}"))
 
 
 def _write_instants(instants: pl.DataFrame, origin_ns: int, sink: Write) -> None:
-    for batch in batches(instants):
-        head = [*_event(b'"i","s":"t"', batch, "ts_ns", origin_ns), b',"name":', Text.of(batch["name"])]
-        _put(sink, records(len(batch), head, [], b"}"))
+    for batch in instants.iter_slices(TILE_ROWS):
+        head = [*_event('"i","s":"t"', batch, "ts_ns", origin_ns), ',"name":', value(batch["name"])]
+        sink(records(head, [], "}"))
 
 
 def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: int, sink: Write) -> None:
@@ -108,22 +107,12 @@ def _write_counters(samples: pl.DataFrame, tracks: dict[int, Track], origin_ns: 
         whole = tracks[int(track)].name
         # The UI shows the name and the key, parted by a blank.
         name, key = whole.rsplit(" ", 1) if " " in whole else (whole, "value")
-        names = b',"name":%b,"args":{%b:' % (dumps(name), dumps(key))
-        for batch in batches(of_track):
-            head = [*_event(b'"C"', batch, "ts_ns", origin_ns), names, Text.of(batch["value"])]
-            _put(sink, records(len(batch), head, [], b"}}"))
+        names = f',"name":{dumps(name)},"args":{{{dumps(key)}:'
+        for batch in of_track.iter_slices(TILE_ROWS):
+            sink(records([*_event('"C"', batch, "ts_ns", origin_ns), names, value(batch["value"])], [], "}}"))
 
 
-def _event(phase: bytes, batch: pl.DataFrame, time: str, origin_ns: int) -> Parts:
+def _event(phase: str, batch: pl.DataFrame, time: str, origin_ns: int) -> list[str | pl.Series]:
     """The begin of each event: its phase, thread and time."""
-    threads = Number.of(batch["track"].to_numpy())
-    return [b',\n{"ph":%b,"pid":%d,"tid":' % (phase, _PROCESS), threads, b',"ts":', _time(batch[time] - origin_ns)]
-
-
-def _time(series: pl.Series) -> Number:
-    return Number.of(series.to_numpy(), fraction=True)
-
-
-def _put(sink: Write, tiles: Iterator[Words]) -> None:
-    for words in tiles:
-        sink(raw(words))
+    begin = f',\n{{"ph":{phase},"pid":{_PROCESS},"tid":'
+    return [begin, value(batch["track"]), ',"ts":', *micros(batch[time] - origin_ns)]
