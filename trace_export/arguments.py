@@ -59,8 +59,8 @@ def wrong(parameter: str, value: object, what: str) -> UsageError:
 
 
 def choice(value: object, parameter: str, known: Any) -> Any:
-    """One of the words of the Literal `known`."""
-    return word(value, parameter, get_args(known))
+    """One of the words `known`: a Literal or a sequence."""
+    return word(value, parameter, get_args(known) or known)
 
 
 def choice_or_none(value: object, parameter: str, known: Any) -> Any:
@@ -75,10 +75,10 @@ def word(value: object, parameter: str, words: Sequence[str]) -> str:
 
 
 def choices(value: object, parameter: str, known: Any) -> tuple[Any, ...]:
-    """One or more words of the Literal `known`, each once: "svg,png" or ["svg", "png"]."""
+    """One or more of the words `known`, as in `choice`, each once: "svg,png" or ["svg", "png"]."""
     words = [word.strip() for word in value.split(",")] if isinstance(value, str) else _items(value, parameter)
     if not words:
-        raise UsageError("names nothing", f"choose from {', '.join(get_args(known))}", parameter=parameter)
+        raise UsageError("names nothing", f"choose from {', '.join(get_args(known) or known)}", parameter=parameter)
     return tuple(dict.fromkeys(choice(word, parameter, known) for word in words))
 
 

@@ -16,8 +16,8 @@ CostName = Literal["forward", "backward", "weight", "transfer", "overlap"]
 """The durations of a simulation, as in `schedules.simulate.Costs`."""
 Infer = Literal["auto", "off", "only"]
 """Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
-Format = Literal["perfetto", "chrome", "svg", "png", "pdf", "html", "parquet", "csv"]
-"""Output formats, as in `writers.formats`."""
+Format = str
+"""The name of an output format, one of `writers.formats`."""
 HeatMapFormat = Literal["svg", "png"]
 """Formats of the heat map of the slowdown."""
 Table = Literal["blocks", "messages", "ranks", "steps", "critical_path"]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, U
 
 from trace_export import arguments, choices, units
 from trace_export.arguments import NumberSet
+from trace_export.writers.formats import BY_NAME
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -33,6 +34,7 @@ ARGUMENTS, INPUT, SELECTION, OUTPUT = "Arguments", "Input", "Selection", "Output
 PICTURES, CLOCKS, BASELINE, WORKERS, TERMINAL = "Pictures", "Clocks", "Baseline and limit", "Workers", "Terminal"
 PANELS = (ARGUMENTS, INPUT, SELECTION, BASELINE, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL)
 """The parts of a command's help, in their order."""
+FORMATS = tuple(BY_NAME)
 LIBRARY = ""
 """In place of a part: a keyword of the library alone."""
 
@@ -86,10 +88,6 @@ def _word(known: Any, help: str, default: str | None, **more: Any) -> Option:
     words = get_args(known)
     check = partial(arguments.choice if default else arguments.choice_or_none, known=known)
     return Option(help, check, default=default, words=words, metavar="|".join(words), **more)
-
-
-def _formats() -> tuple[str, ...]:
-    return get_args(choices.Format)
 
 
 def _families() -> Sequence[str]:
@@ -377,9 +375,9 @@ class Place(TypedDict, total=False):
     formats: Annotated[
         "str | Sequence[choices.Format] | None",
         Option(
-            f"Any of {', '.join(_formats())}; several as svg,pdf. Default: as the name of --out says, else the first"
+            f"Any of {', '.join(FORMATS)}; several as svg,pdf. Default: as the name of --out says, else the first"
             " two.",
-            flag="--format", metavar="LIST", words=_formats, usual=True,
+            flag="--format", metavar="LIST", words=FORMATS, usual=True,
         ),
     ]  # fmt: skip
 
@@ -734,7 +732,7 @@ class Compare(Comparing, Printing, total=False):
     formats: Annotated[
         str,
         Option("text, markdown or json: how the result is printed; else files of the chart, as for export.",
-               flag="--format", metavar="LIST", words=("text", "markdown", "json", *_formats()), usual=True),
+               flag="--format", metavar="LIST", words=("text", "markdown", "json", *FORMATS), usual=True),
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.size import pieces, slices_drawn
-from trace_export.choices import Format, Table
+from trace_export.choices import Table
 from trace_export.clocks import alignment_file
 from trace_export.draw import Content, draw
 from trace_export.errors import UsageError
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.slowdown import Slowdown
     from trace_export.writers.pictures.page import Contents
 
-DEFAULT_FORMATS: tuple[Format, ...] = ("perfetto", "chrome")
+DEFAULT_FORMATS: tuple[str, ...] = ("perfetto", "chrome")
 HEAT = (1.0, 1.5)
 """The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
 MANY_RANKS = 64
@@ -61,7 +61,7 @@ class WriteOptions:
     """What to write. `out` is a folder, or a file for a single format; None: the log_dir. More than `max_slices` in a
     trace make it several files. `tables`: which of them a table format writes. `figure` is how pictures look."""
 
-    formats: tuple[Format, ...] = DEFAULT_FORMATS
+    formats: tuple[str, ...] = DEFAULT_FORMATS
     out: Path | None = None
     gzip: bool = False
     drawing: Drawing = field(default_factory=drawing)
@@ -78,7 +78,7 @@ class WriteOptions:
 def write_options(path: object, formats: object, values: Mapping[str, Any]) -> WriteOptions:
     """What the checked values of options ask to write. Raises UsageError."""
     out = arguments.path_or_none(path, "path")
-    names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", Format)
+    names = _formats_of(out) if formats is None else arguments.choices(formats, "formats", tuple(BY_NAME))
     packed = formats is None and out is not None and out.name.endswith(".gz")
     return filled(
         WriteOptions,
@@ -102,7 +102,7 @@ def figure_style(value: object) -> FigureStyle:
     return replace(style, **values)
 
 
-def _tables(tables: tuple[Table, ...], formats: tuple[Format, ...]) -> tuple[Table, ...]:
+def _tables(tables: tuple[Table, ...], formats: tuple[str, ...]) -> tuple[Table, ...]:
     if tables != ("blocks",) and "parquet" not in formats:
         raise UsageError("further tables are Parquet files", "add the format parquet", parameter="tables")
     if tables != ("blocks",) and "csv" in formats:
@@ -110,7 +110,7 @@ def _tables(tables: tuple[Table, ...], formats: tuple[Format, ...]) -> tuple[Tab
     return tables
 
 
-def _formats_of(out: Path | None) -> tuple[Format, ...]:
+def _formats_of(out: Path | None) -> tuple[str, ...]:
     """The format that the name of the output tells; the usual ones where it is a folder, perhaps still to be made."""
     if out is None or not out.suffix or is_folder(out):
         return DEFAULT_FORMATS
@@ -139,7 +139,7 @@ def _table_paths(options: WriteOptions, log_dir: Path) -> list[Path]:
     return [path for name, path in _paths(options, log_dir).items() if BY_NAME[name].kind == "table"]
 
 
-def _paths(options: WriteOptions, log_dir: Path) -> dict[Format, Path]:
+def _paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
     return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
 
 
@@ -197,7 +197,7 @@ def write_files(
 
 
 @contextmanager
-def _trace(chart: Chart, name: Format, path: Path, options: WriteOptions, outputs: Outputs) -> Iterator[Put]:
+def _trace(chart: Chart, name: str, path: Path, options: WriteOptions, outputs: Outputs) -> Iterator[Put]:
     """A function that appends a part of `chart` to the file at `path`. Raises OutputError."""
     with outputs.file(path) as temporary, BY_NAME[name].load()(chart, temporary, gzip=options.gzip) as put:
 

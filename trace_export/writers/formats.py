@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal
 
-from trace_export.choices import Format
-
 Kind = Literal["trace", "table", "picture"]
 
 
@@ -23,7 +21,7 @@ class OutputFormat:
     that raises UsageError where the format needs a package that is not installed.
     """
 
-    name: Format
+    name: str
     extension: str
     kind: Kind
     writer: str
@@ -55,4 +53,5 @@ OUTPUT_FORMATS = (
     OutputFormat("parquet", "parquet", "table", "tables:write_parquet"),
     OutputFormat("csv", "csv", "table", "tables:write_csv"),
 )
+"""To add a format, add its row, and the file of its writer, whose output begins as a file of ours does (`mark`)."""
 BY_NAME: dict[str, OutputFormat] = {known.name: known for known in OUTPUT_FORMATS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trace_export.choices import Format, HeatMapFormat
+from trace_export.choices import HeatMapFormat
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
 from trace_export.selection import Numbers
@@ -17,9 +17,7 @@ HEAT_MAP = "pipeline_slowdown"
 ALIGNMENT = "clock_alignment.json"
 
 
-def output_paths(
-    formats: Sequence[Format], out: Path | None, log_dir: Path, *, gzip: bool = False
-) -> dict[Format, Path]:
+def output_paths(formats: Sequence[str], out: Path | None, log_dir: Path, *, gzip: bool = False) -> dict[str, Path]:
     """Format → the file it goes to: `out`, where that names a file, else a file in `output_folder`.
 
     Raises UsageError for one file for several formats, or for a format that its name does not have.
@@ -58,7 +56,7 @@ def _ends_in(out: Path, extension: str) -> bool:
     return out.name.removesuffix(".gz").endswith(f".{extension}")
 
 
-def _file_name(name: Format, gzip: bool) -> str:
+def _file_name(name: str, gzip: bool) -> str:
     known = BY_NAME[name]
     return f"{STEM}.{known.extension}{'.gz' if gzip and known.kind == 'trace' else ''}"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.chart.chart import Chart
-from trace_export.choices import Format, HeatMapFormat
+from trace_export.choices import HeatMapFormat
 from trace_export.errors import UsageError, missing_extra
 from trace_export.selection import Numbers
 from trace_export.writers import mark
@@ -43,7 +43,7 @@ POINTS = 0.75
 def write(
     chart: Chart,
     path: Path,
-    format: Format,
+    format: str,
     steps: Numbers | None = None,
     bubbles: pl.DataFrame | None = None,
     style: FigureStyle = FigureStyle(),
@@ -62,7 +62,7 @@ def write(
 
 
 def write_figure(
-    shown: Figure, path: Path, format: Format, still_steps: int | None = None, contents: Contents = Contents()
+    shown: Figure, path: Path, format: str, still_steps: int | None = None, contents: Contents = Contents()
 ) -> None:
     """Writes a picture, a still one with at most `still_steps` of its panels, unless its style says how many. Raises as
     `write` does."""
@@ -117,7 +117,7 @@ def check_pdf() -> None:
     _check("pdf")
 
 
-def _check(format: Format) -> None:
+def _check(format: str) -> None:
     try:
         import vl_convert  # noqa: F401
     except ImportError as error:
