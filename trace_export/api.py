@@ -260,7 +260,7 @@ def overview(
 
 @dataclass(frozen=True)
 class Compared:
-    """What `compare` did: both runs, of which A may be a baseline, their differences, and the files that it wrote."""
+    """What `compare` did: both runs (A may be a baseline), their differences, and the files that it wrote."""
 
     a: Run | Baseline
     b: Run

@@ -34,7 +34,7 @@ _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 _MOST_AT_ONCE = 1 << 24
 """Bytes; a buffer of the size that is asked for is made before anything is read."""
 _SMALL, _LARGEST_RATIO = 64 << 20, 200
-"""Bytes that a packed file may unpack to: so many, and so many times its size. Traces are 10 to 40 times as large."""
+"""Bytes that a packed file may unpack to: this, and this many times its size. Traces are 10 to 40 times as large."""
 _DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
 """What is raised where packed data are damaged."""
 

@@ -27,7 +27,7 @@ INT = pl.Int32()
 TIME = pl.Int64()
 TEXT = pl.String()
 WORD = pl.Categorical()
-"""A text of which a column with millions of rows has few different ones."""
+"""A text; a column with millions of rows has few different ones."""
 REAL = pl.Float64()
 
 HOSTS: Schema = {"host": TEXT, "machine": INT, "label": TEXT, "epoch": TEXT}
@@ -63,7 +63,7 @@ SPANS: Schema = {
 """A block of pipeline work on a rank. `id` names it in `EDGES` however the table is filtered (null until
 `pipeline.interpret` has numbered the blocks). `kind`: F forward, B backward (input gradient where W blocks exist), W
 weight gradient, FB an overlapped pair (microbatch, chunk are the forward's; microbatch_b, chunk_b the backward's), OPT
-optimizer; null for named work that is none of these. `chunk` is the model chunk on the rank, from 0. `marker` is the
+optimizer; null for other named work. `chunk` is the model chunk on the rank, from 0. `marker` is the
 original text. `origin` says whose time it is: `device`, `host`, or `inferred` (the block itself was found from other
 signs). `labels` is `inferred` where microbatch or chunk come from order or schedule and not from the data. `pair`:
 blocks of a rank with the same number are of one micro-batch in one chunk, as sequence numbers say; null where there
@@ -271,7 +271,7 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
 
 
 LARGE = 100_000
-"""From so many rows on a column of one value is kept as that value, as Polars does in its expressions; on small tables
+"""From this many rows on a column of one value is kept as that value, as Polars does in expressions; on small tables
 these take longer."""
 
 
@@ -337,7 +337,7 @@ class Profile:
 
     `evaluations`: blocks that are of no training step, which are drawn and count nowhere (`pipeline.evaluations`).
     `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
-    fetched. `recorded_until`: the sources of which only the beginning was read, and when their recording ended, in the
+    fetched. `recorded_until`: the sources whose beginning alone was read, and when their recording ended, in the
     time of its blocks, where that is known. `interpretation` is None until `pipeline.interpret` has been through it.
     """
 
@@ -388,7 +388,7 @@ class Profile:
 
     def edge_rows(self) -> pl.DataFrame:
         """The edges as src and dst, row numbers of `spans` (UInt32), and direction, with the ids of both passes as
-        src_pass and dst_pass; without those of which a block was filtered out. Raises ValueError where the profile has
+        src_pass and dst_pass; without those that lost a block to a filter. Raises ValueError where the profile has
         not been interpreted."""
         span, edges = self.interpreted.passes["span"], self.interpreted.edges
         rows = [self._rows_of(span.gather(edges[end])).alias(end) for end in ("src", "dst")]
@@ -397,7 +397,7 @@ class Profile:
 
     def message_rows(self) -> pl.DataFrame:
         """The messages whose passes are known, with src and dst, the row numbers of their blocks in `spans` (UInt32);
-        without those of which a block was filtered out. Raises ValueError where the profile was not interpreted."""
+        without those that lost a block to a filter. Raises ValueError where the profile was not interpreted."""
         span, messages = self.interpreted.passes["span"], self.messages.drop_nulls(["src_pass", "dst_pass"])
         rows = [self._rows_of(span.gather(messages[f"{end}_pass"])).alias(end) for end in ("src", "dst")]
         return messages.with_columns(rows).drop_nulls(["src", "dst"])

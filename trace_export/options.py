@@ -154,7 +154,9 @@ class Sizes(TypedDict, total=False):
 
     pp: Annotated[
         int | None,
-        _whole("Pipeline stages, where the profiles do not record them; so --tp, --dp, --cp.", panel=INPUT, usual=True),
+        _whole(
+            "Pipeline stages, if the profiles do not record them; likewise --tp, --dp, --cp.", panel=INPUT, usual=True
+        ),
     ]
     tp: Annotated[int | None, _whole("Tensor-parallel size.", panel=INPUT)]
     dp: Annotated[int | None, _whole("Data-parallel size.", panel=INPUT)]
@@ -195,7 +197,7 @@ class MachineFolders(TypedDict, total=False):
 
     multi_machine: Annotated[
         bool,
-        _flag("Require machine*/ folders, one per machine (they are found without it, too).", panel=INPUT,
+        _flag("Require machine*/ folders, one per machine (without it they are recognised, too).", panel=INPUT,
               flag="--multi_machine"),
     ]  # fmt: skip
 
@@ -455,14 +457,14 @@ class Asking(TypedDict, total=False):
     train_log: Annotated[
         "str | PathLike[str] | None",
         Option(
-            "The log of the training: say what the profiler added to the steps, by those that were not profiled.",
+            "Log of the training: say how much the profiler slowed the steps.",
             arguments.file_or_none, INPUT, metavar="FILE", usual=True,
         ),
     ]  # fmt: skip
     layers: Annotated[
         str | None,
         Option(
-            "The layers of the model: 80, 20,20,20,20 or a layout of Megatron-LM; say which split of them is best.",
+            "Layers of the model: 80, 20,20,20,20 or a layout of Megatron-LM; say which split over the stages is best.",
             arguments.text_or_none, INPUT, metavar="SPLIT",
         ),
     ]  # fmt: skip
@@ -528,7 +530,7 @@ class Figure(TypedDict, total=False):
     font: Annotated[
         str,
         Option(
-            "Font file (.ttf, .otf): svg, png and pdf have their text as its outlines.",
+            "Font file (.ttf, .otf): draw the text of svg, png and pdf as outlines of this font.",
             arguments.file_or_none, PICTURES, metavar="FILE", name="figure.font",
         ),
     ]  # fmt: skip
@@ -558,7 +560,7 @@ class Tracing(TypedDict, total=False):
 class Printing(Tracing, total=False):
     """What is printed."""
 
-    verbose: Annotated[bool, _flag("Print details too, such as what a sound run had inferred.", panel=TERMINAL)]
+    verbose: Annotated[bool, _flag("Also print details, such as what was inferred in a sound run.", panel=TERMINAL)]
     strict: Annotated[bool, _flag("Exit with code 3 if there is a warning.", panel=TERMINAL)]
     json: Annotated[bool, _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)]
     quiet: Annotated[bool, _flag("Print nothing but errors.", panel=TERMINAL)]
@@ -609,16 +611,16 @@ class Judging(TypedDict, total=False):
 class Sides(TypedDict, total=False):
     """What differs between the two runs of a comparison."""
 
-    steps_a: Annotated[NumberSet, _numbers("Steps of A, where --steps are not those of both.", usual=True)]
-    steps_b: Annotated[NumberSet, _numbers("Steps of B, where --steps are not those of both.", usual=True)]
+    steps_a: Annotated[NumberSet, _numbers("Steps of A, if they are not those of B.", usual=True)]
+    steps_b: Annotated[NumberSet, _numbers("Steps of B, if they are not those of A.", usual=True)]
     run_a: Annotated[
         int | str | None,
-        Option("The run of A, where --run is not that of both.", arguments.run_choice_or_none, SELECTION,
+        Option("The run of A, if it is not that of B.", arguments.run_choice_or_none, SELECTION,
                metavar="N|latest|all"),
     ]  # fmt: skip
     run_b: Annotated[
         int | str | None,
-        Option("The run of B, where --run is not that of both.", arguments.run_choice_or_none, SELECTION,
+        Option("The run of B, if it is not that of A.", arguments.run_choice_or_none, SELECTION,
                metavar="N|latest|all"),
     ]  # fmt: skip
 
@@ -650,7 +652,7 @@ class Following(TypedDict, total=False):
     ]
     once_every: Annotated[
         "str | float | None",
-        Option("Export the last steps again at this interval, to --out.", arguments.seconds_or_none, metavar="TIME",
+        Option("Export the last steps to --out at this interval.", arguments.seconds_or_none, metavar="TIME",
                usual=True),
     ]  # fmt: skip
 
@@ -680,7 +682,7 @@ class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Printing, 
     ]  # fmt: skip
     full: Annotated[
         bool,
-        _flag("Print all sentences and tables, with what the columns mean; without it what fits on one screen.",
+        _flag("Print all sentences and tables, and what the columns mean; default: what fits on one screen.",
               panel=TERMINAL, usual=True),
     ]  # fmt: skip
     path: Annotated[
@@ -693,7 +695,7 @@ class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Printing, 
 class Inspect(Folder, Inspecting, Tracing, total=False):
     """The options of the command `inspect`."""
 
-    verbose: Annotated[bool, _flag("Print details too, such as what a sound run had inferred.", panel=TERMINAL)]
+    verbose: Annotated[bool, _flag("Also print details, such as what was inferred in a sound run.", panel=TERMINAL)]
     json: Annotated[bool, _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)]
 
 
@@ -719,10 +721,11 @@ class Compare(Comparing, Printing, total=False):
     ]
     b: Annotated[
         str,
-        Option("The other one; the same if only its steps differ.", panel=ARGUMENTS, flag="", metavar="B"),
+        Option("The other run; the same folder if only the steps differ.", panel=ARGUMENTS, flag="", metavar="B"),
     ]
     baseline: Annotated[
-        "Path | None", _path("A is the run whose figures this file keeps.", panel=BASELINE, metavar="FILE", usual=True)
+        "Path | None",
+        _path("Compare with the figures in this file, instead of a run A.", panel=BASELINE, metavar="FILE", usual=True),
     ]
     save: Annotated[bool, _flag("Keep the figures of the run in the file of --baseline.", panel=BASELINE, usual=True)]
     path: Annotated[
@@ -787,7 +790,9 @@ class Open(Tracing, total=False):
     offline: Annotated[bool, _flag("Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.", usual=True)]
     server: Annotated[
         bool,
-        _flag("Load the trace into an installed trace_processor, as for one that no browser can hold.", usual=True),
+        _flag(
+            "Load the trace into an installed trace_processor: for a trace that is too large for a browser.", usual=True
+        ),
     ]
     no_browser: Annotated[bool, _flag("Print the link and open nothing.", usual=True)]
     timeout: Annotated[
@@ -831,7 +836,7 @@ class Docs(TypedDict, total=False):
     """The options of the command `docs`."""
 
     page: Annotated[
-        str, Option("Which page; without it the pages are listed.", panel=ARGUMENTS, flag="", metavar="PAGE")
+        str, Option("The page to print; default: a list of all pages.", panel=ARGUMENTS, flag="", metavar="PAGE")
     ]
 
 

@@ -20,7 +20,7 @@ from trace_export.writers.pictures.figure import Figure, figure
 from trace_export.writers.pictures.style import FigureStyle
 
 MOST_BLOCKS = 100_000
-"""More would make a notebook of tens of megabytes; a plot shows the first steps up to so many."""
+"""More would make a notebook of tens of megabytes; a plot shows the first steps up to this many."""
 AROUND = 190
 """Pixels of the page beside the rows: title, legend, buttons, axis, one remark."""
 LEAST_HEIGHT, MOST_HEIGHT = 240, 800

@@ -370,5 +370,5 @@ def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = Fal
 
 
 def _beginning_s(sources: int, pieces: int) -> float:
-    """What the beginnings of so many sources of a group take."""
+    """What the beginnings of this many sources of a group take."""
     return TOGETHER_S * sources if sources > 1 else BEGINNING_S * pieces

@@ -23,7 +23,7 @@ TIMES = {
 """The table's columns that decide whether a row lies in the window: the times between which it reaches into it. A
 receive that waits for the first block begins before it, and is drawn with the device tasks of that time."""
 SHOWN = 32
-"""So many ranges of a set are named in a message."""
+"""This many ranges of a set are named in a message."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from trace_export.tolerances import OVERLAP_NS
 Ints = npt.NDArray[np.signedinteger[Any]]
 
 FEW = 8
-"""So many tasks that run past the next one may be wrong records. Where there are more, and they are most of a stream,
+"""This many tasks that run past the next one may be wrong records. Where there are more, and they are most of a stream,
 its number does not stand for a stream."""
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import polars as pl
 
 FEW = 6
-"""So many operations a window may begin earlier or later where both recordings are equally long: more than the
+"""This many operations a window may begin earlier or later where both recordings are equally long: more than the
 micro-batches that fit into the largest difference drawn by tests/clocks/test_random.py (60 ms on each side)."""
 MOST = 64
 """The bound of the search, whose time is proportional to it."""

@@ -40,7 +40,7 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
         (
             [{**FITTED, "component": 1}, {**FITTED, "component": 2, "reference_host": "b"}],
             "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set; 2 groups of"
-            " hosts that nothing connects, each on a time axis of its own",
+            " hosts that nothing connects, each on its own time axis",
         ),
         (
             [{"status": "none"}, {"status": "none", "user_offset_ns": 3000, "offset_ns": -3000}],

@@ -72,7 +72,7 @@ def test_the_steps_beside_a_baseline_are_given_once(
     assert run_cli("compare", logs, "--baseline", kept, "--save").returncode == 0
     ended = run_cli("compare", logs, "--baseline", kept, *steps)
     assert ended.returncode == 2
-    assert "and it has no sides; give --steps, and neither --steps-a nor --steps-b" in ended.stderr
+    assert "there is one run only; give --steps, and neither --steps-a nor --steps-b" in ended.stderr
     alone = run_cli("compare", logs, "--baseline", kept, "--steps", "3")
     assert alone.returncode == 0, alone.stderr
 

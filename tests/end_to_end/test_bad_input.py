@@ -190,7 +190,7 @@ def test_packed_exports_are_named_in_place_of_what_was_looked_for(run_cli: Cli, 
     for number in range(4):
         (tmp_path / f"rank{number}.sqlite.gz").write_bytes(b"\x1f\x8b")
     said = sentence(run_cli("--log_dir", tmp_path))
-    first = f"{tmp_path / 'rank0.sqlite.gz'} is packed: unpack it with gunzip (so are 3 others); "
+    first = f"{tmp_path / 'rank0.sqlite.gz'} is packed: unpack it with gunzip (3 more like it); "
     assert said == (
         f"trace-export: {tmp_path}: no profile in this folder; {first}trace-export docs says how to collect one"
     )

@@ -422,7 +422,7 @@ PACKED = {
         packed("a.pt.trace.json.gz", EVENTS, b"{}," + b" " * 97, 1_000_000), "it unpacks to more than 64 MiB"
     ),
     "pftrace: packed packets that hold nothing": Size(
-        packed("a.pftrace", torch_pftrace.encoded(one_block()), b"\x0a\x00", 20_000_000), "packets that hold nothing"
+        packed("a.pftrace", torch_pftrace.encoded(one_block()), b"\x0a\x00", 20_000_000), "only empty packets"
     ),
 }
 

@@ -29,13 +29,13 @@ class Runs:
         self._lock = Lock()
 
     def place(self, name: str) -> Path:
-        """Where a run lies. Raises UsageError for a name that is none of these runs."""
+        """Where a run lies. Raises UsageError for any other name."""
         if name not in self.places:
             raise UsageError(f'there is no run "{name}"', f"choose one of {', '.join(self.places)}", parameter="run")
         return self.places[name]
 
     def run(self, name: str, steps: str = "all") -> api.Run:
-        """The aligned run, of which `steps` are selected."""
+        """The selected `steps` of the aligned run."""
         place = self.place(name)
         with self._lock:
             if name not in self._read:

@@ -92,7 +92,7 @@ def _of_report(path: Path, report: dict[str, Any]) -> dict[str, Any]:
         tables = {name: [{key: row[key] for key in TABLES[name]} for row in rows] for name, rows in parts.items()}
         return {"format": FORMAT, "name": path.stem, "gains": report["trust"]["gains"], **report["figures"], **tables}
     except (KeyError, TypeError) as error:
-        raise SourceError(path, f"is no report of this version: {error} is missing", _REMEDY) from error
+        raise SourceError(path, f"is not a report of this version: it lacks {error}", _REMEDY) from error
 
 
 def _table(path: Path, name: str, rows: Any) -> pl.DataFrame:

@@ -34,7 +34,7 @@ from trace_export.units import duration
 SLOW = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
 """The causes whose blocks are held against those of peers."""
 RANKS, STEPS, CAUSES = 2, 3, 3
-"""So many slow ranks and as many peers are read for a cause, in so many steps; of so many causes."""
+"""This many slow ranks and as many peers are read for a cause, in this many steps; of this many causes."""
 SAME = 0.02
 """Tasks that take longer by up to this share take as long."""
 ALIKE = 0.01

@@ -293,8 +293,8 @@ WORTH = 0.005
 FEW = 0.2
 """What two steps have in common is uncertain by this share of it."""
 FEW_RANKS = 2
-"""So many ranks that were read do not stand for a stage, replica or host."""
+"""This many ranks that were read do not stand for a stage, replica or host."""
 FEW_PEERS = 3
-"""Of more peers the median is taken, of at most so many the mean."""
+"""Of more peers the median is taken, of at most this many the mean."""
 DIFFER = 0.1
 """Two peers differ by this share: the faster says how fast the other could be."""

@@ -66,7 +66,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
         given = [f"{_name(c)} {duration(c['user_offset_ns'], sign=True)}" for c in user.iter_rows(named=True)]
         yield f"moved by you: {', '.join(given[:SHOWN])}{', …' * (len(given) > SHOWN)}"
     if (groups := clocks["component"].n_unique() - bool(clocks["component"].null_count())) > 1:
-        yield f"{groups} groups of hosts that nothing connects, each on a time axis of its own"
+        yield f"{groups} groups of hosts that nothing connects, each on its own time axis"
     for clock in clocks.drop_nulls("steps").iter_rows(named=True):
         yield f"the correction of {_name(clock)} changes {len(clock['steps'])} ×"
 
@@ -76,7 +76,7 @@ def _name(clock: Mapping[str, Any]) -> str:
 
 
 SHOWN = 4
-"""So many hosts that the user moved are named."""
+"""This many hosts that the user moved are named."""
 
 
 def clock_texts(profile: Profile) -> dict[str, str]:

@@ -40,7 +40,7 @@ TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
 """Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
 share of the time that waits for what was not recorded."""
 ROUGH = 5
-"""From so many times as much on, gains are not given at all; the replay from twice as much on."""
+"""From this many times as much on, gains are not given at all; the replay from twice as much on."""
 SAID = 0.01
 """A cause that gains this share of a step is worth a sentence."""
 LONG = {"long-pause": 0.06, "long-optimizer": 0.15}

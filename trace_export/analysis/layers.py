@@ -32,7 +32,7 @@ Split = tuple[int, ...]
 """The number of layers of each part, chunk by chunk and in a chunk stage by stage: part a·P + b is chunk a on stage
 b."""
 TRIED = 4
-"""Layers go from each of so many stages with the most work to each of so many with the least."""
+"""Layers go from each of this many stages with the most work to each of this many with the least."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ ENOUGH = 4
 FIFTH = 0.2
 """A group is as slow as four fifths of its members."""
 APART = 4.0
-"""Two peers that differ by so many standard errors: the faster one says how fast the other could be."""
+"""Two peers that differ by this many standard errors: the faster one says how fast the other could be."""
 MINOR = 0.25
 """A smaller share of the peers hardly changes their median."""
 MOST = 6

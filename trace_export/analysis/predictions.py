@@ -12,11 +12,11 @@ from trace_export.units import duration
 ALIKE = ("stages", "ranks", "micro-batches", "times")
 """What two runs share of which one tells how another schedule does in the other."""
 GREW = 1.05
-"""A stage that works so many times as long has grown."""
+"""A stage that works this many times as long has grown."""
 
 
 def of_changes(changes: pl.DataFrame) -> pl.DataFrame:
-    """The predictions in the rows of `theory.CHANGES`, of which the first is the run as it is."""
+    """The predictions in the rows of `theory.CHANGES`; the first is the run as it is."""
     return changes.slice(1).select(*PREDICTIONS)
 
 

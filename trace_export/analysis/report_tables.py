@@ -29,7 +29,7 @@ DEFINITIONS = (
 WHAT_IF = (
     "in the model with the measured transfers and ordinary delays; in flight: the most micro-batches whose activations"
     " one stage holds at once; W = B/2: the halves of a backward are taken as equal; band: in 9 of 10 cases the saving"
-    " lies so many points around"
+    " is within this many points"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}

@@ -94,7 +94,7 @@ class _Members:
 
 
 def _together(graph: Graph) -> Floats:
-    """Delays, of which there are none, but that what waits for nothing starts with its step."""
+    """No delays, but that what waits for nothing starts with its step."""
     free = np.ones(len(graph), np.bool_)
     free[graph.waits.of] = False
     rows = np.flatnonzero(free & (graph.step >= 0))

@@ -104,7 +104,7 @@ def _all_stages(measured: Measured) -> bool:
 
 
 def why_unknown(found: Recognition, stages: int) -> str:
-    """Why no schedule is named, as a clause, of a run in which so many `stages` have blocks."""
+    """Why no schedule is named, as a clause, of a run in which this many `stages` have blocks."""
     if found.named is not None:
         return "no step has all its blocks"
     if found.plan is not None and not found.distance:

@@ -16,7 +16,7 @@ the straggler study (arXiv 2505.05713, section 5.3)."""
 ENOUGH, FEW = 8, 4
 """Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
 MOSTLY, SEEN = 0.8, 3
-"""A rank comes last to a collective in this share of at least so many steps: it is late."""
+"""A rank comes last to a collective in this share of at least this many steps: it is late."""
 VARIED = 0.02
 """And lengths that vary by this share."""
 

@@ -27,7 +27,7 @@ from trace_export.units import duration
 SMALL = 0.01
 """What adds a smaller share to a step is about nothing."""
 UNEVEN = 1.5
-"""Steps of which the longest takes so many times as long as the shortest are not alike."""
+"""Steps are not alike if the longest takes this many times as long as the shortest."""
 
 LEVELS = {
     "work": "the work of a rank", "schedule": "the schedule with all blocks alike", "stages": "unequal stages",
@@ -233,7 +233,7 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
-        yield f"How sure: how well the clocks of {facts['hosts']} hosts agree is not known, so waits may be wrong"
+        yield f"How sure: the error of the clocks of {facts['hosts']} hosts is not known, so waits may be wrong"
     else:
         yield f"How sure: the clocks of {facts['hosts']} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
     inferred = [

@@ -87,7 +87,7 @@ class Chart:
 
 
 def _ahead(parts: Iterator[Part]) -> Iterator[Part]:
-    """The parts, of which the next one is made in a thread of its own while one is used."""
+    """The parts; the next one is made in a thread of its own while one is used."""
     with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(next, parts, None)
         while (part := coming.result()) is not None:

@@ -22,7 +22,7 @@ FILLS = {
     "OPT": "#f0737c",
     "": "#8fb8b5",
 }
-"""Fill of a kind of block; "" is work that is none of these. Forward is lighter than backward, which a print in black
+"""Fill of a kind of block; "" is any other work. Forward is lighter than backward, which a print in black
 and white keeps."""
 
 GRAYS = {"F": "#dedede", "B": "#b0b0b0", "W": "#969696", "FB": "#c6c6c6", "OPT": "#ececec", "": "#e4e4e4"}

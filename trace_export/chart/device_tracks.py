@@ -32,7 +32,7 @@ MOST_STREAMS, OTHERS = 500, "further streams"
 has some dozens."""
 
 TaskBatches = Callable[[int, int], Iterable[pl.DataFrame]]
-"""The device tasks (schema `KERNELS`) of a rank on the corrected clock, in frames of at most so many rows, by start."""
+"""The device tasks (schema `KERNELS`) of a rank on the corrected clock, in frames of at most this many rows."""
 
 
 def no_tasks(rank: int, rows: int) -> Iterable[pl.DataFrame]:

@@ -1,4 +1,4 @@
-"""Texts of a chart's slices, of which a column with millions of rows has few different ones."""
+"""Texts of a chart's slices; a column with millions of rows has few different ones."""
 
 from __future__ import annotations
 

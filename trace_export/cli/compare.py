@@ -34,7 +34,7 @@ def compare(**given: Unpack[Compare]) -> None:
     a, b, path, baseline = given["a"], given["b"], given["path"], given["baseline"]
     if given["save"]:
         if baseline is None or b is not None or given["fail_above"] is not None:
-            what = "--baseline FILE takes the place of A, and --save writes it from the only run"
+            what = "--save writes --baseline FILE from a single run"
             raise UsageError(what, "give one run, and no --fail-above with --save")
         if path is not None or formats is not None or output == "markdown":
             raise UsageError("--save keeps figures and draws nothing", "leave out --out, and --format but json")
@@ -42,9 +42,9 @@ def compare(**given: Unpack[Compare]) -> None:
     if baseline is not None:
         if b is not None:
             raise UsageError("--baseline FILE takes the place of A", "give one run")
-        kept.read(baseline)  # a file that is none is refused as such, not as a folder without profiles
+        kept.read(baseline)  # any other file is refused as such, not as a folder without profiles
         if given["steps_a"] is not None or given["steps_b"] is not None:
-            what = "there is one run beside a baseline, and it has no sides"
+            what = "with a baseline there is one run only"
             raise UsageError(what, "give --steps, and neither --steps-a nor --steps-b")
         a, b = baseline, a
     with terminal.progress(given) as progress:

@@ -47,7 +47,7 @@ def memory_is_limited() -> bool:
 
 
 def _can_start(count: int) -> bool:
-    """Whether so many threads can run at once."""
+    """Whether this many threads can run at once."""
     ended = threading.Event()
     started = []
     try:

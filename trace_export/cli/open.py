@@ -62,5 +62,5 @@ def _with_trace_processor(file: Path, no_browser: bool) -> NoReturn:
 def _advice(host: str, offline: bool, timeout: str) -> str:
     remote = f"If the browser runs on another machine, there: ssh -L {host.rpartition(':')[2]}:{host} THIS_MACHINE"
     if offline:
-        return f"Ctrl-C ends the server, as do {timeout} in which nothing is asked for. {remote}"
+        return f"Ctrl-C ends the server, and so does {timeout} without a request. {remote}"
     return f"If the browser asks whether the page may reach this device, allow it. {remote}"

@@ -31,8 +31,8 @@ def report(**given: Unpack[Report]) -> None:
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:
         raise UsageError(
-            f"names a place for the page, and --format is {format}",
-            "add --format html, svg or png, or let it end so",
+            f"is for a page or a heat map, and --format is {format}",
+            "add --format html, svg or png, or end the name in .html",
             parameter="path",
         )
     with terminal.progress(given) as progress:

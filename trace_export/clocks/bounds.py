@@ -13,7 +13,7 @@ from trace_export.tolerances import CAUSALITY_NS
 SMALL_EVENT = 8
 """Collectives of no more members constrain every pair of them; larger ones by way of a node of their own."""
 BIG_EVENTS = 256
-"""Of the collectives with many members only so many, the tightest, are used for the bounds."""
+"""Of the collectives with many members only this many, the tightest, are used for the bounds."""
 HOSTS_AT_A_TIME = 512
 """Hosts whose paths are searched at a time, which bounds the memory."""
 

@@ -24,9 +24,9 @@ from trace_export.tolerances import BLOCKS_NS, SAME_CLOCK_NS
 RATE = 60e-6
 """The rates of two sound clocks differ by less: twice the largest difference that Huygens measured (NSDI '18)."""
 FEW = 2
-"""So many messages on either side of a step must contradict each other: one may have been paired wrongly."""
+"""This many messages on either side of a step must contradict each other: one may have been paired wrongly."""
 NEAR = 64
-"""So many messages around a step show what θ is before and after it."""
+"""This many messages around a step show what θ is before and after it."""
 MOST = 16
 """Of so many steps between two hosts, their clocks are no clocks."""
 LONG = 2

@@ -21,7 +21,7 @@ from trace_export.tolerances import CAUSALITY_NS
 FEW = 8
 """Between fewer messages than these the priors decide."""
 ENOUGH = 100
-"""So many messages of each directed pair tell how sure the fit is, and whether its latencies differ by direction; of
+"""This many messages of each directed pair tell how sure the fit is, and whether its latencies differ by direction; of
 more the uncertainty is stated too large."""
 CLEARLY_BETTER = 6
 """By how many standard deviations latencies that differ must fit the collectives better than equal ones. On 120

@@ -8,7 +8,7 @@ from trace_export.clocks.linalg import check_memory
 from trace_export.clocks.observations import Floats, Ints
 
 FEW_NODES = 64
-"""Up to so many nodes the paths are found sooner than scipy is imported."""
+"""Up to this many nodes the paths are found sooner than scipy is imported."""
 
 
 class NegativeCycleError(ValueError):

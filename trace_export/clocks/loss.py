@@ -9,7 +9,7 @@ import numpy as np
 from trace_export.clocks.observations import Floats
 
 SAMPLED = 1 << 16
-"""The shape of the loss is estimated from so many residuals."""
+"""The shape of the loss is estimated from this many residuals."""
 LEAST_PULL_US = 0.1
 """Floor on the spread of the residuals. Messages without any scatter would get weights without bound, against which
 rounding errors swamp the priors and with them the rate that all clocks have in common (tests/clocks/test_align.py

@@ -18,7 +18,7 @@ ENDS: Schema = {"axis": TEXT, "group": TEXT, "op": TEXT, "sequence": TIME, "star
 ALIGNED = ("fitted", "confirmed", "single-host")
 """The status of hosts whose axis is still to be placed beside others; the others were placed by the user."""
 MOST_OF_GROUP = 64
-"""So many collectives of a group are kept at most: every second, fourth … by sequence number, so that all replicas keep
+"""At most this many collectives of a group stay: every second, fourth … by sequence number, so that all replicas keep
 the same ones."""
 
 

@@ -21,7 +21,7 @@ COMMON_SPREAD_US = 10.0
 """The ends of one collective commonly lie so far apart; worth two observations."""
 PROBED = 256
 STRETCHES = 8
-"""Into so many stretches the window is divided to see whether a clock's drift varies."""
+"""Into this many stretches the window is divided to see whether a clock's drift varies."""
 
 
 def centred(values: Floats, component: Ints) -> Floats:

@@ -32,7 +32,7 @@ from trace_export.inference.threads import Threads
 from trace_export.inference.work import Ints, Timeline, Work
 
 MUCH_MORE = 1.5
-"""So many times the launches of the usual forward are more than one."""
+"""This many times the launches of the usual forward are more than one."""
 
 
 @dataclass(frozen=True)

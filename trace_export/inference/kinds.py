@@ -10,7 +10,7 @@ from trace_export.inference.likeness import kinds
 from trace_export.inference.step import SHORT, Rows, Step
 
 SURPLUS = 2
-"""So many more products in a row than any forward begins with are weight gradients."""
+"""This many more products in a row than any forward begins with are weight gradients."""
 
 
 def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], list[Rows]] | None:

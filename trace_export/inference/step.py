@@ -1,4 +1,4 @@
-"""One training step of a process: its pieces, of which the backwards are known and the forwards are wanted."""
+"""One training step of a process: its pieces; the backwards are known, the forwards are wanted."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ TASKS = {
 
 
 class Counts(NamedTuple):
-    """Of the device work of a process: how many `tasks` there were, of which `orphans` have no call; of how many calls
+    """The device work of a process: how many `tasks` there were, how many `orphans` without a call; of how many calls
     the work began before them and was left out (`early`), and of how many it ended after the next one of its stream had
     begun, which is now its end (`cut`)."""
 
@@ -211,7 +211,7 @@ class Timeline:
         return bool(self._products[end] > self._products[begin])
 
     def leading(self, begin: int, end: int) -> int:
-        """How many products and sums, of which weight gradients consist, these rows begin with."""
+        """How many products and sums (weight gradients are nothing else) these rows begin with."""
         return int(min(self._heavy_until[begin], end)) - begin if begin < end else 0
 
     def is_weight(self, begin: int, end: int) -> bool:
@@ -258,7 +258,7 @@ class Timeline:
 
 
 def _until(rows: Bools) -> Codes:
-    """For each row the first one from it on that is none of the `rows`: of `x x . x` 2 2 2 4."""
+    """For each row the first one from it on that is not among the `rows`: of `x x . x` 2 2 2 4."""
     others = np.arange(len(rows), dtype=np.int32)
     if not rows.any():
         return others

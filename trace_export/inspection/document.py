@@ -9,7 +9,7 @@ from trace_export.documents import NoteRow, Ns, Time, Version
 
 class Facts(TypedDict, total=False):
     """The run in numbers; without keys where there is no profile. `missing_ranks` and `missing_stages` are ranges such
-    as "5,40-47"; `beginnings` counts the large sources of which only the beginning was read; `inferred` says which of
+    as "5,40-47"; `beginnings` counts the large sources whose beginning alone was read; `inferred` says which of
     stages, blocks and labels were not recorded; `deeper`: the ranks are a part of a pipeline of unknown depth;
     `forward_only`: no rank runs a backward."""
 

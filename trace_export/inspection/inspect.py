@@ -201,7 +201,7 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool) -> dict[str, Any]:
-    """Numbers about the run as a whole, of which `_ranks` made `ranks`."""
+    """Numbers about the run as a whole; `ranks` as `_ranks` made them."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     found, lacks = profile.interpreted.recognition, completeness.absent(profile)
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read

@@ -13,7 +13,7 @@ from trace_export.model import CLOCKS, TIME, Note, conform
 from trace_export.units import duration
 
 STEP_SD = 4.0
-"""A difference of so many standard deviations of both fits is a step."""
+"""A difference of this many standard deviations of both fits is a step."""
 
 
 def steadied(before: pl.DataFrame | None, now: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:

@@ -22,7 +22,7 @@ from trace_export.write import WriteOptions, planned
 from trace_export.writers.outputs import Outputs
 
 MOST_LINES = 10_000
-"""So many lines wait for room on the disk, the last ones."""
+"""This many lines wait for room on the disk, the last ones."""
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ from trace_export.run import Run, with_whole_steps
 from trace_export.selection import TIMES, Numbers, Selection, select
 
 FIT_STEPS = 20
-"""After so many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""
+"""After this many steps stages, schedule and clocks are found anew; clocks of several hosts with each of the first."""
 ONE_CLOCK_STEPS = 50
 """The same where there is one clock, so that nothing drifts."""
 FAR_STEPS = 2
-"""A rank that is so many steps behind is named."""
+"""A rank that is this many steps behind is named."""
 FURTHER = 1
 """Steps that are kept besides those shown: the one that is being written."""
 

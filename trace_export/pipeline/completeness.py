@@ -102,7 +102,7 @@ def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scheduled_weights(profile: Profile) -> pl.DataFrame:
-    """stage, forwards, weights: how many weight gradients belong to so many forwards in the schedule that was
+    """stage, forwards, weights: how many weight gradients belong to this many forwards in the schedule that was
     recognised with them."""
     found = profile.interpretation.recognition if profile.interpretation else Recognition()
     if found.named is None or not found.weights:
@@ -301,7 +301,7 @@ def _on_order(work: pl.DataFrame) -> list[Note]:
     found = begins.sort(*RANK_SEGMENT, "step").filter(back)
     if found.is_empty():
         return []
-    text = f"steps that begin before the one before them, and have no step time: step {Numbers.of(found['step'])}"
+    text = f"steps that begin before the previous one, so their step time is unknown: step {Numbers.of(found['step'])}"
     ranks = Numbers.of(found["rank"])
     return [Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(found))]
 

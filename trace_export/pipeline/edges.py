@@ -16,7 +16,7 @@ def pass_edges(passes: pl.DataFrame, stages: int, placement: Placement) -> pl.Da
     The forward of the next virtual stage depends on a forward, the backward of the one before on a backward, within one
     replica and step. A pass that was recorded as several blocks takes its input in the first and gives its result in
     the last, by their times. Passes without a micro-batch have no edges; where a stage was not read, the chain has a
-    gap. `passes` has the schema `PASSES`, of a pipeline of so many `stages`. O(n log n) in their number.
+    gap. `passes` has the schema `PASSES`, of a pipeline of this many `stages`. O(n log n) in their number.
     """
     placed = pl.all_horizontal(pl.col("microbatch", "stage", "replica").is_not_null())
     linked = passes.filter(pl.col("kind") != "W", placed)

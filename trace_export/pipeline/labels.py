@@ -230,7 +230,7 @@ def _of_loop(
 def _plans(
     orders: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, line: bool
 ) -> dict[tuple[object, object], Numbering | None]:
-    """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has so many may
+    """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
     plans: dict[tuple[object, object], Numbering | None] = {}
     known: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}

@@ -79,7 +79,7 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """message, link: of those of `messages` of which both ends name the same dependency, and no other message does."""
+    """message, link: of those `messages` whose ends both name the same dependency, as no other message does."""
     met = messages
     for name, own, theirs, strategy in (
         ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),

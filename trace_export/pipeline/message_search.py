@@ -51,7 +51,7 @@ def agreeing(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame)
 
 
 def _agreeing_in_turn(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """Those of `channels` (with their `answer`) of which each end agrees with the one before, and each round trip is
+    """Those of `channels` (with their `answer`) where each end agrees with the one before, and each round trip is
     possible: the ends of all do not where a clock was set between."""
     delay = pl.col("end_right") - pl.col("end")
     here = sent.join(received.select("channel", "at", "end"), on=["channel", "at"], suffix="_right")

@@ -53,7 +53,7 @@ def _edits(found: pl.DataFrame, order: pl.DataFrame) -> float:
 
 
 def _increasing(values: list[int]) -> int:
-    """The length of the longest increasing subsequence: so many blocks can stay where they are."""
+    """The length of the longest increasing subsequence: this many blocks can stay where they are."""
     tails: list[int] = []
     for value in values:
         at = bisect_left(tails, value)

@@ -21,7 +21,7 @@ REMEDY = "check `pp`, `tp`, `dp` and `cp`"
 
 @dataclass(frozen=True)
 class Arrangement:
-    """`pp` stages of `per_stage` ranks, of which `tp` (None: not known) and `cp` split the model. `stride` ranks in a
+    """`pp` stages of `per_stage` ranks; `tp` (None: not known) and `cp` of them split the model. `stride` ranks in a
     row are on one stage, and the next ones on the stage after it.
 
     Example: 8 ranks of pp 2, tp 2 and dp 2. Stride 4 gives the stages 0 0 0 0 1 1 1 1: Megatron-LM's usual order (tp,
@@ -74,7 +74,7 @@ class Seen:
 
     @property
     def enough(self) -> float:
-        """So many ranks must do the work of their stage for another arrangement than the usual one to be believed."""
+        """This many ranks must do the work of their stage for another arrangement than the usual one to be believed."""
         return MOST * len(self.stages) if self.exact else max(len(self.stages), FEW)
 
     def fitting(self, arrangement: Arrangement) -> int:

@@ -10,7 +10,7 @@ from trace_export.model import INT, SEGMENT, Note, Profile
 from trace_export.units import duration
 
 BREAK = 10
-"""A recording breaks off where all ranks have no block for more than so many times as long as a step takes."""
+"""A recording breaks off where all ranks have no block for more than this many times as long as a step takes."""
 
 
 def at_breaks(profile: Profile) -> Profile:

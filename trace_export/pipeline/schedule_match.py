@@ -28,7 +28,7 @@ from trace_export.schedules.words import profile_blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
 """An order that is not exact is named when its distance is below the first number, and the runner-up's above the
-second number times that; one of the pairs suffices. Of steps of which 1 to 20 % of the blocks are dropped or exchanged
+second number times that; one of the pairs suffices. Of steps in which 1 to 20 % of the blocks are dropped or exchanged
 that names 46 to 67 %, all of them rightly, and 0 to 2.5 % of those of a schedule that is not among the candidates (2
 to 8 stages, tests/benchmarks/calibrate_schedules.py)."""
 
@@ -43,7 +43,7 @@ FIRST = ("1f1b", "interleaved", "interleaved-paddle", "interleaved-zb1p", "inter
 
 
 def candidates(stages: int, forwards: int, chunks: int | None, group: int | None = None) -> Iterator[Plan]:
-    """Every schedule in which a rank runs so many forwards, the simplest and most frequent first.
+    """Every schedule in which a rank runs this many forwards, the simplest and most frequent first.
 
     Where the number of `chunks` is not known (None), with each that divides them. `group`: the size of an interleaved
     schedule's groups, where it is not the usual one.
@@ -209,7 +209,7 @@ def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
 
 
 def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
-    """How sure an order is that fits all blocks of so many stages, where that of the `twins` fits them too.
+    """How sure an order is that fits all blocks of this many stages, where that of the `twins` fits them too.
 
     Example: the first of two stages runs F F B B with two micro-batches under GPipe and under 1F1B, which is unknown
     where it alone was read; the last one runs F F B B or F B F B, which with the first one is exact.
@@ -275,7 +275,7 @@ def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:
 
 
 def with_microbatches(plan: Plan, forwards: int) -> Plan | None:
-    """The plan for a step of so many forwards per chunk and rank; None where that is too few for the schedule."""
+    """The plan for a step of this many forwards per chunk and rank; None where that is too few for the schedule."""
     both = CATALOGUE[plan.name].placement == "both"
     other = replace(plan, microbatches=2 * forwards if both else forwards)
     return other if allowed(other) else None

@@ -157,7 +157,7 @@ def _first_of(ranks: pl.DataFrame, candidates: list[pl.DataFrame]) -> pl.DataFra
 
 
 def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
-    """Ranks of which nothing is known become stages of their own; beside others that run in rank order, their rank."""
+    """Ranks without any evidence become stages of their own; beside others that run in rank order, their rank."""
     unknown = pl.col("stage").is_null()
     placed = places.filter(~unknown)
     in_order = not placed.is_empty() and bool((placed["stage"] == placed["rank"]).all())
@@ -183,7 +183,7 @@ def _order_note(arrangement: Arrangement) -> Note:
 
 def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth: int | None = None) -> list[Note]:
     """A warning where ranks are on other stages than `who` says (`other`), which are counted from the first stage that
-    was seen, or of a pipeline of so many stages (`depth`), from the last: the first may not be there."""
+    was seen, or of a pipeline of this many stages (`depth`), from the last: the first may not be there."""
     both = believed.join(other, on="rank", suffix="_other")
     wrong = [both.filter(pl.col("stage") != pl.col("stage_other"))]
     if depth is not None and depth >= _above(both["after"]):

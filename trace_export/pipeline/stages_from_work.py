@@ -27,10 +27,10 @@ from trace_export.pipeline.steps import in_fullest, with_step_numbers
 from trace_export.schedules.passes import FORWARDS
 
 STEPS = 5
-"""So many steps are looked at, those with the most blocks: a cut step has fewer."""
+"""This many steps are looked at, those with the most blocks: a cut step has fewer."""
 
 RUNS = 32
-"""So many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
+"""This many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
 
 SAMPLED = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
@@ -206,7 +206,7 @@ def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> t
         after[full] = last + steps
         return after, f"{BY_LEAD}, and whom it exchanges data with", True
     by_count = bool((after[~full] == lead[~full] - 1).all())
-    base = max(last + 1, lead[full].min() - 1) if by_count else last + 1  # so many follow; not all may be read
+    base = max(last + 1, lead[full].min() - 1) if by_count else last + 1  # this many follow; not all may be read
     sizes = np.unique(np.unique(after[~full], return_counts=True)[1])
     if by_count and len(sizes) == 1 and full.sum() == sizes[0]:
         after[full] = base

@@ -10,7 +10,7 @@ import polars as pl
 from trace_export.model import STEP_KEY
 
 GROUP = 1 << 17
-"""So many rows are a group, or those of one step that has more."""
+"""This many rows are a group, or those of one step that has more."""
 
 NULL = -(1 << 31) - 1
 """In place of a null: less than any number of a run or step."""

@@ -66,7 +66,7 @@ def with_step_numbers(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
-    """Whether each row is a block of work in one of so many `steps`, those that have the most of them; of several with
+    """Whether each row is a block of work in one of `steps` steps, those that have the most of them; of several with
     as many the first ones. Worked out by stretches of rows of one step."""
     work = pl.col("kind").cast(TEXT).is_in(WORK_KINDS).fill_null(False)
     runs = stretches(blocks.select(*STEP_KEY, work=work), *STEP_KEY, "work")

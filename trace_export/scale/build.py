@@ -34,7 +34,7 @@ from trace_export.workers import work
 S_PER_RANK = 0.005
 """What one core takes to interpret, align and measure a rank of some 130 blocks."""
 WHOLE_RANKS = 1024
-"""So many ranks are read whole, and so many of a larger run are explained."""
+"""This many ranks are read whole, and this many of a larger run are explained."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def _of_some(wanted: Request, replicas: Numbers | None, placed: Placed) -> Reque
 
 
 def of_run(run: Run, sources: int) -> Overview:
-    """The overview of a run that was read whole, of so many sources, with all hosts on one axis."""
+    """The overview of a run that was read whole, of this many sources, with all hosts on one axis."""
     axis = run.hosts.select("host", axis=pl.lit(""))
     summary = replace(measure(run._bubbles, axis), failures=failures_of(run.failures))
     return _compared(summary, run, sources, run.notes)
 
 
 def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Progress, explained: int) -> Overview:
-    """The overview of ranks with their places (`table`), replica by replica; some with at most so many ranks are
+    """The overview of ranks with their places (`table`), replica by replica; some with at most this many ranks are
     explained."""
     options = all_ranks(wanted.source)
     if wanted.part.window is not None:
@@ -132,7 +132,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     summary = work.reduce(partial(summarise, task=task), parts, workers_for(times, options), merge, failed, tick)
     summary = merge([Summary(failures=failures_of(placed.failures)), summary])
     if summary.rank_steps.is_empty():
-        first = next(iter(summary.failures["first"]), f"{options.log_dir}: the options leave nothing to show")
+        first = next(iter(summary.failures["first"]), f"{options.log_dir}: nothing matches the options")
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     mixed = _of_several_runs(summary) if options.run != "all" else []
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes, *mixed])
@@ -143,7 +143,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
 
 
 def _worth_explaining(summary: Summary, count: int) -> Numbers:
-    """Replicas with at most so many ranks: half of them those with the first exceptions, and others from all over."""
+    """Replicas with at most this many ranks: half of them those with the first exceptions, and others from all over."""
     alike = cohorts(summary)
     there = alike["replica"].to_list()
     most = max(2, count // max(int(alike["ranks"].max() or 1), 1))  # type: ignore[arg-type]

@@ -19,16 +19,16 @@ from trace_export.scale.summary import Summary
 MOST = 24
 """Exceptions of ranks, and of links, that are named."""
 SLOW, SLOW_LINK = 1.1, 1.5
-"""Blocks and transfers are exceptions from so many times the length of their peers' on: what is less is named where it
+"""Blocks and transfers are exceptions from this many times the length of their peers: what is less is named where it
 costs something. (The first is the threshold of MegaScan, arXiv 2507.19845; transfers vary more than computation.)"""
 DRIFT = 60e-6
 """A host whose rate differs more than this from the usual one has a drifting clock: twice the largest difference that
 Huygens measured between sound hosts (30 µs/s, NSDI '18)."""
 STANDS_OUT = 6.0
-"""And by so many robust standard deviations (1.4826 × the median absolute deviation): of a million normal values none
+"""And by this many robust standard deviations (1.4826 × the median absolute deviation): of a million normal values none
 does."""
 MOST_ARE_SOUND = 3
-"""Of so many hosts of a replica the median is the rate of a sound one where one drifts."""
+"""Of this many hosts of a replica the median is the rate of a sound one where one drifts."""
 SAME_SPEED = 0.03
 """Replicas of the same settings behave alike where their speeds, in order, lie no further apart than this."""
 

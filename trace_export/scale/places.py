@@ -24,7 +24,7 @@ PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
 """A rank of a source (an index), and where it is; `origin` as `stage_origin` in `model.RANKS`. Ranks of one `dp` form a
 replica: they exchange activations."""
 SAMPLE = 32
-"""So many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
+"""This many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
 REMEDY = "give `pp` and `tp`, and `dp` where ranks are missing"
 
 

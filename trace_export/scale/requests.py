@@ -28,7 +28,7 @@ from trace_export.writers.paths import output_folder
 CHART_RANKS = 256
 """A report of more ranks has an overview beside it: its chart shows one rank of each stage."""
 MOST_TRACES = 24
-"""Exceptions of so many replicas get a trace of their own; of more, those of the first ones in the table."""
+"""Exceptions of this many replicas get a trace of their own; of more, those of the first ones in the table."""
 
 
 @dataclass(frozen=True)

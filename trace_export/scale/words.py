@@ -60,12 +60,10 @@ def sentences(found: Overview) -> list[Sentence]:
 
 
 def _explained(found: Overview) -> Iterator[Sentence]:
-    """Of which replicas the causes are, where not of all."""
+    """From which replicas the causes were worked out, if not from all."""
     some, all_of = len(found.explained), found.replicas.height
     if some < all_of:
-        text = (
-            f"What costs most was worked out from {some} of {all_of:,} replicas: of those that differ most, and others."
-        )
+        text = f"What costs most was worked out from {some} of {all_of:,} replicas: those that differ most, and others."
         yield Sentence("explained", {"replicas": some, "of": all_of}, text)
 
 

@@ -1,7 +1,7 @@
 """The order of blocks on one rank, schedule by schedule, as arrays of codes; `schedule` gives them their micro-batches.
 
 A code is the block's kind, its chunk, and for an overlapped pair the chunk of the backward (`block`, `parts`). The
-notation is that of the papers: p ranks, of which this is r, m micro-batches, v chunks per rank, groups of g.
+notation is that of the papers: p ranks (this one is r), m micro-batches, v chunks per rank, groups of g.
 """
 
 from __future__ import annotations

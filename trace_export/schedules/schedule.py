@@ -29,7 +29,7 @@ Number = TypeVar("Number", int, pl.Expr, Codes)
 MAX_STAGES = 4096
 MAX_BLOCKS = 3_000_000
 """More than this is a typing error, not a pipeline: the deepest that was published has 64 stages (arXiv 2104.04473),
-and no browser holds more blocks. So many take some 50 s and 2 GB to simulate and draw."""
+and no browser holds more blocks. This many take some 50 s and 2 GB to simulate and draw."""
 
 OPS: Schema = {
     "stage": INT, "position": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT, "chunk_b": INT,

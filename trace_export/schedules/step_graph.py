@@ -43,7 +43,7 @@ class StepGraph:
 
     @staticmethod
     def of_pairs(operations: int, pairs: tuple[Ints, Ints]) -> StepGraph:
-        """The graph of so many operations in which `pairs[0][n]` waits for `pairs[1][n]`."""
+        """The graph of this many operations in which `pairs[0][n]` waits for `pairs[1][n]`."""
         waiting, needed = pairs
         first = np.append(0, np.cumsum(np.bincount(waiting, minlength=operations)))
         return StepGraph(needed[np.argsort(waiting, kind="stable")], first)

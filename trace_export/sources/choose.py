@@ -17,7 +17,7 @@ from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
 
 NAMED_REASONS = 3
-"""Of files that are no source, an error names one for so many reasons."""
+"""Of files that are no source, an error names one for this many reasons."""
 NAMED_HOSTS = 4
 SEE = "see what is there with trace-export inspect"
 MARK = "mark the passes (trace-export docs lists the guides), or say which ranges are passes with --marker 'REGEX=>F'"
@@ -147,11 +147,11 @@ def _unrecognised(found: Found, kinds: set[str]) -> tuple[list[str], bool]:
         alike.setdefault(file.what, {})[file.path] = None
     clauses = [_clause(next(iter(paths)), what, len(paths) - 1) for what, paths in [*alike.items()][:NAMED_REASONS]]
     more = sum(len(paths) for paths in list(alike.values())[NAMED_REASONS:])
-    return [*clauses, *([f"{more} more files are no profile either"] if more else [])], bool(known)
+    return [*clauses, *([f"{more} more files are not profiles either"] if more else [])], bool(known)
 
 
 def _clause(path: str, what: str, others: int) -> str:
-    also = f" (so {'is 1 other' if others == 1 else f'are {others} others'})" if others else ""
+    also = f" ({others} more like it)" if others else ""
     return f"{path} is {what}{also}"
 
 

@@ -16,7 +16,7 @@ from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
 FEW_AT_ONCE, SOME_AT_ONCE = 3, 0.1
-"""So many of a rank's passes of one kind, and such a part of them, may run beside another one: wrong records."""
+"""This many of a rank's passes of one kind, and such a part of them, may run beside another one: wrong records."""
 
 
 def read(source: Source, options: ReadOptions) -> Profile:

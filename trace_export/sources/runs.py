@@ -41,7 +41,7 @@ ONE_START_NS = 10**9
 NOT_RECORDED = {"assumed", "inferred"}
 """Origins of numbers of ranks by which two processes cannot be said to be the same rank."""
 SHOWN = 4
-"""So many other runs are named in a note."""
+"""This many other runs are named in a note."""
 
 _NUMBER = re.compile(
     r"(?<![a-z])(?P<place>(rank|stage|pp|tp|dp|cp|ep|gpu|device|node|host|worker|replica)[_-]?(\d+))|\d+",

@@ -45,7 +45,7 @@ class ReadOptions:
     clocks are fitted from them. `host_ranges`: the ranges themselves in place of the GPU work in them. `ranks`: only
     these. `markers`: rules of the user for the names of ranges (see dialects.Dialects.of). `infer`: whether blocks are
     found from launches where no pass is named (`auto`), never (`off`), or whatever is named (`only`). `optimizer`: also
-    look for the optimizer among the kernels, where it is not marked. `beginning`: of a large source only so many
+    look for the optimizer among the kernels, where it is not marked. `beginning`: of a large source only this many
     first pieces (rows or bytes, see the readers), with named passes as the CPU saw them; 0: all of it. A reader that
     left something out says so in `Profile.recorded_until`. `keep_tasks`: a folder where a reader that comes by all
     device tasks meanwhile keeps them for `TaskRequest.kept` (see shared.kept_tasks)."""

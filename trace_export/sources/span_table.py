@@ -26,7 +26,7 @@ NUMBERED = {"id", "replica"}
 SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
 NO_HOST = "unknown"
-"""The host of ranks of which the table names none."""
+"""The host of ranks for which the table names none."""
 _OF_A_PROFILER = {"Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)"}
 """Columns of tables that are a part of a profile."""
 REMEDY = "give a table that trace-export wrote with --format parquet or csv"
@@ -89,7 +89,7 @@ def read(path: Path) -> Profile:
 
 
 def _remedy(path: Path) -> str:
-    """What to give instead of a table that is none of ours."""
+    """What to give instead of a foreign table."""
     if path.suffix != ".csv" or not _OF_A_PROFILER & {*csv_table.scan(path).collect_schema().names()}:
         return REMEDY
     folder = f"{path.absolute().parent} or above"

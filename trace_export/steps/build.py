@@ -172,7 +172,7 @@ class _Lanes:
 
 
 def _wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:
-    """Operations that wait for others, the waiting member of which had begun at `begun`."""
+    """Operations that wait for others; the waiting member had begun at `begun`."""
     full = np.broadcast_to(np.asarray(whole, np.bool_), len(of))
     happened = np.where(full, operations.end[on], operations.start[on])
     return Waits(of, on, full, np.minimum(0, begun - happened))

@@ -22,11 +22,11 @@ from trace_export.tolerances import POSTED_NS
 ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""
 SHARE = 0.4
-"""Blocks that start late although their rank was free wait for their data, where so many on a way do."""
+"""Blocks that start late although their rank was free wait for their data, where this many on a way do."""
 ENOUGH = 3
 """Starts that say how late a rank is."""
 MUCH = 1.25
-"""A rank whose blocks all need a transfer starts late where it takes so many transfers' time longer than others do."""
+"""A rank whose blocks all need a transfer starts late where it takes this many transfers' time longer than others."""
 WAY = ["src_rank", "dst_rank", "direction"]
 
 

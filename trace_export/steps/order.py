@@ -15,7 +15,7 @@ Flags = npt.NDArray[np.bool_]
 class Levels:
     """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
     level begins, and the end. `turns`: for each level the waits (row numbers) that are its operations' first, second, …
-    in the order of the operations: turn k has the first so many of them, which have more than k waits."""
+    in the order of the operations: turn k has the first this many of them, which have more than k waits."""
 
     order: Ints
     bounds: Ints

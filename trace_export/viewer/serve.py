@@ -26,7 +26,7 @@ from trace_export.viewer.server import LOOPBACK, Resource, Server
 PORT = 9001
 PUBLIC_UI = "https://ui.perfetto.dev"
 LARGE = 200_000_000
-"""Bytes of a trace above which a browser may run out of memory (2 GB, of which it takes ten times the trace's size)."""
+"""Bytes of a trace above which a browser may run out of memory: a tab has 2 GB, and needs ten times the size."""
 
 STAY_HERE = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
 """Content security policy of the bundled UI: what it needs of its own server, and nothing of the internet."""

@@ -1,4 +1,4 @@
-"""Results that come in any order, merged in the order of their items, of which few are held at a time."""
+"""Results that come in any order, merged in the order of their items; few are held at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOST: Final = 32
 """No process holds more results than this, those that are merged counting as one, and while they are merged again as
 two."""
 AT_ONCE: Final = MOST // 2
-"""So many are merged at a time: fewer would be copied more often."""
+"""This many are merged at a time: fewer would be copied more often."""
 
 Merge = Callable[[Sequence[Part]], Part]
 """Several neighbouring results as one, in their order."""
 
 
 class Fold(Generic[Part]):
-    """The results of the items 0, 1, …, so many, merged. An item may be begun when `may_begin` says so; then no more
+    """The results of the items 0, 1, …, this many, merged. An item may be begun when `may_begin` says so; then no more
     than `MOST` results are ever here."""
 
     def __init__(self, merge: Merge[Part], count: int) -> None:

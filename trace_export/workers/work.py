@@ -84,7 +84,7 @@ def _each(
 
 @contextmanager
 def _threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
-    """`map` on so many threads, or the plain one; what has not begun when the caller gives up is not begun."""
+    """`map` on this many threads, or the plain one; what has not begun when the caller gives up is not begun."""
     if count <= 1:
         yield map
         return

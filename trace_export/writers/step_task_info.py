@@ -150,7 +150,7 @@ def _named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _many_files(count: int) -> Iterator[None]:
-    """So many files more than usual may be open, as far as the system allows."""
+    """This many files more than usual may be open, as far as the system allows."""
     usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if usual != resource.RLIM_INFINITY:
         wanted = usual + count if most == resource.RLIM_INFINITY else min(usual + count, most)

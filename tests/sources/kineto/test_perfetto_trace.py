@@ -153,7 +153,7 @@ def test_other_perfetto_traces_are_named(tmp_path: Path) -> None:
     (tmp_path / "text.pftrace").write_text("hello")
     (tmp_path / "empty.pftrace").write_text("")
     assert {Path(u.path).name: u.what for u in find(tmp_path).unrecognised} == dict.fromkeys(
-        ["phone.pftrace", "text.pftrace", "empty.pftrace"], "no trace of torch.profiler"
+        ["phone.pftrace", "text.pftrace", "empty.pftrace"], "not a trace of torch.profiler"
     )
 
 

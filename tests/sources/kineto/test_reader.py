@@ -476,10 +476,12 @@ def test_json_that_is_no_trace_is_named(tmp_path: Path, run_cli: Cli) -> None:
     (tmp_path / "config.json").write_text('{"kernel": 1, "traceEvents": [{"ph": "X", "cat": "other"}]}')
     done = run_cli("--log_dir", tmp_path)
     assert done.returncode == 1
-    assert f"{tmp_path}/config.json is no trace of torch.profiler" in " ".join(done.stderr.split())
+    assert f"{tmp_path}/config.json is not a trace of torch.profiler" in " ".join(done.stderr.split())
     for i in range(9):
         (tmp_path / f"more{i}.json").write_text("{}")
-    assert "config.json is no trace of torch.profiler (so are 9 others)" in str(nothing_found(find(tmp_path), tmp_path))
+    assert "config.json is not a trace of torch.profiler (9 more like it)" in str(
+        nothing_found(find(tmp_path), tmp_path)
+    )
     assert "config" not in str(nothing_found(find(tmp_path), tmp_path, family="paddle"))
 
 
@@ -489,8 +491,8 @@ def test_packed_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None
         archive.writestr("b.json", "{}")
     (tmp_path / "bad.zip").write_bytes(b"PK\x03\x04 and no more")
     assert {Path(u.path).name: u.what for u in find(tmp_path).unrecognised} == {
-        "two.zip": "no file that can be read (a zip archive of 2 JSON files; unpack it with unzip)",
-        "bad.zip": "no file that can be read (a zip archive that is damaged, encrypted or packed by an unknown method)",
+        "two.zip": "unreadable (a zip archive of 2 JSON files; unpack it with unzip)",
+        "bad.zip": "unreadable (a zip archive that is damaged, encrypted or packed by an unknown method)",
     }
     (tmp_path / "x.json.zst").write_bytes(b"\x28\xb5\x2f\xfd and no more")
     with patch.object(files, "_ZSTANDARD_MODULES", ()):

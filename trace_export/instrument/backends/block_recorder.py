@@ -27,7 +27,7 @@ LIMIT_VARIABLE = "TRACE_EXPORT_RECORD_LIMIT"
 """Environment variable with the megabytes that a rank may take on the disk."""
 LIMIT_MB = "64"
 MOST_MARKS = 4096
-"""So many different blocks are kept as text."""
+"""This many different blocks are kept as text."""
 VERSION = 1
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -83,7 +83,7 @@ class DeviceTimes:
         self._steps.append(_Step(reference, recorded_ns))
 
     def write_passed(self) -> None:
-        """Writes the steps of which the device has passed every event."""
+        """Writes the steps whose events the device has all passed."""
         while self._steps:
             step = self._steps[0]
             events = [step.reference, *(event for block in step.blocks for event in (block.begin, block.end))]

@@ -61,7 +61,7 @@ _ITEM_BYTES = {
 """Bytes of one element by ENUM_HCCL_DATA_TYPE."""
 
 BUSY_RANGES, BUSY_STEPS = 500, 1_000_000
-"""So many ranges are asked about in one query, which the index of TASK answers in some 250 steps for each. Without an
+"""This many ranges are asked about in one query, which the index of TASK answers in some 250 steps for each. Without an
 index, or where tasks that compute nothing fill the ranges, to look at each task once is faster."""
 
 _COUNTERS = (

@@ -58,7 +58,7 @@ _LOOSE = re.compile(
     r"kernel_details\.csv|(?:step_trace_time|op_statistic|api_statistic|op_summary_\d+|task_time_\d+)\.csv"
     r"|communication(?:_matrix)?\.json|analysis\.db|communication_analyzer\.db|msprof_\d+\.db"
 )
-"""Files that say whose they are by their names, but not of which rank."""
+"""Files whose names say the format, but not the rank."""
 _NOT_RANKS = ("cluster_analysis_output", COPIES_FOLDER)
 
 SAME_BOOT_NS = 1_000_000

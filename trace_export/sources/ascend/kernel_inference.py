@@ -32,7 +32,7 @@ LEAST = 2
 """Fewer runs than this of F or of B are no pipeline: a data-parallel step has one of each."""
 
 MIXED_RUNS = 3
-"""So many backward runs in one segment are parts of one block: two overlapped passes, or a backward that recomputes
+"""This many backward runs in one segment are parts of one block: two overlapped passes, or a backward that recomputes
 every layer before its gradient. A plain backward is one run, and two where only its last layer is recomputed."""
 
 LONG = 1.5

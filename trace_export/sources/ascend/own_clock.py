@@ -13,7 +13,7 @@ from trace_export.model import TIME
 AGREE_NS = 1_000
 """The differences of kernels that are the same agree within this; those of others do by chance only."""
 PAIRS = 100_000
-"""So many pairs of a row in the trace and one in the table are looked at, those of the rarest lengths first."""
+"""This many pairs of a row in the trace and one in the table are looked at, those of the rarest lengths first."""
 LEAST = 0.5
 """At least this part of the rows looked at in the table must be in the trace."""
 

@@ -70,7 +70,7 @@ def _no_trace(path: Path) -> Unrecognised | None:
         with Unpacked(path) as file:
             start = _start(file)
     except OSError as error:
-        why = f"no file that can be read ({error.strerror})"
+        why = f"unreadable ({error.strerror})"
         return None if path.name.endswith(".zst") else Unrecognised("kineto", str(path), why)
     if why := json_kinds.refused(start):
         return Unrecognised("kineto", str(path), why)
@@ -86,7 +86,7 @@ def _no_trace(path: Path) -> Unrecognised | None:
         return Unrecognised("kineto", str(path), NOT_FETCHED)
     if found := json_kinds.of_others(path, start):
         return Unrecognised(found[0], str(path), found[1])
-    return Unrecognised("kineto", str(path), "no trace of torch.profiler", sure=False)
+    return Unrecognised("kineto", str(path), "not a trace of torch.profiler", sure=False)
 
 
 def _start(file: Unpacked) -> bytes:

@@ -25,7 +25,7 @@ CALLS = {
     lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
     lost_kernels.CAPTURES_END: "StreamEndCapture",
 }  # fmt: skip
-"""The calls of which lost_kernels asks, as regular expressions."""
+"""The calls that lost_kernels asks for, as regular expressions."""
 
 KERNELS = ("correlation", "start", "end", "nccl", "stream")
 """The columns of kernels; see GpuActivity.take."""
@@ -33,7 +33,7 @@ STREAM = (
     pl.col("device").cast(pl.Int64, strict=False).fill_null(-1) * (1 << 32)
     + pl.col("stream").cast(pl.Int64, strict=False).fill_null(0) % (1 << 32)
 ).alias("stream")
-"""One number for the stream of a kernel, of which every device has its own."""
+"""One number for the stream of a kernel: every device counts its own."""
 
 _CALL = pl.Enum(list(CALLS))
 

@@ -32,7 +32,7 @@ _LONGEST = 64
 """Of a match; others are in layouts that are not looked at. Also how far behind an event's begin is looked."""
 _SEARCHED = 1 << 16
 _KEY = 16
-"""Categories are told apart by so many bytes; events of longer ones are kept."""
+"""Categories are told apart by this many bytes; events of longer ones are kept."""
 _MOST_CATEGORIES = 100
 
 Positions = NDArray[np.int64]

@@ -179,6 +179,6 @@ def columns_of(events: Sequence[Event]) -> pl.DataFrame:
 
 
 def thread() -> pl.Expr:
-    """Of events: threads are numbers, or names of which only the equality counts."""
+    """Of events: threads are numbers, or names that are only compared."""
     tid = pl.col("tid").fill_null("")
     return pl.coalesce(tid.cast(pl.Int64, strict=False), -(tid.hash() // 2).cast(pl.Int64)).alias("thread")

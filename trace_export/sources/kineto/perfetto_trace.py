@@ -87,7 +87,7 @@ class PerfettoTrace(TraceFile):
             rest += data
             bounds = self._packets(rest)
             if len(bounds) > max(len(rest), READ_BYTES) // LEAST_PACKET:
-                raise SourceError(self.path, "consists of packets that hold nothing", "collect or copy it again")
+                raise SourceError(self.path, "holds only empty packets", "collect or copy it again")
             if bounds:
                 yield _frame([row for packet in self._parsed(rest, bounds) if (row := self._taken(packet)) is not None])
                 rest = rest[bounds[-1][1] :]

@@ -71,7 +71,7 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
 def _open(
     sources: Sequence[Source], options: ReadOptions, dialects: Dialects, stack: ExitStack
 ) -> list[list[_Events] | SourceError]:
-    """Reads the traces, of which nothing stays open. The beginnings become columns together."""
+    """Reads the traces; none stays open. The beginnings become columns together."""
     found = [caught(source.path, partial(_read, source, options, dialects)) for source in sources]
     opened = [events for one in found if not isinstance(one, SourceError) for events in one]
     if beginnings := [events for events in opened if events.pending]:

@@ -31,7 +31,7 @@ MOST_DIAGNOSTICS = 50
 """Kinds of diagnostics that are shown."""
 
 THREAD_BITS = 24
-"""The global id of a process has so many bits below it, in which those of its threads have the number of the thread."""
+"""The global id of a process has this many bits below it, where those of its threads have the thread's number."""
 THREADS = 1 << THREAD_BITS
 
 _LOSSES = ("events might have been", "events might be missing")
@@ -172,7 +172,7 @@ def _diagnostics(db: Database) -> Counter[str]:
     for text, often in rows[:MOST_DIAGNOSTICS]:
         shown[_without_secrets(str(text))] += often
     if rest := sum(often for _, often in rows[MOST_DIAGNOSTICS:]):
-        shown["more diagnostics, each of its own kind"] = rest
+        shown["further diagnostics, each of another kind"] = rest
     return shown
 
 

@@ -29,7 +29,7 @@ BLOCK = ["kind", "microbatch", "chunk"]
 MILLISECOND = 1_000_000
 LATEST_MS = 2**63 // MILLISECOND
 RESTART_GAPS = 10
-"""A pause between two steps that is so many times as long as the longest inside a step is a restart of the job."""
+"""A pause between two steps that is this many times as long as the longest inside a step is a restart of the job."""
 RESTART_MS = 10_000
 """No job is started again within this."""
 

@@ -19,9 +19,9 @@ from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
 MOST_RECORDS = 250_000
-"""From so many new records on, old steps are dropped before more is read."""
+"""From this many new records on, old steps are dropped before more is read."""
 MOST_STEPS = 50
-"""So many steps are kept at most, however long nobody asks for them."""
+"""This many steps are kept at most, however long nobody asks for them."""
 COLUMNS = {**RECORDS, "log": pl.Int32()}
 
 

@@ -187,7 +187,7 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
         here = ends.setdefault(log, [])
         number = next((i for i, end in enumerate(here) if first is None or first >= end), len(here))
         if number == MOST_RANKS:
-            what = f"records of more than {MOST_RANKS} threads at one time, so of no pipeline's ranks"
+            what = f"records of more than {MOST_RANKS} threads at one time, more than a pipeline has ranks"
             raise SourceError(sources[log].path, what)
         if number == len(here):
             here.append(0)

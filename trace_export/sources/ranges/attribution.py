@@ -25,7 +25,7 @@ from trace_export.tolerances import LAUNCH_NS
 NONE = -1
 """No range: numpy's integers have no null."""
 DEVICE_SHIFT = 32
-"""The number of a stream has that of its device above so many bits."""
+"""The number of a stream has that of its device above this many bits."""
 UNKNOWN = 0
 """The place of a launch that is not in the file."""
 

@@ -98,7 +98,7 @@ class Dialects:
 
     def parse(self, texts: pl.Series) -> Names:
         """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
-        user's rule takes something for a number that is none."""
+        user's rule takes something else for a number."""
         distinct = texts.unique().sort()
         return _of_a_rank(self, tuple(distinct)) if len(distinct) <= MOST_REMEMBERED else self._parse(distinct)
 

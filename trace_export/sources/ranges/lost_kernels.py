@@ -20,7 +20,7 @@ LAUNCHES, KERNELS, CAPTURES, CAPTURES_END = "*Launch*", "*Launch*Kernel*", "*Str
 
 
 def count(launches: dict[int, Launches], ranges: int, calls: Callable[[str], Iterable[Piece]]) -> Ints:
-    """For each of so many ranges, how many kernels were launched in it that are not in the file.
+    """For each of this many ranges, how many kernels were launched in it that are not in the file.
 
     `launches`: by process, after all tasks were looked up. `calls(pattern)`: start and correlation of the calls with
     such names; they are read only where launches without a task exist.

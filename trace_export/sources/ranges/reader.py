@@ -57,7 +57,7 @@ MOST_PROCESSES = 1024
 """Each process is gone through by itself; a source is of one machine."""
 _BITS = 40
 _HALF = 1 << (_BITS - 1)
-"""The number of a process has 40 bits, of which the first may be a sign."""
+"""The number of a process has 40 bits; the first may be a sign."""
 
 
 class Opened(Protocol):
@@ -103,7 +103,7 @@ class Opened(Protocol):
         ...
 
     def without_passes(self, ranges: Ranges) -> Collection[int] | None:
-        """The processes with GPU work of which the `ranges` name no passes, or only some; None: all."""
+        """The processes with GPU work whose passes the `ranges` do not name, or only some; None: all."""
         ...
 
     def launches(

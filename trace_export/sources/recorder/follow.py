@@ -30,11 +30,11 @@ from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
 MOST_STEPS = 100
-"""So many steps are kept at most, however long nobody asks for them."""
+"""This many steps are kept at most, however long nobody asks for them."""
 MOST_UNNUMBERED = 20_000
-"""So many blocks are kept of a rank whose steps are not numbered."""
+"""This many blocks are kept of a rank whose steps are not numbered."""
 MOST_BYTES = 16 << 20
-"""From so many new bytes on, old steps are dropped before more is read."""
+"""From this many new bytes on, old steps are dropped before more is read."""
 COLUMNS = {**BLOCKS, "file": pl.UInt32()}
 
 

@@ -158,7 +158,7 @@ class Scanner:
         return lines
 
     def count(self, malformed: int, lines: Lines) -> None:
-        """Counts that so many of these lines are malformed."""
+        """Counts that this many of these lines are malformed."""
         if malformed and not self.malformed:
             self.first_malformed = lines.before + _first_malformed(lines.text)
         self.malformed += malformed
@@ -222,7 +222,7 @@ def _first_malformed(text: bytes) -> int:
 
 
 def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
-    """The lines of a file, some MB at a time; the last may have no end. With `most` the whole lines in so many bytes.
+    """The lines of a file, some MB at a time; the last may have no end. With `most` the whole lines in this many bytes.
 
     Raises SourceError where a line has no end, OSError.
     """

@@ -32,7 +32,7 @@ READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 18
 """What `ReadOptions.beginning` counts, and how much is read of the end."""
 DECODED_BYTES = 2 << 20
-"""So many of wanted events are decoded together, some 8,000."""
+"""This many of the wanted events are decoded together, some 8,000."""
 MAX_EVENT = 4 << 20
 MAX_HEADER = 8 << 20
 """The fields before the events hold the process groups of the whole cluster, of 100,000 ranks some MB."""
@@ -149,7 +149,7 @@ class JsonTrace(TraceFile, Generic[Kind]):
     """
 
     def __init__(self, path: Path, wanted: Events[Kind], beginning: int = 0) -> None:
-        """`beginning`: only the events in so many first pieces, and in Kineto's layout, where it is not packed, in a
+        """`beginning`: only the events in this many first pieces, and in Kineto's layout, where it is not packed, in a
         last one; 0: all of them. Raises SourceError.
         """
         super().__init__(path)

@@ -12,7 +12,7 @@ import polars as pl
 from trace_export.files import open_file
 
 SEEN_BYTES = 256
-"""So many of the last bytes that were read must stand there still when a file is read on."""
+"""This many of the last bytes that were read must stand there still when a file is read on."""
 
 
 def lines(

@@ -247,7 +247,7 @@ class Database:
         return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
     def attempt(self, sql: str, steps: int) -> list[tuple[Any, ...]] | None:
-        """As `texts`, but None when SQLite's machine needs more than about so many steps."""
+        """As `texts`, but None when SQLite's machine needs more than about this many steps."""
         self._rows.set_progress_handler(lambda: 1, steps)
         try:
             return self._rows.execute(sql).fetchall()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 TIMES = ("start", "startns", "timestamp", "timestampns")
 """Columns, in lower case, that say when a row happened; a table with one is a table of events."""
 PARTS = 4
-"""So many rows of a table of parts are taken for each row of a table of events."""
+"""This many rows of a table of parts are taken for each row of a table of events."""
 PROBES = 16
 """How many rows, evenly spread, are looked at to see that a table is in order."""
 

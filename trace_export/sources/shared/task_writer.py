@@ -37,7 +37,7 @@ _TIMES = ("start_ns", "end_ns")
 
 @dataclass(frozen=True)
 class _Piece:
-    """A file of sorted tasks, the first and the last of which start at these times."""
+    """A file of sorted tasks; the first and the last start at these times."""
 
     path: Path
     first_ns: int
@@ -45,7 +45,7 @@ class _Piece:
 
 
 _Run = list[_Piece]
-"""Pieces of which each starts when the one before has started its last task, or later."""
+"""Pieces; each starts when the one before has started its last task, or later."""
 
 
 class TaskWriter:

@@ -40,7 +40,7 @@ EXACT_DIGITS = range(11, 18)
 DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
 
 ANOTHER_UNIT = 500
-"""Units of time differ by a factor of 1000, and no stage's forward takes so many times as long as another's."""
+"""Units of time differ by a factor of 1000, and no stage's forward takes this many times as long as another's."""
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:

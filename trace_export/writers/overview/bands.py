@@ -6,7 +6,7 @@ import polars as pl
 
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 900, 220, 60, 26, 10
 LABELS = 24
-"""So many stages are numbered at most."""
+"""This many stages are numbered at most."""
 
 
 def picture(bands: pl.DataFrame) -> str:

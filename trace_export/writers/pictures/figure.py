@@ -162,7 +162,7 @@ def figure(
 ) -> Figure:
     """The picture of `chart`, of the `steps` only where some are given.
 
-    `bubbles`, of which each row's bubble is taken: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
+    `bubbles`: the bubble of each row: run, step, rank, step_start_ns, step_end_ns, global_ns (the rank's
     idle time between the two), and whole, which is false for steps that are marked as incomplete. A picture of a
     `style.range` has no bubbles: they are those of whole steps. `zero_ns`: the time from which that range
     counts; None: the first block drawn.

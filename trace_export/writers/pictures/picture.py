@@ -52,7 +52,7 @@ def write(
 ) -> None:
     """Writes the chart's pipeline rows to `path`; `format` is svg, png, pdf or html.
 
-    `steps`: which to show; None: all, of which a still picture shows the first ones. `bubbles`, `zero_ns`: see
+    `steps`: which to show; None: all; a still picture shows the first ones. `bubbles`, `zero_ns`: see
     `figure`. `contents`: what an html page says besides.
     Raises UsageError where png or pdf lack their extra and where `style` asks for what cannot be,
     NothingToExportError when no block is left, OSError as `open` does.

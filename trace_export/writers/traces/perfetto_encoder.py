@@ -138,7 +138,7 @@ _SPREADING: Final = (
     (2, np.uint64(0x0FFFC0000FFFC000), np.uint64(3)),
     (1, np.uint64(0x3F803F803F803F80), np.uint64(1)),
 )
-"""Steps that halve the groups of bits which lie together, each for widths above so many bytes: the upper half of each
+"""Steps that halve the groups of bits which lie together, each for widths above this many bytes: the upper half of each
 group is moved up by 4, 2, 1 bits, that is, 15, 3, 1 times its value is added."""
 
 
