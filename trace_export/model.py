@@ -38,7 +38,7 @@ has no wall clock, and its times mean nothing beside those of another host until
 RANKS: Schema = {
     "rank": INT, "host": TEXT, "device": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT, "replica": INT,
     "source": TEXT, "process": TIME, "kind": TEXT, "rank_origin": TEXT, "stage_origin": TEXT, "outside": REAL,
-    "pid": TIME, "begun_ns": TIME,
+    "pid": TIME, "begun_ns": TIME, "job": TEXT,
 }  # fmt: skip
 """A device's process. `stage` is the rank's place in its pipeline (0 … P-1, whatever the chunks' placement), `replica`
 the number of that pipeline (0, 1, …; null until `pipeline.stages` has numbered them), `source` the path read, `process`
@@ -46,8 +46,9 @@ which of the source's processes it is (null where a source is one), `kind` its f
 are the evidence for the number: `recorded` in the profile, `user-specified`, `assumed` (from names or order of
 files), `inferred` (from the shape of the work). `outside`: the share of the time in which the device computed that lies
 outside all blocks, null where it is unknown; figures count it as idle. `pid`: the
-number of the process on its host, and `begun_ns` when it or the profiler's session around it began, in the time of that
-host; null where the source does not say."""
+number of the process on its host, `begun_ns` when it or the profiler's session around it began, in the time of that
+host, and `job` a digest of what its environment calls the start of the job, alike in all its processes; null where the
+source does not say."""
 
 OUTSIDE = 0.05
 """From this share of a device's computing on, what lies outside all blocks is said beside the bubble. Less is what any

@@ -20,18 +20,23 @@ from samples.generators.rocpd_export import Export as RocpdExport
 
 STAGES, MICROBATCHES = 2, 4
 EPOCH_NS = Trace().base_ns or 0
+ATTEMPT = "PT_PROFILER_JOB_ATTEMPT_INDEX"
+NAMED = ("torch: handler", "rocpd")
+"""The writers that record what the environment calls a start."""
 
 
 @dataclass(frozen=True)
 class Recorded:
     """One window of one start of the job: the start is the `run`-th, the recording of `ranks` begins `at_s` seconds
-    after the first one and has the steps `first_step` and the one after it."""
+    after the first one and has the steps `first_step` and the one after it. `attempt`: what the environment of its
+    processes calls the start, if anything."""
 
     run: int
     at_s: float
     ranks: Sequence[int] = range(STAGES)
     first_step: int = 0
     folder: str = "."
+    attempt: int | None = None
 
     @property
     def at_ns(self) -> int:
@@ -67,6 +72,8 @@ def _torch(name: str, *, pid: bool = True) -> Writer:
             for rank in one.ranks:
                 trace = torch.Rank(rank, 0, rank, STAGES, pid=one.pid(rank) if pid else 7)
                 trace.trace.host = "node0"
+                if one.attempt is not None:
+                    trace.trace.environment = {"PT_PROFILER_JOB_NAME": "pretrain", ATTEMPT: str(one.attempt)}
                 for block in (b for b in blocks if b.rank == rank):
                     trace.block(block, random.Random(1))
                 end = EPOCH_NS + max(b.end_ns for b in blocks)
@@ -105,6 +112,8 @@ def _rocpd(folder: Path, plan: Plan) -> list[list[Block]]:
         (folder / one.folder).mkdir(parents=True, exist_ok=True)
         for rank in one.ranks:
             facts = {"RANK": str(rank), "WORLD_SIZE": str(STAGES)}
+            if one.attempt is not None:
+                facts |= {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": str(29500 + one.attempt)}
             path = folder / one.folder / f"{one.pid(rank)}_results.db"
             new = RocpdExport(host="node0", pid=one.pid(rank), gpu=rank, environment=facts)
             made = nsys.Rank(exports.setdefault(path, new), rank, 0, process=one.pid(rank))

@@ -41,6 +41,7 @@ class Trace:
     base_ns: int | None = 1_760_000_000_000_000_000
     host: str | None = "node0"
     pid: int = MAIN
+    environment: dict[str, str] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     correlation: int = 100
 
@@ -79,7 +80,7 @@ class Trace:
             found["host_name"] = self.host
         if self.base_ns is not None:
             found["baseTimeNanoseconds"] = self.base_ns
-        return found
+        return found | self.environment
 
     def text(self, layout: str = "kineto") -> str:
         if layout in REWRITTEN:

@@ -10,7 +10,17 @@ import polars as pl
 import pytest
 
 from samples.generators import ascend
-from samples.generators.job_runs import APPENDED, MICROBATCHES, ONE_FILE, OVERWRITTEN, STAGES, WRITERS, Plan, Recorded
+from samples.generators.job_runs import (
+    APPENDED,
+    MICROBATCHES,
+    NAMED,
+    ONE_FILE,
+    OVERWRITTEN,
+    STAGES,
+    WRITERS,
+    Plan,
+    Recorded,
+)
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
 from trace_export import Run, UsageError, inspect, load
@@ -91,6 +101,26 @@ def test_a_start_that_died_before_all_ranks_were_recorded_is_not_mixed_with_anot
     assert blocks_in(run) == passes(truth[0])
     assert notes(run) == ["runs-not-read"]
     assert blocks_in(load(tmp_path, run=2)) == passes(truth[1])
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(("attempts", "apart_s"), [((0, 0), 900), ((0, 1), 10)])
+def test_what_the_environment_calls_a_start_says_which_run_it_is(
+    name: str, attempts: tuple[int, int], apart_s: float, tmp_path: Path
+) -> None:
+    """Ranks that were recorded one after the other: of one start however late, of two starts however soon."""
+    first, second = attempts
+    plan = [Recorded(first, 0, ranks=[0], attempt=first), Recorded(second, apart_s, ranks=[1], attempt=second)]
+    truth = WRITERS[name](tmp_path, plan)
+    run = load(tmp_path)
+    if first == second:
+        assert blocks_in(run) == passes(*truth)
+        assert notes(run) == []
+    else:
+        assert blocks_in(run) == passes(truth[1])
+        assert notes(run) == ["runs-not-read", "run-incomplete"]
+    named = "pretrain", "10.0.0.7", "29500"
+    assert not any(word in str(value) for word in named for row in run.ranks.rows() for value in row)
 
 
 @pytest.mark.parametrize("name", [name for name in RESTARTED if name in WINDOWED])

@@ -64,8 +64,8 @@ class Recording:
     one). `part`: the place of its profile
     among those given. `ranks` of its processes, and `identities`, which their further recordings share; `recorded`:
     the numbers of the ranks are; `place`: what the file's name says of it. `clock`: "" where its times are those of a
-    wall clock, else the host; None where it has no times. `steps`: the first and the last that are recorded. `run` and
-    `window` are what is found here, from 1."""
+    wall clock, else the host; None where it has no times. `steps`: the first and the last that are recorded. `job`:
+    what its environment calls the start of the job. `run` and `window` are what is found here, from 1."""
 
     part: int
     counted: int | None
@@ -83,6 +83,7 @@ class Recording:
     clock: str | None
     steps: tuple[int, int] | None
     world: int | None
+    job: str | None = None
     run: int = 0
     window: int = 1
 
@@ -142,6 +143,7 @@ class _Process:
         self.end_ns = max(one.end_ns for one in recordings)
         self.recorded = all(one.recorded for one in recordings)
         self.world = max((one.world for one in recordings if one.world), default=None)
+        self.job = next((one.job for one in recordings if one.job), None)
 
     def claims(self, other: _Process) -> bool:
         """Whether both are the same rank, as far as can be known: numbers that are assumed may count from 0 on each
@@ -296,6 +298,7 @@ def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own
         begun_ns=ranks["begun_ns"][0],
         start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
+        job=ranks["job"][0],
     )  # fmt: skip
 
 
@@ -334,7 +337,9 @@ def _processes(recordings: Sequence[Recording]) -> list[_Process]:
 
 def _goes_on(before: Recording, after: Recording) -> bool:
     """Whether a process that both recordings name was not started anew between them: its steps go on, and it says that
-    it began at the same time."""
+    it began at the same time. Where both say which start of the job they are of, that says it."""
+    if before.job is not None and after.job is not None and before.job != after.job:
+        return False
     if before.begun_ns is not None and after.begun_ns is not None:
         return abs(before.begun_ns - after.begun_ns) <= ONE_START_NS
     if before.end_ns > after.start_ns or before.steps is None or after.steps is None:
@@ -343,7 +348,29 @@ def _goes_on(before: Recording, after: Recording) -> bool:
 
 
 def _runs(processes: Sequence[_Process]) -> list[_Group]:
-    """The processes by run, the oldest first."""
+    """The processes by run, the oldest first: those that say that they are of different starts of a job are of
+    different runs, and of one start those of different ranks are of one run, however far apart they lie in time."""
+    of_job: dict[str | None, list[_Process]] = defaultdict(list)
+    for process in processes:
+        of_job[process.job].append(process)
+    if set(of_job) <= {None}:
+        return _by_clock(processes)
+    if len(of_job) == 2 and None in of_job:  # those that do not say are as likely of the one start that is named
+        of_job = {None: list(processes)}
+    found: list[_Group] = []
+    for job, own in of_job.items():
+        groups = _by_clock(own)
+        for group in groups:
+            before = found[-1] if job is not None and group is not groups[0] else None
+            if before is not None and not any(map(before.rivals, group.processes)):
+                before.extend(group)
+            else:
+                found.append(group)
+    return sorted(found, key=lambda group: min(process.start_ns for process in group.processes))
+
+
+def _by_clock(processes: Sequence[_Process]) -> list[_Group]:
+    """The processes by run, the oldest first, as their times and ranks show them."""
     of_clock: dict[str | None, list[_Process]] = defaultdict(list)
     for process in processes:
         of_clock[process.recordings[0].clock].append(process)

@@ -35,7 +35,7 @@ from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, check_names
 from trace_export.sources.ranges.transfers import KERNELS
 from trace_export.sources.shared.batch import Result, caught
-from trace_export.sources.shared.names import LONGEST_NAME, is_host
+from trace_export.sources.shared.names import LONGEST_NAME, is_host, job_of
 from trace_export.sources.source import ReadOptions, Source
 
 if TYPE_CHECKING:
@@ -57,9 +57,11 @@ PROCESS = pl.lit(0, pl.Int64).alias("process")
 DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 """Of kernels, as `_PIDS` and `_DEVICES`."""
 _PIDS, _DEVICES = (pl.col(name).drop_nulls().unique() for name in ("pid", "device"))
+JOB = ("PT_PROFILER_JOB_NAME", "PT_PROFILER_JOB_VERSION", "PT_PROFILER_JOB_ATTEMPT_INDEX")
+"""What the environment called the job and its start (libkineto/src/EnvMetadata.h); since 2026."""
 _RANK = {
     "process": pl.Int64, "rank": pl.Int64, "rank_origin": pl.String, "stage": pl.Int32, "stage_origin": pl.String,
-    "device": pl.Int32, "pid": pl.Int64,
+    "device": pl.Int32, "pid": pl.Int64, "job": pl.String,
 }  # fmt: skip
 
 
@@ -265,7 +267,7 @@ class _Events:
         row = {
             "process": 0, "rank": rank, "rank_origin": origin, "stage": stage,
             "stage_origin": None if stage is None else "recorded", "device": self._device,
-            "pid": _pid_of(self._callers),
+            "pid": _pid_of(self._callers), "job": job_of(map(self._trace.header.get, JOB)),
         }  # fmt: skip
         return pl.DataFrame([row], _RANK), []
 

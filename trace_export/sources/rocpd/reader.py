@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import TIME, KernelFile, Note
+from trace_export.model import TEXT, TIME, KernelFile, Note
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -155,8 +155,8 @@ class _Processes:
         )
         known = [facts.get(process) for process in ranks["process"]]
         identity = pl.DataFrame(
-            {name: [fact and getattr(fact, name) for fact in known] for name in ("pid", "begun_ns")},
-            {"pid": TIME, "begun_ns": TIME},
+            {name: [fact and getattr(fact, name) for fact in known] for name in ("pid", "begun_ns", "job")},
+            {"pid": TIME, "begun_ns": TIME, "job": TEXT},
         )
         return ranks.hstack(identity), notes
 

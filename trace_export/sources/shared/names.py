@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from hashlib import blake2s
 from pathlib import Path
 
 LONGEST_NAME = 1024
@@ -35,3 +37,9 @@ def rank_in_folders(root: Path, folder: Path) -> int | None:
 def is_host(name: str) -> bool:
     """Whether a name identifies a host: many machines call themselves localhost."""
     return name.strip().lower() not in _NO_HOSTS
+
+
+def job_of(texts: Iterable[object]) -> str | None:
+    """`RANKS.job` of the variables that name the start of a job, which are private; None where none is set."""
+    known = [None if text in (None, "") else str(text)[:LONGEST_NAME] for text in texts]
+    return blake2s(repr(known).encode(), digest_size=8).hexdigest() if any(known) else None
