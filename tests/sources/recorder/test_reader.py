@@ -163,11 +163,23 @@ def test_what_was_recorded_before_the_limit_was_reached(tmp_path: Path) -> None:
     assert rotated.notes == ()
 
 
-def test_an_earlier_start_of_a_rank_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "rank3.blocks.earlier").write_text(TEXT.replace('"pid":7', '"pid":6'))
-    profile = read_text(tmp_path, TEXT)
-    assert spans(profile) == rows(BLOCKS)
-    assert [note.code for note in profile.notes] == ["start-superseded"]
+def test_an_earlier_start_of_the_ranks_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """An hour before: the recorder keeps what it finds as it starts. One rank was recorded for the first time."""
+    truth = generate.write(tmp_path, stages=3, hosts=1)
+    hour = 3600 * 10**9
+    for path in sorted(tmp_path.glob("rank[12].blocks")):
+        head, *lines = path.read_text().splitlines(keepends=True)
+        facts = json.loads(head.removeprefix("#"))
+        before = {**facts, "pid": facts["pid"] + 900, "unix_ns": facts["unix_ns"] - hour}
+        path.with_name(f"{path.name}.earlier").write_text(
+            "".join([f"#{json.dumps(before, separators=(',', ':'))}\n", *lines])
+        )
+    newest, earlier = load(tmp_path, jobs=1), load(tmp_path, jobs=1, run=1)
+    assert [note.code for note in newest.notes if note.code.startswith("run")] == ["runs-not-read"]
+    columns = ["rank", "kind", "start_ns", "end_ns"]
+    times = [sorted(run.spans.select(columns).rows()) for run in (newest, earlier)]
+    assert times[0] == sorted((b.rank, b.kind, b.start_ns, b.end_ns) for b in truth)
+    assert times[1] == [(rank, kind, start - hour, end - hour) for rank, kind, start, end in times[0] if rank]
 
 
 def test_a_beginning(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Finds the files of the recorder: `rankN.blocks`, or any `*.blocks` that begins as one does."""
+"""Finds the files of the recorder: `rankN.blocks`, or any `*.blocks` that begins as one does, and what a start of the
+rank before the last one left as `*.blocks.earlier`."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from trace_export.sources.source import Source
 
 SUFFIX = ".blocks"
 EARLIER = ".earlier"
-"""What the recorder appends to the name of a file that has reached its limit."""
-NAME = re.compile(r"rank(\d{1,7})\.blocks")
+"""What the recorder appends to the name of a file that has reached its limit, or that it finds as it starts."""
+NAME = re.compile(r"rank(\d{1,7})\.blocks(?:\.earlier)?")
 
 
 def files(root: Path, folders: list[Folder]) -> Found:
@@ -23,9 +24,9 @@ def files(root: Path, folders: list[Folder]) -> Found:
     machines: dict[str, int] = {}
     for folder in folders:
         for name in folder.files:
-            if not name.endswith(SUFFIX):
-                continue
             path = folder.path / name
+            if not name.removesuffix(EARLIER).endswith(SUFFIX) or (name.endswith(EARLIER) and not is_other(path)):
+                continue
             named = NAME.fullmatch(name)
             line = _first_line(path)
             if not named and not line.startswith(MAGIC):
@@ -39,6 +40,12 @@ def files(root: Path, folders: list[Folder]) -> Found:
             machine = machines.setdefault(host, len(machines))
             sources.append(Source("recorder", path, host, machine, rank, origin))
     return Found(tuple(sources), unrecognised=tuple(unrecognised))
+
+
+def is_other(earlier: Path) -> bool:
+    """Whether a file `*.earlier` is of another start of the rank than the file beside it."""
+    before, now = header_of(earlier), header_of(earlier.with_name(earlier.name.removesuffix(EARLIER)))
+    return before is None or now is None or before.process != now.process
 
 
 def header_of(path: Path) -> Header | None:

@@ -77,6 +77,8 @@ class Follower:
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a file; whether there was anything. Raises SourceError where it cannot be read."""
         any_new = False
+        if source.path.name.endswith(EARLIER):  # of a start before the one that is followed
+            return False
         try:
             for file, lines in self._read(source):
                 any_new = True
@@ -98,7 +100,7 @@ class Follower:
         if file is None:
             file = self._files[path] = _File(source, len(self._files), Scanner(path))
             self._starts.add({file.number}, set())
-            is_next = len(files(path, [])) > 1
+            is_next = len(files(path)) > 1
         else:
             file.source = source
             is_next = not file.tail.goes_on(path)

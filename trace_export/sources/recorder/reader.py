@@ -1,4 +1,5 @@
-"""The recorder's files: `rankN.blocks`, and `rankN.blocks.earlier`, what was in it before it reached its limit."""
+"""The recorder's files: `rankN.blocks`, and `rankN.blocks.earlier`, what was in it before it reached its limit; or what
+another start recorded, which is a source of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import polars as pl
 from trace_export.errors import SourceError, path_text
 from trace_export.files import end_of, is_file
 from trace_export.model import HOSTS, INT, RANKS, SPANS, TIME, Declared, Note, Profile, conform
-from trace_export.sources.recorder.find import EARLIER, header_of
+from trace_export.sources.recorder.find import EARLIER, is_other
 from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.source import ReadOptions, Source
@@ -38,7 +39,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     frames = [pl.DataFrame(schema=BLOCKS)]
     recorded_until: dict[str, int | None] = {}
     try:
-        for path in files(source.path, notes):
+        for path in files(source.path):
             scanner = Scanner(path, header)
             frames += map(scanner.take, pieces(path, left))
             header = scanner.header
@@ -109,17 +110,10 @@ def _rank(source: Source, header: Header) -> dict[str, object]:
     }
 
 
-def files(path: Path, notes: list[Note]) -> list[Path]:
-    """The files of one start of the process, in order of time; a note is added where there is one of another start."""
+def files(path: Path) -> list[Path]:
+    """The files of one start of the process, in order of time."""
     earlier = path.with_name(path.name + EARLIER)
-    if not is_file(earlier):
-        return [path]
-    before, now = header_of(earlier), header_of(path)
-    if before and now and before.process == now.process:
-        return [earlier, path]
-    text = "blocks of an earlier start of the rank, left out; to draw them, copy the file and take the ending off"
-    notes.append(Note("start-superseded", "note", text, str(earlier)))
-    return [path]
+    return [earlier, path] if is_file(earlier) and not is_other(earlier) else [path]
 
 
 def _last_end_ns(path: Path, header: Header | None) -> int | None:
