@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
-from trace_export.units import LIMIT_NS, duration, nanoseconds, thousandths
+from trace_export.units import EPOCH_NS, LIMIT_NS, duration, moment, nanoseconds, thousandths
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,11 @@ def test_a_duration_in_nanoseconds(text: str, ns: int) -> None:
 def test_a_duration_is_rounded_before_its_unit_is_chosen(ns: float, text: str) -> None:
     assert duration(ns) == text
     assert duration(ns, sign=True) == ("" if ns < 0 else "+") + text
+
+
+def test_a_moment_is_a_date_on_a_wall_clock_only() -> None:
+    assert moment(EPOCH_NS + 1) == "1973-03-03T09:46:40.000000001Z"
+    assert moment(8_438_593_750) == "8.44 s"
 
 
 @pytest.mark.parametrize("text", ["9999999999999999s", "9" * 40, "-" + "9" * 5000 + "ns", f"{LIMIT_NS}ns"])

@@ -294,9 +294,14 @@ def compare(
     one, other = _side(first, values, "steps_a", "run_a"), _side(second, values, "steps_b", "run_b")
     limit, progress = (values["fail_above"], values["on"]), values["progress"]
     if baseline.is_baseline(first):
-        if b is None or path is not None or values["steps_a"] is not None:
+        remedies = {
+            "name the run too": b is None,
+            "leave out `path`": path is not None,
+            "leave out `steps_a`": values["steps_a"] is not None,
+        }
+        if any(remedies.values()):
             what = "a baseline has no blocks: it is compared with a run, without a chart and without steps of its own"
-            raise UsageError(what, "name the run too, and leave out `path` and `steps_a`")
+            raise UsageError(what, ", and ".join(text for text, needed in remedies.items() if needed))
         figures = baseline.read(first)
         run = other.run(progress)
         return Compared(figures, run, compared(figures, run, *limit), ())

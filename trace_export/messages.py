@@ -479,11 +479,6 @@ NOTES: dict[str, Explanation] = {
         "No stage is recorded and none could be inferred. Each of these ranks counts as a stage of its own.",
         "Give `--pp`, `--tp` and `--dp`.",
     ),
-    "start-superseded": Explanation(
-        "The recorder kept the blocks of an earlier start of this rank beside those of the last one, which are drawn. "
-        "The ranks need not have been started equally often, so the starts are not drawn together.",
-        "To draw the earlier start, copy its files into another folder and take the ending `.earlier` off.",
-    ),
     "start-time-unknown": Explanation(
         "The file has no valid start time in unix time. Its times begin at 0.",
         "Give `--offset HOST=TIME` to place this host relative to others.",

@@ -67,6 +67,11 @@ def utc(time_ns: int) -> str:
         return f"{seconds}.{rest:09d} s"
 
 
+def moment(time_ns: int) -> str:
+    """As `utc`, or where the time is no date, the time since the clock's start."""
+    return utc(time_ns) if time_ns >= EPOCH_NS else duration(time_ns)
+
+
 def thousandths(text: pl.Expr) -> pl.Expr:
     """Decimal numbers as text, perhaps with blanks around → their thousandths (Int64), to the nearest, a half to the
     even one: µs → ns, ms → µs.

@@ -38,6 +38,11 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
             " c on its wall clock; the correction of b changes 1 ×",
         ),
         (
+            [{**FITTED, "offset_ns": -600}, {**FITTED, "offset_ns": 400}],  # the reference drifts
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), error at most 9 µs if no clock was set;"
+            " farthest off is b, +1 µs against a",
+        ),
+        (
             [{**FITTED, "component": 1}, {**FITTED, "component": 2, "reference_host": "b"}],
             "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set; 2 groups of"
             " hosts that nothing connects, each on its own time axis",

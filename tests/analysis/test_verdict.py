@@ -279,9 +279,7 @@ def test_the_same_in_markdown() -> None:
     s = schedule("1f1b", STAGES, MICROBATCHES)
     result = report_of(run([one(np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))] * 2))
     text = result.markdown("logs_of_*monday*")
-    assert text.startswith(
-        "# Pipeline report: logs\\_of\\_\\*monday\\*\n\n8 ranks on 2 hosts (node0, node1), recorded 1970-01-01"
-    )
+    assert text.startswith("# Pipeline report: logs\\_of\\_\\*monday\\*\n\n8 ranks on 2 hosts (node0, node1)\n")
     assert "1. Stage 2 is slow (ranks 2,6" in text
     assert "| slow stage | stage 2" in text
     assert "**Next:** move layers from stage 2" in text

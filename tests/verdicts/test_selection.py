@@ -7,7 +7,7 @@ import random
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -104,3 +104,17 @@ def _is_part(cause: dict[str, Any], whole: dict[str, Any], read: set[int]) -> bo
     if "hidden" in whole["code"] or "link" in cause["code"]:  # of several, of a link whose ends are both read
         return bool(ranks) and ranks <= here
     return kind == whole["code"].split("-")[0] and (ranks == here or (not ranks and not whole["ranks"]))
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe", "interleaved"])
+@pytest.mark.parametrize("stages", [range(2), pytest.param(range(3), marks=pytest.mark.slow), range(1, 3), range(1)])
+def test_what_a_schedule_waits_is_not_said_of_a_part_of_its_stages(
+    schedule: Literal["1f1b", "zb-h1", "gpipe", "interleaved"], stages: range, tmp_path: Path
+) -> None:
+    """Logs that record no stage, of the first stages of a sound job of four."""
+    job = Job(stages=4, replicas=1, microbatches=8, schedule=schedule)
+    document = report(tmp_path, job, "paddle", "--ranks", f"{stages[0]}-{stages[-1]}")
+    assert causes(document) == []
+    assert document["levels"] == []
+    step = next(each["text"] for each in document["verdict"] if each["code"] == "step")
+    assert "not known" in step

@@ -50,10 +50,15 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
             if isinstance(worst := aligned[name].max(), float)
         ]
         yield ", ".join([f"{len(aligned)} hosts aligned by {how}{confirmed}", *errors])
+        # The reference is 0 in mid-window, and at its start, where offsets are told, as far off as it drifts.
         moved = aligned.with_columns(shift=pl.col("offset_ns") + pl.col("user_offset_ns").fill_null(0))
-        far = moved.sort(pl.col("shift").abs(), descending=True).row(0, named=True)
+        zero = moved.select(reference_host="host", against=pl.coalesce("label", "host"), zero="shift")
+        moved = moved.join(zero, on="reference_host", how="left").with_columns(
+            pl.col("shift") - pl.col("zero").fill_null(0)
+        )
+        far = moved.sort(pl.col("shift").abs(), "host", descending=[True, False]).row(0, named=True)
         if far["shift"]:
-            against = "" if far["reference_host"] is None else f" against {far['reference_host']}"
+            against = "" if far["against"] is None else f" against {far['against']}"
             yield f"farthest off is {_name(far)}, {duration(far['shift'], sign=True)}{against}"
     if kept := int((clocks["status"] == "none").sum()):
         yield f"{kept} hosts, as recorded"

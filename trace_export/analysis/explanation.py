@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -87,7 +87,7 @@ class Trust:
 @dataclass(frozen=True)
 class Explanation:
     """`step_ns`: the mean time of a measured step, of `steps` of them; 0 where there is none. `causes` and `levels`
-    have the columns of `CAUSES` and `LEVELS`."""
+    have the columns of `CAUSES` and `LEVELS`; an `incomplete` one has no levels."""
 
     _graph: Graph = field(repr=False)
     _windows: Windows = field(repr=False)
@@ -101,6 +101,11 @@ class Explanation:
     @property
     def steps(self) -> int:
         return self._windows.steps
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether stages were not read, or too much of what ranks wait for, to say what a step is made of."""
+        return self._graph.recorded.incomplete or self.trust.unknown_waits > ROUGH * TRUSTED_WAITS
 
 
 def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
@@ -138,7 +143,8 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         found, gains = [*found, joint], [*gains, (gain, None)]
     seen = [_seen(graph, replay.windows, each) for each in found]
     causes = _causes(found, gains, measured, long, seen, behind, known=known)
-    return Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
+    whole = Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
+    return replace(whole, levels=levels.clear()) if whole.incomplete else whole
 
 
 def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:

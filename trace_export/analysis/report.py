@@ -29,7 +29,7 @@ from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.steps.graph import WORK, Graph
 from trace_export.steps.idle import CAUSES
-from trace_export.units import utc
+from trace_export.units import EPOCH_NS, utc
 
 if TYPE_CHECKING:
     from trace_export.analysis.run_figures import RunFigures
@@ -243,7 +243,8 @@ def _started(profile: Profile, steps: pl.DataFrame) -> int | None:
     """When the first step started, where the clocks are wall clocks."""
     if steps.is_empty() or profile.hosts["epoch"].is_not_null().any():
         return None
-    return int(steps["start_ns"].to_numpy().min())
+    first = int(steps["start_ns"].to_numpy().min())
+    return first if first >= EPOCH_NS else None
 
 
 def _clocks(profile: Profile) -> str:

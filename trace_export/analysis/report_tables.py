@@ -235,7 +235,7 @@ def _stages_of(causes: pl.DataFrame) -> list[int]:
 def _levels(report: Report) -> ReportTable:
     levels = report.found.levels
     if levels.is_empty():
-        return ReportTable("What a step is made of", pl.DataFrame(), "cannot be said: no step is whole")
+        return ReportTable("What a step is made of", pl.DataFrame(), f"cannot be said: {_why_no_levels(report)}")
     frame = levels.select(
         level=pl.col("level").replace_strict(LEVELS), adds_ns="adds_ns", step_ns="step_ns", share="share"
     )
@@ -248,6 +248,10 @@ def _levels(report: Report) -> ReportTable:
         (pl.col("step_ns") - pl.col("adds_ns")) / whole, pl.col("step_ns").alias("until") / whole
     ).rows()
     return ReportTable("What a step is made of", readable(frame), note, bars=bars)
+
+
+def _why_no_levels(report: Report) -> str:
+    return "the ranks wait for others that were not read" if report.found.incomplete else "no step is whole"
 
 
 def _path(report: Report) -> ReportTable:

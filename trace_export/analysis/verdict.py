@@ -154,17 +154,18 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     else:
         why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
+    if found.incomplete:
+        return f"; what {who} waits is not known without the other ranks", facts
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
-    said = [
-        f"{duration(times['work'])} of work",
-        f"{duration(times['schedule'])} that {who} waits even with all blocks alike{why}",
-        *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more),
-    ]
+    said = [f"{duration(times['work'])} of work", *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more)]
+    if profile.ranks["stage"].n_unique() > 1:
+        said.insert(1, f"{duration(times['schedule'])} that {who} waits even with all blocks alike{why}")
     less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
-    return f": {', '.join(said[:-1])} and {said[-1]}{', less ' * bool(less)}{' and '.join(less)}", facts
+    together = f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
+    return f": {together}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
 def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
@@ -192,6 +193,8 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
 
 def _look(found: Explanation) -> str:
     """Where to look for the time of a step, where no schedule is known to be faster: the level that adds most."""
+    if found.incomplete:
+        return "read the profiles of all ranks: most of what these wait for is in the others"
     levels = found.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
     if levels.is_empty():
         return "make the blocks themselves faster: trace-export export DIR --detail kernels shows what they run"

@@ -37,7 +37,7 @@ def compare(**given: Unpack[Compare]) -> None:
             what = "--save writes --baseline FILE from a single run"
             raise UsageError(what, "give one run, and no --fail-above with --save")
         if path is not None or formats is not None or output == "markdown":
-            raise UsageError("--save keeps figures and draws nothing", "leave out --out, and --format but json")
+            raise UsageError("--save keeps figures and draws nothing", "leave out --out, and any --format but json")
         _save(given, baseline, as_json=as_json)
     if baseline is not None:
         if b is not None:

@@ -48,9 +48,9 @@ def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
     ]
     rows.append(("in flight", f"at the peak, activations of {model.in_flight:g} micro-batches on one stage"))
     if model.formula is not None and model.formula_idle_ns is not None:
-        rows.append(
-            ("published", f"idle per rank by the formula {model.formula}: {model.formula_idle_ns / 1e6:.3f} ms")
-        )
+        where = ", I the gradient of the input" if "I" in model.formula else ""
+        idle = f"{model.formula_idle_ns / 1e6:.3f} ms"
+        rows.append(("published", f"idle per rank by the formula {model.formula}{where}: {idle}"))
     return rows
 
 
@@ -67,7 +67,8 @@ def _steps(run: Summary) -> str:
     if run.step_ns:
         words.append(f"{duration(run.step_ns)} from start to start")
     if run.pipeline_ns:
-        words.append(f"pipeline time {duration(run.pipeline_ns)} (means)")
+        means = " (means)" if run.whole_steps > 1 else ""
+        words.append(f"pipeline time {duration(run.pipeline_ns)}{means}")
     return ", ".join(words) + (_whose(run) if len(words) > 1 else "")
 
 

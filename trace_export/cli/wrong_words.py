@@ -15,6 +15,12 @@ HINTS = {
 NOT_LIVE = {"--steps": "give their number with --last", "--time": "give their number with --last",
             "--json": "use --jsonl FILE, a line for each step"}  # fmt: skip
 """What a watch has in place of options of other commands."""
+SIMULATED = {
+    "--pp": "did you mean --stages?",
+    "--mb": "did you mean --microbatches?",
+    "--vpp": "did you mean --chunks?",
+}
+"""What a simulation calls the sizes that other commands read from profiles."""
 ALIKE = 0.7
 
 
@@ -36,7 +42,7 @@ def _of_option(error: Any) -> tuple[str, str]:
     name = error.option_name
     meant = get_close_matches(name, possible or (), n=1, cutoff=ALIKE)
     command = getattr(getattr(error, "ctx", None), "info_name", "")
-    hints = HINTS | (NOT_LIVE if command == "watch" else {})
+    hints = HINTS | {"watch": NOT_LIVE, "simulate": SIMULATED}.get(command, {})
     return f"there is no option {name}", hints.get(name) or (f"did you mean {meant[0]}?" if meant else "")
 
 

@@ -11,7 +11,7 @@ from trace_export.clocks import apply
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.observations import block_messages, first_times, hosts_of_ranks, with_hosts
 from trace_export.model import Note, Profile
-from trace_export.units import duration, utc
+from trace_export.units import duration, moment
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
@@ -66,7 +66,7 @@ def _on_fit(fit: ClockFit) -> list[Note]:
         text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
     for step in fit.steps.iter_rows(named=True):
-        after, until = (utc(step[name]) for name in ("after_ns", "until_ns"))
+        after, until = (moment(step[name]) for name in ("after_ns", "until_ns"))
         other = f" (or that of {step['against']} by the opposite)" * step["either"]
         text = f"clock of {step['host']}{other}: was set by {duration(step['step_ns'], sign=True)} between {after}"
         text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"

@@ -263,7 +263,7 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     size = [_counted(facts["stages"], "stage"), _counted(facts["microbatches"], "micro-batch"), steps]
     if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
         size.insert(0, order)
-    time = f" of {duration(facts['step_ns'])}" if facts["step_ns"] else ""
+    time = f" of typically {duration(facts['step_ns'])}" if facts["step_ns"] else ""
     yield f"{', '.join(size)}{time}"
     if facts["missing_stages"]:
         yield f"missing {_several('stage', facts['missing_stages'])}"

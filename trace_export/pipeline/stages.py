@@ -208,8 +208,9 @@ def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) 
         one = "all of them are one stage, so nothing is pipelined; " if alone else ""
         text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {one}{remedy}"
         notes.append(Note("stages-inferred", "note", text))
-        if absent := _above(places["rank"]) - len(places):
-            in_order = (places["stage"] == places["rank"]).all()
+        in_order = bool((places["stage"] == places["rank"]).all())
+        absent = _above(places["rank"]) - len(places)
+        if absent and not (in_order and inferred.exact):  # whose missing stages are named
             how = "are numbered by rank" if in_order else "are numbered as if none were missing"
             text = f"no profile of {_ranks(absent)} below the highest rank number; the stages {how}"
             notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))

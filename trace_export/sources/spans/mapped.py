@@ -23,13 +23,12 @@ from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import kind_of, of_ranks, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
 from trace_export.sources.spans.megascan_files import iterations
+from trace_export.units import EPOCH_NS
 
 MEGASCAN = Columns.parse(
     "rank=pid,kind=name,start=ts:us,end=end:us,step=iteration,stage=pp_rank,microbatch=microbatch,chunk=model_chunk"
 )
 """The pipeline traces of MegaScan (arXiv 2507.19845): B and E events whose numbers stand on the E event."""
-EARLIEST_DATE_NS = 1e18
-"""Earlier times (September 2001) are no dates: they count from a start of their own."""
 TEXTS = ("kind", "host")
 OTHERS = 40
 """Fields of events that are kept beside those that are wanted, so that an error can name them."""
@@ -101,7 +100,7 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
 
 
 def _profile(rows: pl.DataFrame, source: Source, epoch: str | None) -> Profile:
-    if rows.select((pl.col("start").min() < EARLIEST_DATE_NS).fill_null(False)).item():
+    if rows.select((pl.col("start").min() < EPOCH_NS).fill_null(False)).item():
         epoch = "start"
     return profile_of(_placed(rows, source.path), source, Declared(), epoch=epoch)
 
