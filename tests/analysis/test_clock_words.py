@@ -39,7 +39,7 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
         ),
         (
             [{**FITTED, "offset_ns": -600}, {**FITTED, "offset_ns": 400}],  # the reference drifts
-            "2 hosts aligned by p2p, worst ±500 ns (1 sd), error at most 9 µs if no clock was set;"
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set;"
             " farthest off is b, +1 µs against a",
         ),
         (
