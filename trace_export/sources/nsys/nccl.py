@@ -43,10 +43,12 @@ class Calls:
         self._calls: list[pl.DataFrame] = []
         self._members: list[pl.DataFrame] = []
 
-    def add(self, chunk: pl.DataFrame, created: int) -> None:
-        """`created`: the type of the events that give a domain its name."""
-        named = pl.col("text") == DOMAIN
-        self._domains.append(chunk.filter(pl.col("type") == created, named).select("process", "domain"))
+    def add_domains(self, created: pl.DataFrame) -> None:
+        """Takes the events that give domains their names."""
+        self._domains.append(created.filter(pl.col("text") == DOMAIN).select("process", "domain"))
+
+    def add(self, chunk: pl.DataFrame) -> None:
+        """Takes the calls in a piece."""
         bare = f"^(?:{'|'.join(name.removeprefix('nccl') for name in MOVES)})$"
         calls = chunk.filter(pl.col("text").is_in(MOVES) | pl.col("text").str.contains(bare))
         if calls.height:
@@ -57,7 +59,7 @@ class Calls:
 
     def calls(self) -> list[pl.DataFrame]:
         """The sends, receives and collectives, all with NCCL's own names."""
-        domains = pl.concat(self._domains) if self._domains else pl.DataFrame()
+        domains = pl.concat([pl.DataFrame(schema={"process": pl.Int64, "domain": pl.Int64}), *self._domains])
         found = []
         for calls in self._calls:
             whole = calls.filter(pl.col("text").is_in(MOVES))

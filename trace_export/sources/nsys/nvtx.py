@@ -34,8 +34,11 @@ def read_ranges(db: Database, dialects: Dialects) -> tuple[Named, pl.DataFrame]:
     """All ranges whose names count, and the members of communicators (nccl.MEMBERS)."""
     named, calls = Named(dialects), Calls(layouts(db))
     for chunk in _chunks(db):
-        named.add(chunk.filter(pl.col("type") != DOMAIN_CREATED))
-        calls.add(chunk, DOMAIN_CREATED)
+        creates = (chunk["type"] == DOMAIN_CREATED).any()
+        named.add(chunk.filter(pl.col("type") != DOMAIN_CREATED) if creates else chunk)
+        if creates:
+            calls.add_domains(chunk.filter(pl.col("type") == DOMAIN_CREATED))
+        calls.add(chunk)
     named.calls += calls.calls()
     return named, calls.members()
 
@@ -86,6 +89,8 @@ def _recorded(db: Database) -> Iterator[pl.DataFrame]:
 def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
     """Adds the names behind ids of strings to `names`, "" where there is none, as of -1, which stands for no id."""
     names[-1] = ""
+    if ids.max() == -1:  # nearly always: names are seldom registered
+        return
     if unknown := [number for number in ids.unique() if number not in names]:
         names |= dict.fromkeys(unknown, "")
         name = f"substr(value, 1, {LONGEST_RANGE})"
@@ -96,8 +101,12 @@ def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
 def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
     """`_recorded` with the columns of `RANGE`, `text`, `type`, `domain` and `payload`; `names` has those behind its ids
     of strings."""
-    numbers = frame["textId"].unique()
-    texts = pl.Series([names[number] for number in numbers], dtype=pl.String)
-    registered = frame["textId"].replace_strict(numbers, texts, return_dtype=pl.String)
-    name = pl.when(pl.col("text") == "").then(registered).otherwise("text").alias("text")
-    return frame.with_columns(decoded(frame["text"])).select(*RANGE, name, "type", "domain", "payload")
+    text = decoded(frame["text"])
+    if frame["textId"].max() != -1:
+        numbers = frame["textId"].unique()
+        texts = pl.Series([names[number] for number in numbers], dtype=pl.String)
+        registered = frame["textId"].replace_strict(numbers, texts, return_dtype=pl.String)
+        text = registered.zip_with(text == "", text).alias("text")
+    return pl.DataFrame(
+        [*(frame[name] for name in RANGE), text, *(frame[name] for name in ("type", "domain", "payload"))]
+    )

@@ -64,12 +64,14 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
 
 def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
     """What the names of a file's ranges and of its blocks (`found`, as from `blocks`) say about the pipeline."""
-    setups = ranges.of("setup").select(
-        pl.col("text").str.extract(rf"\b{size}=[0-9]+/([0-9]{{1,9}})").drop_nulls().first().cast(pl.Int32).alias(size)
-        for size in ("pp", "dp", "cp")
-    )
-    pp, dp, cp = setups.row(0)
-    recorded = Declared(pp=pp, dp=dp, cp=cp)
+    recorded = Declared()
+    if (ranges.frame["role"] == "setup").any():
+        setups = ranges.of("setup").select(
+            pl.col("text").str.extract(rf"\b{size}=[0-9]+/([0-9]{{1,9}})").drop_nulls().first().cast(pl.Int32)
+            .alias(size) for size in ("pp", "dp", "cp")
+        )  # fmt: skip
+        pp, dp, cp = setups.row(0)
+        recorded = Declared(pp=pp, dp=dp, cp=cp)
     return recorded.or_else(_of_stages(ranges.stages)).or_else(run_facts(found["marker"]))
 
 

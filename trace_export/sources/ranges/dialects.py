@@ -48,6 +48,8 @@ OPERATION_SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
 
 PITHTRAIN_PASS = r"^(?:for|back)ward chunk \d+ \(phase"
 
+_TELLING = f"_model_graph|{PITHTRAIN_PASS}"
+"""What a marker has inside that says something of the run."""
 MOST_REMEMBERED = 2000
 """Texts of one source whose meaning is kept for the sources that follow."""
 
@@ -62,6 +64,8 @@ def run_facts(markers: pl.Series) -> Declared:
     numbers of forwards count on over the chunks; and `with` only where forwards and backwards are overlapped.
     PithTrain has no other schedule than DualPipeV.
     """
+    if not markers.str.contains(_TELLING).any():
+        return Declared()
     folded, overlapped = (
         bool(markers.str.contains(part, literal=True).any()) for part in ("_model_graph", "with_model_graph")
     )

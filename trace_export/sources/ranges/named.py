@@ -24,7 +24,8 @@ class Named:
 
     def add(self, rows: pl.DataFrame) -> None:
         """Takes in those of the ranges (`RANGE`, text and other columns) that count."""
-        self.ranges.append(rows.filter(self.dialects.may_know("text")).select(*RANGE, "text"))
+        counts = rows.lazy().filter(self.dialects.may_know("text")).select(*RANGE, "text")
+        self.ranges.append(counts.collect())
         self.operators = self.operators or emitted.numbers_nodes(rows["text"])
 
     @property

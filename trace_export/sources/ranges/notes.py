@@ -112,22 +112,18 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         if rows.height:
             notes.append(replace(note, text=f"{note.text}: {_examples(rows)}", where=str(path), count=rows.height))
 
-    add(
-        ranges.frame.filter("repaired"),
-        Note(
-            "range-ends-repaired",
-            "note",
-            "ranges closed in the wrong order; the start of the next range is taken as their end",
-        ),
-    )
-    add(
-        ranges.unclosed.filter(~pl.col("role").is_in(["step", "setup"])),
-        Note("ranges-unclosed", "note", "ranges still open at the end of the capture, left out"),
-    )
-    add(
-        ranges.unclosed.filter(pl.col("role") == "step"),
-        Note("steps-unclosed", "note", "incomplete steps, still open at the end of the capture"),
-    )
+    if ranges.frame["repaired"].any():
+        text = "ranges closed in the wrong order; the start of the next range is taken as their end"
+        add(ranges.frame.filter("repaired"), Note("range-ends-repaired", "note", text))
+    if ranges.unclosed.height:
+        add(
+            ranges.unclosed.filter(~pl.col("role").is_in(["step", "setup"])),
+            Note("ranges-unclosed", "note", "ranges still open at the end of the capture, left out"),
+        )
+        add(
+            ranges.unclosed.filter(pl.col("role") == "step"),
+            Note("steps-unclosed", "note", "incomplete steps, still open at the end of the capture"),
+        )
     if ranges.unused.height:
         kinds = ranges.unused.select(pl.concat_str(pl.lit("'"), _escaped(), pl.lit("=>"), "kind", pl.lit("'")))
         markers = " ".join(f"--marker {marker}" for marker in kinds.to_series().drop_nulls().unique().sort()[:EXAMPLES])

@@ -60,7 +60,7 @@ def marked(path: Path, work: Attributed, found: pl.DataFrame, p2p: pl.DataFrame,
         raise range_notes.no_work(path, activity)
     worked = ranges.frame if activity is None else work.worked
     notes = (*range_notes.of_ranges(path, ranges, worked, activity), *range_notes.of_transfers(path, p2p))
-    moved = p2p.filter(~pl.col("exchange").fill_null(False))
+    moved = p2p.filter(~pl.col("exchange").fill_null(False)) if p2p["exchange"].any() else p2p
     shares = {} if activity is None else activity.outside_shares()
     return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes, shares)
 

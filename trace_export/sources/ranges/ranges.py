@@ -128,7 +128,7 @@ def _stages(frame: pl.DataFrame) -> dict[int, list[int]]:
 
 def _marked(frame: pl.DataFrame) -> frozenset[int]:
     """The processes with blocks."""
-    return frozenset(frame.filter(pl.col("role") == "block")["process"])
+    return frozenset(frame.filter(pl.col("role") == "block")["process"].unique())
 
 
 def _timed() -> pl.Expr:

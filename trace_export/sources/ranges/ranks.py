@@ -68,10 +68,12 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
 def check_names(path: Path, ranges: Ranges, recorded: int | None = None) -> None:
     """Raises SourceError where the names of one process are of several ranks, or our marks of another one than was
     `recorded`: several processes wrote one file."""
-    named = ranges.frame.select("process", "rank", own=pl.col("dialect") == OWN).drop_nulls("rank").unique()
-    for (_,), of_process in named.sort("process", "rank").group_by("process", maintain_order=True):
-        marked = of_process["rank"].unique().sort().to_list()
-        other = recorded is not None and of_process["own"].any() and recorded not in marked
+    if ranges.frame["rank"].null_count() == ranges.frame.height:
+        return
+    names = ranges.frame.lazy().drop_nulls("rank").group_by("process")
+    named = names.agg(pl.col("rank").unique().sort(), own=(pl.col("dialect") == OWN).any()).sort("process").collect()
+    for _, marked, own in named.iter_rows():
+        other = recorded is not None and own and recorded not in marked
         if len(marked) > 1 or other:
             by = f" and was recorded by rank {recorded}" if other else ""
             what = f"holds marks of rank {', '.join(map(str, marked))}{by}: several processes wrote it"

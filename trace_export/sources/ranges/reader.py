@@ -29,6 +29,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
@@ -357,7 +358,8 @@ def _rank(part: _Part, options: ReadOptions) -> None:
         gpus |= opened.devices() if work.activity is None else work.gpus
     ranks, notes = opened.ranks(part.ranges, processes, gpus)
     ranks = work.devices.ranks(ranks, work.ranges)
-    ranks = ranks.filter(pl.col("process").is_in(sorted(inferred | work.ranges.marked)))
+    if not (known := inferred | work.ranges.marked).issuperset(ranks["process"]):
+        ranks = ranks.filter(pl.col("process").is_in(sorted(known)))
     part.ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
     part.notes = [*opened.notes(first), *notes, *range_notes.unmatched(part.path, part.ranges.unmatched)]
@@ -367,17 +369,16 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
     """The profile of each part, from the tables of all."""
     if not parts:
         return
-    offsets = [pl.lit(part.opened.host.offset_ns, pl.Int64) for part in parts]
-    numbers = [
-        [part.ranks.select("process", pl.col("rank").cast(pl.Int64), offset_ns=offset)]
-        for part, offset in zip(parts, offsets, strict=True)
-    ]
-    ranks, tables = pl.concat(_distinct(numbers)), []
+    offsets = np.repeat([part.opened.host.offset_ns for part in parts], [part.ranks.height for part in parts])
+    (numbers,) = _distinct([[part.ranks] for part in parts])
+    offset = pl.Series("offset_ns", offsets, dtype=pl.Int64)
+    ranks, tables = numbers.select("process", pl.col("rank").cast(pl.Int64), offset), []
     for name, schema in (("blocks", SPANS), ("p2p", P2P), ("collectives", COLLECTIVES)):
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
-        tables.append(_apart(in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema), len(parts)))
+        whole = in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema)
+        tables.append(_apart(whole, len(parts), processes=False))
     for part, spans, p2p, joint in zip(parts, *tables, strict=True):
-        part.result = _profile(part, *(rows.drop("process") for rows in (spans, p2p, joint)))
+        part.result = _profile(part, spans, p2p, joint)
 
 
 def _profile(part: _Part, spans: pl.DataFrame, p2p: pl.DataFrame, joint: pl.DataFrame) -> Profile:
@@ -409,7 +410,8 @@ def _split(whole: Ranges, count: int) -> list[Ranges]:
     """The ranges of each of `count` parts."""
     if count == 1:
         return [whole]
-    frames = [_apart(rows, count) for rows in (whole.frame, whole.unclosed, whole.unused, whole.invalid)]
+    numbered = whole.frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64).over(_PLACE))
+    frames = [_apart(rows, count) for rows in (numbered, whole.unclosed, whole.unused, whole.invalid)]
     stages: list[dict[int, list[int]]] = [{} for _ in range(count)]
     for process, own in whole.stages.items():
         place, number = _of_part(process)
@@ -418,10 +420,9 @@ def _split(whole: Ranges, count: int) -> list[Ranges]:
     for process in whole.marked:
         place, number = _of_part(process)
         marked[place].add(number)
-    numbered = [frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64)) for frame in frames[0]]
     return [
         Ranges(frame, whole.transfers, unclosed, unused, invalid, stages[place], frozenset(marked[place]))
-        for place, (frame, unclosed, unused, invalid) in enumerate(zip(numbered, *frames[1:], strict=True))
+        for place, (frame, unclosed, unused, invalid) in enumerate(zip(*frames, strict=True))
     ]
 
 
@@ -442,15 +443,21 @@ def _of_part(process: int) -> tuple[int, int]:
 
 
 def _distinct(frames: Sequence[Sequence[pl.DataFrame]]) -> list[pl.DataFrame]:
-    """The frames of all parts, with other numbers of processes in those of each part."""
-    moved = ((place << _BITS, rows) for place, own in enumerate(frames) for rows in own)
-    return [rows.with_columns(pl.col("process") + by) if by else rows for by, rows in moved]
+    """The frames of all parts as one, if there are any, with other numbers of processes in those of each part."""
+    every = list(chain.from_iterable(frames))
+    if len(frames) == 1 or not every:
+        return every
+    whole = pl.concat(every, how="diagonal_relaxed")
+    first = np.repeat(np.arange(len(frames)) << _BITS, [sum(map(len, own)) for own in frames])
+    return [whole.with_columns(pl.col("process") + pl.Series(first, dtype=pl.Int64))]
 
 
-def _apart(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
-    """The rows of each of `count` parts with the numbers of its processes, in their order."""
+def _apart(frame: pl.DataFrame, count: int, *, processes: bool = True) -> list[pl.DataFrame]:
+    """The rows of each of `count` parts, in their order, with the numbers of its `processes` or without."""
     if count == 1:
-        return [frame]
-    placed = frame.with_columns(_PLACE).with_columns(pl.col("process") - pl.col("_place") * (1 << _BITS))
-    parts = placed.partition_by("_place", as_dict=True, include_key=False)
-    return [parts.get((place,), frame.clear()) for place in range(count)]
+        return [frame if processes else frame.drop("process")]
+    placed = frame.with_columns(_PLACE)
+    own = pl.col("process") - pl.col("_place") * (1 << _BITS)
+    placed = placed.with_columns(own) if processes else placed.drop("process")
+    parts, none = placed.partition_by("_place", as_dict=True, include_key=False), placed.drop("_place").clear()
+    return [parts.get((place,), none) for place in range(count)]
