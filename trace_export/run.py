@@ -234,17 +234,20 @@ class Run:
     def report(self, **given: Unpack[Asking]) -> Report:
         """Why the steps take as long as they do: frames, see `trace_export.Report`.
 
-        With a `train_log` a sentence says what the profiler added to the steps; with `layers` one says which split of
+        With a `train_log`, or the only one beside the profiles, a sentence says what the profiler added to the steps;
+        with `layers` one says which split of
         them is best. Raises SourceError for a log that cannot be read or states no times, UsageError for layers that do
         not fit the run.
         """
+        from trace_export.analysis import profiler_cost, train_log
+
         asked = checked(given, Asking)
         said = []
         if asked["train_log"] is not None:
-            from trace_export.analysis import profiler_cost
-            from trace_export.analysis.train_log import step_times
-
-            said.append(profiler_cost.sentence(self._bubbles, step_times(asked["train_log"])))
+            said.append(profiler_cost.sentence(self._bubbles, train_log.step_times(asked["train_log"])))
+        elif self._options.cluster is None and self.log_dir.is_dir():
+            beside = train_log.beside(self.log_dir, self._inputs)
+            said += filter(None, [profiler_cost.of_logs_beside(self._bubbles, beside)])
         if asked["layers"] is not None:
             from trace_export.analysis import layers
 

@@ -15,7 +15,7 @@ import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
 from tests.support.command import command
-from trace_export.analysis.layers import Split, best_split, layout, parse
+from trace_export.analysis.layers import Split, best_split, layout, modules, parse
 from trace_export.errors import UsageError
 
 LAYER = 0.25
@@ -64,6 +64,12 @@ def test_a_layout_is_read_as_megatron_lm_writes_it() -> None:
             parse(wrong, "layers")
 
 
+def test_the_modules_of_torchtitan_are_the_layers_in_order() -> None:
+    """As in its documentation: the embedding first, norm and head last; the layers are numbered over all parts."""
+    assert modules((2, 1)) == [["tok_embeddings", "layers.0", "layers.1"], ["layers.2", "norm", "lm_head"]]
+    assert [len(part) for part in modules((9, 8, 8, 7))] == [10, 8, 8, 9]
+
+
 def test_a_report_says_which_split_is_best(tmp_path: Path) -> None:
     """Three layers too many on the last stage: one goes to each of the others, as frameworks take it."""
     job = with_layers(Job(stages=4, steps=3, replicas=1, receives="early"), (8, 8, 8, 8), 0, 3)
@@ -74,6 +80,7 @@ def test_a_report_says_which_split_is_best(tmp_path: Path) -> None:
     assert sum(best) == 32
     assert best[-1] < 8
     assert said["facts"]["layout"] == layout(tuple(best))
+    assert said["facts"]["modules"] == modules(tuple(best))
     assert f"--num-layer-list {','.join(map(str, best))}" in said["next"]
     assert "--layers" in command("report", "run", "--layers", "33", cwd=tmp_path).stderr
     even = with_layers(Job(stages=4, steps=3, replicas=1, receives="early"), (8, 8, 8, 8), 0, 0)

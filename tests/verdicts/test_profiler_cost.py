@@ -54,12 +54,41 @@ def test_a_log_of_another_job_and_one_with_too_few_lines(tmp_path: Path) -> None
     assert sentence(measured, None).code == "profiler-cost-unknown"
 
 
+def of_deepspeed(path: Path, step_ns: float) -> None:
+    lines = [f"steps: {n} loss: 2.3 iter time (s): {step_ns / 1e9:.6f} samples/sec: 5" for n in range(9)]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("logs", "code", "words"),
+    [
+        ({"train.log": 1.0}, "profiler-cost", "By train.log beside the profiles"),
+        ({"train.log": 0.1}, "profiler-cost-unknown", "train.log beside the profiles is not compared"),
+        ({"a.log": 1.0, "b.out": 1.0}, "profiler-cost-unknown", "a.log, b.out beside the profiles"),
+        ({}, None, ""),
+    ],
+)
+def test_a_log_beside_the_profiles(logs: dict[str, float], code: str | None, words: str, tmp_path: Path) -> None:
+    """The only one is compared, with its name; not one of another length; and of two neither is chosen."""
+    slow = replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2))
+    WRITERS["table"](tmp_path / "run", slow)
+    plain = simulate(PLAIN).step_ns
+    (tmp_path / "run" / "notes.txt").write_text("steps: none", encoding="utf-8")
+    for name, times in logs.items():
+        of_deepspeed(tmp_path / "run" / name, times * plain)
+    verdict = trace_export.load(tmp_path / "run").report().verdict
+    said = [each for each in verdict if each.code.startswith("profiler-cost")]
+    assert [each.code for each in said] == ([code] if code else [])
+    assert all(words in each.text for each in said)
+    if code == "profiler-cost":
+        longer = simulate(slow).step_ns / plain - 1
+        assert said[0].facts["added"] == pytest.approx(longer, rel=1e-3)
+        assert said[0].facts["logs"] == ["train.log"]
+
+
 def test_a_report_compares_the_profile_with_a_log(tmp_path: Path) -> None:
     WRITERS["table"](tmp_path / "run", replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2)))
-    lines = [
-        f"steps: {n} loss: 2.3 iter time (s): {simulate(PLAIN).step_ns / 1e9:.6f} samples/sec: 5" for n in range(9)
-    ]
-    (tmp_path / "train.log").write_text("\n".join(lines), encoding="utf-8")
+    of_deepspeed(tmp_path / "train.log", simulate(PLAIN).step_ns)
     done = command("report", "run", "--train-log", "train.log", "--json", cwd=tmp_path)
     said = next(each for each in json.loads(done.stdout)["verdict"] if each["code"] == "profiler-cost")
     longer = simulate(replace(PLAIN, slow=dict.fromkeys(CELLS, 1.2))).step_ns / simulate(PLAIN).step_ns - 1

@@ -75,6 +75,16 @@ def layout(split: Split) -> str:
     return f"E{'|'.join(parts)}L"
 
 
+def modules(split: Split) -> list[list[str]]:
+    """As `module_fqns_per_model_part` of torchtitan takes it: the modules of each part, of which `lm_head` is called
+    `output` in older versions."""
+    numbers = iter(range(sum(split)))
+    parts = [[f"layers.{next(numbers)}" for _ in range(count)] for count in split]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return parts
+
+
 def best_split(graph: Graph, layers: Split, parameter: str, placement: str | None = None) -> Placement:
     """The best split of the layers of a run, which are spread over its parts as `layers` says. `placement`: how its
     chunks lie on the stages (`Declared.placement`).
@@ -106,6 +116,7 @@ def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None)
     facts = {
         "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0),
         "gain": max(found.gain_ns, 0.0) / step, "band": found.band, "layout": layout(found.best),
+        "modules": modules(found.best),
     }  # fmt: skip
     now = ", ".join(map(str, found.layers))
     if not found.worth:
@@ -119,6 +130,7 @@ def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None)
     how = f"give Megatron-LM --pipeline-model-parallel-layout '{layout(found.best)}'"
     if len(found.best) == found.stages:
         how += f", MindSpeed --num-layer-list {','.join(map(str, found.best))}"
+    how += "; torchtitan takes the lists `modules` of --json as module_fqns_per_model_part"
     return Sentence("layers", facts, text, how)
 
 

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.train_log import StepTimes
 from trace_export.analysis.verdict import Sentence
+from trace_export.errors import path_text
 from trace_export.units import duration
 
+OTHER = 3.0
+"""A log found beside the profiles whose steps are that many times shorter is of another job."""
 ALIKE, MUCH = 0.03, 0.1
 """Up to the first share that a profiled step takes more, it is as long as the others; from the second on, the bubble
 without the profiler is estimated."""
+
+
+def of_logs_beside(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) -> Sentence | None:
+    """The same by the only log that lies beside the profiles, whose name is said. Of several, or where its steps are of
+    quite another length, it is said that nothing is compared; None without a log."""
+    names = [path_text(path.name) for path, _ in logs]
+    if not logs or measured.step_ns is None:
+        return None
+    facts = {"logs": names}
+    if len(logs) > 1:
+        text = f"{', '.join(names[:2])}{', …' * (len(names) > 2)} beside the profiles state how long steps take."
+        return Sentence("profiler-cost-unknown", facts, text, "name that of this job with --train-log")
+    ratio = measured.step_ns / logs[0][1].step_ns
+    if not 1 - ALIKE <= ratio <= OTHER:
+        text = f"{names[0]} beside the profiles is not compared: its steps take {duration(logs[0][1].step_ns)}."
+        return Sentence("profiler-cost-unknown", facts, text, "if it is of this job, name it with --train-log")
+    found = sentence(measured, logs[0][1])
+    return replace(found, facts=facts | found.facts, text=f"By {names[0]} beside the profiles: {found.text}")
 
 
 def sentence(measured: Bubbles, log: StepTimes | None) -> Sentence:

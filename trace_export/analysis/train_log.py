@@ -9,7 +9,7 @@ logged, that skips iterations, or that has another batch size than most.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,10 @@ from statistics import median, mode
 from typing import NamedTuple
 
 from trace_export.errors import SourceError
+from trace_export.files import is_file
 
+LOGS, MOST_BYTES, MANY = (".log", ".out", ".txt"), 16 << 20, 8
+"""Files beside the profiles that may be the log of the training: their names, their size, and how many at most."""
 LEAST = 5
 """Lines of a log from which on their median is believed."""
 WARM_UP = 2
@@ -109,6 +112,24 @@ def step_times(path: Path) -> StepTimes | None:
     middle = median(clean)
     deviation = DEVIATION * median(abs(value - middle) for value in clean)
     return StepTimes(form.name, middle, deviation, len(clean), len(lines))
+
+
+def beside(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTimes]]:
+    """The logs directly in a folder that state enough times, by their names; none of the `inputs`, whose names are
+    those of profiles. Of many files none is looked into: they are no logs of one training."""
+    try:
+        files = [path for path in sorted(folder.iterdir()) if path.suffix in LOGS and path not in inputs]
+        files = [path for path in files if is_file(path) and path.stat().st_size <= MOST_BYTES]
+    except OSError:
+        return []
+    found = []
+    for path in files if len(files) <= MANY else ():
+        try:
+            if (times := step_times(path)) is not None:
+                found.append((path, times))
+        except SourceError:  # another file of that name
+            continue
+    return found
 
 
 def _lines(text: list[str], form: _Form) -> Iterator[_Line]:
