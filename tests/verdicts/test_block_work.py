@@ -160,3 +160,14 @@ def test_streams_that_overlap_and_communication_that_is_waited_for() -> None:
     said = sentence(Asked(0, [0], [1]), {"code": "slow-rank", "ranks": [0]}, spans, frames, "")
     assert parts(said.facts) == {"communication": 2 * MS, "kernel": MS, "rest": 0}
     assert said.facts["more_ns"] == 3 * MS
+
+
+@pytest.mark.parametrize("sample", ["ascend", "nsys", "kineto"])
+def test_reading_the_tasks_changes_nothing_else_that_is_said(samples: Path, sample: str) -> None:
+    """The kernels of an optimizer that is not marked are seen only where tasks are read."""
+    said = [
+        json.loads(command("report", samples / sample, "--json", *more).stdout)
+        for more in ([], ["--detail", "kernels"])
+    ]
+    for name in ("verdict", "levels", "causes", "steps", "stages", "idle"):
+        assert said[0][name] == said[1][name], name

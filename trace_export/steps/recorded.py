@@ -104,8 +104,12 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 
 
 def _blocks(profile: Profile) -> pl.DataFrame:
-    """Blocks of pipeline work and optimizers, with `lacks`."""
+    """Blocks of pipeline work and optimizers, with `lacks`. An optimizer that is inferred beside marked blocks is left
+    out: it is there only where device tasks were asked for, and what is asked for explains no step otherwise."""
     spans = profile.spans.lazy().filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
+    if profile.spans.filter(pl.col("kind") == "OPT", pl.col("origin") == "inferred").height:
+        marked = (pl.col("origin") != "inferred").any().over("rank")
+        spans = spans.filter(~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
     columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
     found = spans.select(pl.col("id").alias("span"), *columns).collect()
     lacking = profile.passes().filter(_lacks(profile))["span"]
