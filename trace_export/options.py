@@ -464,7 +464,8 @@ class Asking(TypedDict, total=False):
     layers: Annotated[
         str | None,
         Option(
-            "Layers of the model: 80, 20,20,20,20 or a layout of Megatron-LM; say which split over the stages is best.",
+            "Layers of the model: 80, 20,20,20,20, a layout of Megatron-LM, or count (with --detail kernels); say which"
+            " split over the stages is best.",
             arguments.text_or_none, INPUT, metavar="SPLIT",
         ),
     ]  # fmt: skip

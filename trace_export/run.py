@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -251,8 +251,10 @@ class Run:
         if asked["layers"] is not None:
             from trace_export.analysis import layers
 
-            split, placement = layers.parse(asked["layers"], "layers"), self.profile.declared.placement
-            said.append(layers.sentence(self._bubbles.graph, split, "layers", placement))
+            counted = self._counted_layers() if asked["layers"] == layers.COUNT else None
+            split, by = counted or (layers.parse(asked["layers"], "layers"), None)
+            placement = self.profile.declared.placement
+            said.append(layers.sentence(self._bubbles.graph, split, "layers", placement, by))
         return self._report.and_also(*said) if said else self._report
 
     @cached_property
@@ -263,29 +265,47 @@ class Run:
         return found.deeper(self._in_tasks(found.causes)) if self._options.detail == "kernels" else found
 
     def _in_tasks(self, causes: pl.DataFrame) -> dict[int, Sentence]:
-        """Why the blocks that the first causes name are slow, by the row of each. Raises SourceError where the device
-        tasks cannot be read any more."""
+        """Why the blocks that the first causes name are slow, by the row of each. Raises as `_tasks_in`."""
         from trace_export.analysis import block_work
         from trace_export.analysis.cause_words import next_step
 
-        profile = self._checked
-        asked, blocks = block_work.asked(causes, profile)
-        ranks = sorted({rank for each in asked for rank in (*each.slow, *each.peers)} if len(blocks) else ())
-        tasks: dict[int, pl.DataFrame] = {}
-        with ExitStack() as stack:
-            if ranks:
-                window = int(blocks["start_ns"].to_numpy().min()), int(blocks["end_ns"].to_numpy().max())
-                profile, folder = replace(profile, window_ns=window), self._task_folder(stack)
-                kernels, lost = read_device_tasks(profile, ranks, self._options, self._sizes, folder)
-                if lost:
-                    raise lost[0]
-                profile = replace(profile, kernels=kernels)
-                tasks = {file.rank: pl.concat(task_batches(profile, file.rank)) for file in kernels}
+        asked, blocks = block_work.asked(causes, self._checked)
+        tasks = self._tasks_in(blocks, {rank for each in asked for rank in (*each.slow, *each.peers)})
         rows = causes.rows(named=True)
         return {
             each.row: block_work.sentence(each, rows[each.row], blocks, tasks, next_step(rows[each.row]))
             for each in asked
         }
+
+    def _counted_layers(self) -> tuple[tuple[int, ...], str]:
+        """The layers of each part, and the kernel by which they are counted. Raises UsageError where that cannot be."""
+        from trace_export.analysis import block_work
+
+        remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
+        if self._options.detail != "kernels":
+            what = "counts kernels, and no device tasks are read"
+            raise UsageError(what, "give it together with the detail kernels", parameter="layers")
+        blocks = block_work.forwards(self._checked)
+        counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))
+        if counted is None:
+            what = "no kernel of attention comes equally often in all forwards of a stage"
+            raise UsageError(what, remedy, parameter="layers")
+        return counted
+
+    def _tasks_in(self, blocks: pl.DataFrame, ranks: Collection[int]) -> dict[int, pl.DataFrame]:
+        """The device tasks of some ranks in the time of the blocks. Raises SourceError where they cannot be read any
+        more."""
+        if blocks.is_empty() or not ranks:
+            return {}
+        window = int(blocks["start_ns"].to_numpy().min()), int(blocks["end_ns"].to_numpy().max())
+        profile = replace(self._checked, window_ns=window)
+        with ExitStack() as stack:
+            folder = self._task_folder(stack)
+            kernels, lost = read_device_tasks(profile, sorted(ranks), self._options, self._sizes, folder)
+            if lost:
+                raise lost[0]
+            profile = replace(profile, kernels=kernels)
+            return {file.rank: pl.concat(task_batches(profile, file.rank)) for file in kernels}
 
     def _task_folder(self, stack: ExitStack) -> Path:
         """Where device tasks are written: where a reader keeps them, or else for as long as the stack."""

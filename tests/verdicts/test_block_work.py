@@ -128,6 +128,28 @@ def test_a_slow_rank_is_held_against_the_others_of_its_stage(form: str, tmp_path
     assert parts(said[0]["facts"])["slower"] == pytest.approx(said[0]["facts"]["more_ns"], rel=0.03)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_layers_are_counted_by_attention(form: str, tmp_path: Path) -> None:
+    """In forwards, which have one kernel of it for each layer; a report then says how to split them better."""
+    held = (5, 3, 4, 2)
+    shapes = {stage: Shape(layers=count) for stage, count in enumerate(held)}
+    FORMS[form](tmp_path / "run", replace(JOB, shapes=shapes))
+    run = trace_export.load(tmp_path / "run", detail="kernels").align()
+    (said,) = [each for each in run.report(layers="count").verdict if each.code == "layers"]
+    assert tuple(said.facts["layers"]) == held
+    assert (sum(said.facts["best"]), max(said.facts["best"])) == (14, 4)
+    assert "flash_fwd_kernel" in said.facts["counted_by"]
+    assert f"(counted by {said.facts['counted_by']})" in said.text
+
+
+def test_layers_that_cannot_be_counted(tmp_path: Path) -> None:
+    WRITERS["nsys"](tmp_path / "run", replace(JOB, shapes=None))
+    for detail, words in (("kernels", "no kernel of attention"), ("spans", "no device tasks are read")):
+        done = command("report", tmp_path / "run", "--layers", "count", "--detail", detail)
+        assert done.returncode == 2
+        assert words in " ".join(done.stderr.split())
+
+
 def test_blocks_without_device_tasks(tmp_path: Path) -> None:
     WRITERS["table"](tmp_path / "run", replace(JOB, shapes={1: SHAPES["all slower"][0]}))
     assert why(tmp_path / "run").code == "slow-blocks-unknown"

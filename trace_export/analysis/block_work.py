@@ -48,7 +48,7 @@ ONE = 0.5
 
 LOSS = r"(?i)soft_?max|nll_?loss|cross_?entropy|_cce_|argmaxwithvalue|aclnnlog_|caculateloss|masklabelbyindex"
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
-_ASCEND = re.compile(r"aclnn\w+?_(?:\w+_)?(\w+)$")
+_ASCEND = re.compile(r"aclnn[A-Za-z0-9]+_(?:[A-Za-z0-9]+_)?([A-Za-z0-9]+)$")
 
 
 class Asked(NamedTuple):
@@ -344,6 +344,39 @@ def _gaps(both: pl.DataFrame) -> Iterator[Part]:
     yield Part("gaps", ns, text)
     moved = float((both["blocks"] * (both["moved_ns"] - both["moved_ns_peer"])).sum())
     yield Part("communication", moved, f"{_signed(moved)} in communication that no work hides")
+
+
+def forwards(profile: Profile) -> pl.DataFrame:
+    """The forwards of some steps on the first rank of each stage, with its `stage`."""
+    drawn = profile.ranks.drop_nulls("stage").join(profile.spans.select("rank"), on="rank", how="semi")
+    first = drawn.sort("replica", "rank").unique("stage", keep="first", maintain_order=True).select("rank", "stage")
+    return _some_steps(profile, []).filter(pl.col("kind") == "F").join(first, on="rank", maintain_order="left")
+
+
+def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tuple[int, ...], str] | None:
+    """The layers of each part (chunk a on stage b is part a·P + b) and the kernel of attention by which they were
+    counted: one that comes equally often in all forwards of a part, and in all parts; of several the one that comes
+    least often, for a layer may launch some of them more than once. None where there is none."""
+    counts = []
+    for rank, own in tasks.items():
+        here = blocks.filter(rank=rank).sort("start_ns").with_row_index("block")
+        here = here.with_columns(pl.col("chunk").fill_null(0), length_ns=pl.col("end_ns") - pl.col("start_ns"))
+        placed = _placed(here, own.filter(pl.col("category") == "compute")).with_columns(pl.col("name").cast(pl.String))
+        names = KernelNames(placed["name"].unique())
+        kinds = pl.DataFrame({"name": names.texts, "family": names.family}).filter(pl.Series(names.attention_forward))
+        found = placed.join(kinds, on="name").group_by("block", "family").agg(n=pl.len())
+        every = here.select("block", "chunk", "stage").join(found.select("family").unique(), how="cross")
+        counts.append(every.join(found, on=["block", "family"], how="left").with_columns(pl.col("n").fill_null(0)))
+    if not counts:
+        return None
+    parts = pl.concat(counts).group_by("family", "chunk", "stage").agg(n=pl.col("n").min(), most=pl.col("n").max())
+    whole = blocks.select(pl.col("chunk").fill_null(0), "stage").n_unique()
+    steady = (pl.len() == whole) & (pl.col("n") == pl.col("most")).all() & (pl.col("n") > 0).all()
+    kept = parts.group_by("family").agg(steady=steady, sum=pl.col("n").sum()).filter("steady").sort("sum", "family")
+    if kept.is_empty():
+        return None
+    family = kept["family"][0]
+    return tuple(parts.filter(family=family).sort("chunk", "stage")["n"].to_list()), short(family)
 
 
 def short(name: str) -> str:

@@ -31,6 +31,8 @@ from trace_export.units import duration
 Split = tuple[int, ...]
 """The number of layers of each part, chunk by chunk and in a chunk stage by stage: part a·P + b is chunk a on stage
 b."""
+COUNT = "count"
+"""In place of a split: the layers are counted in the kernels of the forwards."""
 TRIED = 4
 """Layers go from each of this many stages with the most work to each of this many with the least."""
 
@@ -64,7 +66,7 @@ def parse(text: str, parameter: str) -> Split:
     if re.fullmatch(r"E[tm|]*L", expanded) and "t" in expanded:
         return tuple(part.count("t") for part in expanded.split("|"))
     raise UsageError(
-        f'"{text[:100]}" is not a number of layers', "write it like 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L",
+        f'"{text[:100]}" is not a number of layers', "write it like 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L, or count",
         parameter=parameter,
     )  # fmt: skip
 
@@ -109,16 +111,17 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
     return Placement(costs.layers, best, costs.stages, step, measured - step)
 
 
-def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None) -> Sentence:
-    """Which split is best, in words; the facts have it in the forms that frameworks take."""
+def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None, by: str | None = None) -> Sentence:
+    """Which split is best, in words; the facts have it in the forms that frameworks take. `by`: the kernel by which
+    the layers were counted."""
     found = best_split(graph, layers, parameter, placement)
     step = found.step_ns + found.gain_ns
     facts = {
         "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0),
         "gain": max(found.gain_ns, 0.0) / step, "band": found.band, "layout": layout(found.best),
-        "modules": modules(found.best),
+        "modules": modules(found.best), "counted_by": by,
     }  # fmt: skip
-    now = ", ".join(map(str, found.layers))
+    now = ", ".join(map(str, found.layers)) + (f" (counted by {by})" if by else "")
     if not found.worth:
         text = f"No split into whole layers is better than that of the run ({now})."
         return Sentence("layers", facts, text)

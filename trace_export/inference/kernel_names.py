@@ -102,6 +102,11 @@ class KernelNames:
         return stems.rank("dense").to_numpy().astype(np.int32)
 
     @cached_property
+    def attention_forward(self) -> Bools:
+        """Attention in a forward, as every layer of a transformer has it."""
+        return self._like(ATTENTION) & ~self._like(BACKWARD) & ~self._like(r"(?i)grad")
+
+    @cached_property
     def family(self) -> pl.Series:
         """What a kernel does: texts that are equal for names which differ in sizes of tiles and template arguments
         only. All matrix products are `PRODUCTS`; attention, which is made of them, is not."""
