@@ -90,6 +90,7 @@ def test_an_evaluation_stays_one_in_a_table(tmp_path: Path, run_cli: Cli) -> Non
     assert table.filter(pl.col("step").is_null())["kind"].to_list() == ["F"] * 2 * 4 * STAGES
     again = trace_export.load(tmp_path / "out" / "pipeline_profile.parquet")
     assert again.profile.evaluations.height == 2 * 4 * STAGES
+    assert trace_export.inspect(tmp_path / "run").ranks["steps"].to_list() == [STEPS] * STAGES
     first, second = (Bubbles(run.profile) for run in (trace_export.load(tmp_path / "run"), again))
     columns = ["step", "bubble", "pipeline_ns", "step_ns"]
     assert second.steps.select(columns).equals(first.steps.select(columns))

@@ -140,7 +140,7 @@ def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
 def _ranks(profile: Profile) -> pl.DataFrame:
     kind = pl.col("kind")
     blocks = profile.spans.group_by("rank").agg(
-        pl.struct("run", "step").drop_nulls().n_unique().alias("steps"),
+        pl.struct("run", "step").filter(pl.col("step").is_not_null()).n_unique().alias("steps"),
         pl.len().alias("blocks"),
         *(((kind == name).sum()).alias(name) for name in KINDS),
         pl.col("origin").drop_nulls().unique().sort().str.join("+").alias("origin"),

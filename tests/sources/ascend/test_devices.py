@@ -37,3 +37,13 @@ def test_devices_without_markers_are_refused(tmp_path: Path) -> None:
     record(tmp_path, replace(JOB, marker=no_marker))
     with pytest.raises(TraceExportError, match="one process runs several GPUs, and no marker is on any of them"):
         trace_export.load(tmp_path, jobs=1)
+
+
+@pytest.mark.parametrize("framework", ["pytorch", "mindspore"])
+def test_a_text_export_of_several_devices_is_refused(framework: str, tmp_path: Path) -> None:
+    """Its trace does not say on which of them a block ran."""
+    record(tmp_path, Job(stages=1, microbatches=2, steps=1, hosts=1, framework=framework, text=True))
+    (folder,) = tmp_path.glob("*/ASCEND_PROFILER_OUTPUT")
+    (folder / "step_trace_time.csv").write_text("Device_id,Step,Computing\n0,1,5.5\n1,1,5.5\n")
+    with pytest.raises(TraceExportError, match=r"runs several GPUs, and a text export .*; export .* export type db"):
+        trace_export.load(tmp_path, jobs=1)

@@ -19,6 +19,7 @@ from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.layout import TABLE, home_of
 from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
 from trace_export.sources.ascend.metadata import info_of, whole
+from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
@@ -39,6 +40,7 @@ _MEMORY = (
     ("memory_record.csv", "{} reserved", "Component", "Total Reserved(MB)"),
     ("npu_module_mem.csv", "{} module reserved", "Component", "Total Reserved(MB)"),
 )
+DEVICE = "Device_id"
 MB = 1_000_000
 MAX_JSON_TABLE = 512 << 20
 """A communication file holds some 2 kB for each operator, and is read whole."""
@@ -76,13 +78,18 @@ def unfinished(folder: Path) -> Iterator[Note]:
 
 
 def device(folder: Path) -> int | None:
-    """The device's number on its host: a column that several tables have, depending on the version."""
-    for name, column in (("step_trace_time.csv", "Device_id"), ("kernel_details.csv", "Device_id")):
+    """The device's number on its host: a column that several tables have, depending on the version. Raises SourceError
+    where it has several: the trace does not say which blocks are whose."""
+    for name in ("step_trace_time.csv", TABLE):
         path = folder / name
-        if path.is_file() and path.stat().st_size and column in csv_table.scan(path).collect_schema().names():
-            return next(
-                (whole(value, least=0) for value in csv_table.scan(path).select(column).head(1).collect()[column]), None
-            )
+        if path.is_file() and path.stat().st_size and DEVICE in csv_table.scan(path).collect_schema().names():
+            column = csv_table.scan(path).select(DEVICE)
+            found = (column.head(1) if name == TABLE else column.unique(maintain_order=True)).collect()[DEVICE]
+            numbers = [number for value in found if (number := whole(value, least=0)) is not None]
+            if len(numbers) > 1:
+                what = f"{SEVERAL}, and a text export does not say which of them runs a block"
+                raise SourceError(folder, what, "export the profile with the export type db")
+            return next(iter(numbers), None)
     inner = info_of(home_of(folder)).get("ms_profiler_info")
     return whole(inner.get("device_id"), least=0) if isinstance(inner, dict) else None
 
