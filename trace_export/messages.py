@@ -252,9 +252,9 @@ NOTES: dict[str, Explanation] = {
     ),
     "names-partial": Explanation(
         "Names say only some of the passes of these processes, as DeepSpeed's pipeline engine names the backwards of "
-        "its last stage only. The others would be inferred from launches, but these show other passes than the names, "
-        "or none.",
-        "Compare with `--infer only`, or name all passes ([how](collect/instrument.md)).",
+        "its last stage only. The others would be inferred from launches, or on Ascend from kernel types, but these "
+        "show other passes than the names, or none.",
+        "Name all passes ([how](collect/instrument.md)), or compare with `--infer only`.",
     ),
     "names-unused": Explanation(
         "Ranges have names of passes that are understood, but the process names passes of that kind in another way, "

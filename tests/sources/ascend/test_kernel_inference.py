@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -28,7 +27,9 @@ def infer(work: str) -> list[str]:
             rows.append({"text": kernel, "stream": 2, "start_ns": at, "end_ns": at + 8})
             at += 10
     kernels = conform(pl.DataFrame(rows), marker_blocks.WORKED)
-    found = kernel_inference.spans(kernels, np.array(transfers, np.int64), np.array(collectives, np.int64), rank=3)
+    found = kernel_inference.spans(
+        kernels, pl.Series(transfers, dtype=pl.Int64), pl.Series(collectives, dtype=pl.Int64), rank=3
+    )
     assert found["origin"].unique().to_list() in ([], ["inferred"])
     assert (found["start_ns"] >= found["end_ns"].shift(1)).fill_null(True).all()
     return found.sort("start_ns")["kind"].to_list()
@@ -81,7 +82,7 @@ def test_kernels_between_blocks_go_to_the_earlier_one() -> None:
     rows = [{"text": t, "stream": 2, "start_ns": s, "end_ns": s + 8} for t, s in kernels]
     rows += [{"text": "ApplyAdamWV2", "stream": 2, "start_ns": 90, "end_ns": 98}]
     table = conform(pl.DataFrame(rows), marker_blocks.WORKED)
-    found = kernel_inference.spans(table, np.array([40]), np.array([70]), rank=0)
+    found = kernel_inference.spans(table, pl.Series([40]), pl.Series([70]), rank=0)
     assert found.select("kind", "start_ns", "end_ns").rows() == [
         ("F", 0, 18), ("B", 20, 38), ("F", 50, 58), ("B", 60, 68), ("OPT", 90, 98)
     ]  # fmt: skip

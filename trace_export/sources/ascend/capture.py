@@ -14,7 +14,8 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, RANKS, TIME, KernelFile, Note, Profile, concat, conform
+from trace_export.model import HOSTS, INT, OUTSIDE, RANKS, SPANS, TIME, KernelFile, Note, Profile, concat, conform
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend import database, device_tasks, hccl, marker_blocks, text_export, trace_view
 from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
@@ -92,23 +93,26 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     if origins.is_empty() or (found.whole and not options.host_ranges and (origins == "host").all()):
         from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
-        transfers, others = p2p["start_ns"].to_numpy(), collectives["start_ns"].to_numpy()
         kernels, cut, far = kernel_inference.possible(found.kernels())
         if cut > max(FEW, SOME * kernels.height):
             what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
             raise SourceError(
                 source.path, f"{what}: several processes wrote it", "let each rank write a capture of its own"
             )
-        inferred = kernel_inference.spans(kernels, transfers, others, found.rank)
+        inferred = kernel_inference.spans(kernels, p2p["start_ns"], collectives["start_ns"], found.rank)
         if inferred.height or origins.is_empty():
             spans = inferred
             why = _no_blocks(marks["text"], kernels) if spans.is_empty() else ""
             notes += [_inferred_note(why, marked=len(origins) > 0), *impossible_times(source.path, 0, cut)]
             notes += [without_times(source.path, far)] if far else []
-    elif options.optimizer:
-        from trace_export.sources.ascend import kernel_inference
+    else:
+        if found.whole and not options.host_ranges:
+            spans, more = _completed(found, spans, p2p, collectives)
+            notes += more
+        if options.optimizer:
+            from trace_export.sources.ascend import kernel_inference
 
-        spans = pl.concat([spans, kernel_inference.optimizer(found.optimizing(), spans, found.rank)])
+            spans = pl.concat([spans, kernel_inference.optimizer(found.optimizing(), spans, found.rank)])
     notes = [replace(note, where=note.where or str(source.path)) for note in notes]
     known = (found.rank, found.rank_origin, found.device)
     return Profile(
@@ -121,6 +125,50 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
         declared=found.meta.declared.or_else(run_facts(spans["marker"])),
         notes=(*found.meta.notes, *found.notes, *notes),
     )
+
+
+def _completed(
+    found: _Recorded, spans: pl.DataFrame, p2p: pl.DataFrame, collectives: pl.DataFrame
+) -> tuple[pl.DataFrame, list[Note]]:
+    """`spans` with the forwards, or the backwards, that no marker names, where the kernels show them, and show the
+    passes that markers name as these do; and a note, or a warning where they do not and much is computed outside. A
+    backward is of the step of the forward before it, a forward of that of the backward after it."""
+    missing = [kind for kind, some in (("F", FORWARDS), ("B", BACKWARDS)) if not spans.select(some.any()).item()]
+    if not missing:
+        return spans, []
+    from trace_export.sources.ascend import kernel_inference
+    from trace_export.sources.ranges.inferred import alike
+
+    kernels, *_ = kernel_inference.possible(found.kernels())
+    inferred = kernel_inference.spans(kernels, p2p["start_ns"], collectives["start_ns"], found.rank)
+    of_marks, of_kernels = (blocks.rename({"start_ns": "start", "end_ns": "end"}) for blocks in (spans, inferred))
+    (named,) = {"F", "B"} - {*missing}
+    if alike(of_marks, of_kernels, named):
+        steps = spans.filter(FORWARDS | BACKWARDS).select("start_ns", "step").sort("start_ns")
+        more = inferred.filter(pl.col("kind").is_in(missing)).sort("start_ns").drop("step")
+        more = more.join_asof(steps, on="start_ns", strategy="backward" if "B" in missing else "forward")
+        more = conform(more, SPANS)
+        text = "blocks inferred from kernel types, because markers name only some of the passes"
+        return pl.concat([spans, more]), [Note("blocks-inferred", "note", text, count=more.height)]
+    if (outside := _outside(kernels, spans)) < OUTSIDE:
+        return spans, []
+    what = "backwards" if "B" in missing else "forwards"
+    text = f"no marker names {what}, kernels do not show them as exactly, and {outside:.0%} of the computing lies"
+    return spans, [Note("names-partial", "warning", f"{text} outside all blocks, which the bubble counts as idle")]
+
+
+def _outside(kernels: pl.DataFrame, spans: pl.DataFrame) -> float:
+    """The share of the time of the `kernels` that lies in none of the `spans`, by where they begin; without those of
+    optimizers, which are seldom named."""
+    ends = spans.select(begin="start_ns", until="end_ns").sort("begin")
+    placed = (
+        kernels.filter(~pl.col("text").str.contains(marker_blocks.OPTIMIZER))
+        .sort("start_ns")
+        .join_asof(ends, left_on="start_ns", right_on="begin")
+    )
+    length, inside = pl.col("end_ns") - pl.col("start_ns"), (pl.col("start_ns") < pl.col("until")).fill_null(False)
+    outside, total = placed.select(length.filter(~inside).sum(), total=length.sum()).row(0)
+    return outside / total if total else 0.0
 
 
 def host_row(source: Source, host: str, label: str, epoch: str | None = None) -> dict[str, object]:

@@ -48,7 +48,7 @@ TWICE = 1.8
 twice as long as the backward after it; without recomputation they are as long as each other."""
 
 
-def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int) -> pl.DataFrame:
+def spans(kernels: pl.DataFrame, of_transfers: pl.Series, of_collectives: pl.Series, rank: int) -> pl.DataFrame:
     """Blocks as in model.SPANS from kernels (`WORKED`) and the starts of point-to-point operators and collectives.
 
     Returns no spans below two forwards and two backwards.
@@ -59,7 +59,7 @@ def spans(kernels: pl.DataFrame, transfers: Times, collectives: Times, rank: int
     stream = voting["stream"].mode().sort()[0]
     own = pl.col("stream").eq_missing(pl.lit(stream, TIME))
     main, voting = kernels.filter(own).sort("start_ns"), voting.filter(own).sort("start_ns")
-    transfers, collectives = np.unique(transfers), np.unique(collectives)
+    transfers, collectives = np.unique(of_transfers.to_numpy()), np.unique(of_collectives.to_numpy())
     segment = np.searchsorted(transfers, voting["start_ns"].to_numpy(), side="right")
     blocks = _blocks(_runs(voting.with_columns(segment=segment)), voting, has_segments=len(transfers) > 0)
     if min(blocks["kind"].is_in([kind, "FB"]).to_numpy().sum() for kind in ("F", "B")) < LEAST:

@@ -14,6 +14,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import HOSTS, RANKS, TEXT, TIME, Declared, Note, Profile, conform
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend import capture, database, hccl, marker_blocks
 from trace_export.sources.ascend.capture import read_tasks
 from trace_export.sources.ascend.metadata import Metadata
@@ -53,9 +54,9 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
 
 
 def _usual(sources: Sequence[Source], options: ReadOptions) -> dict[Source, Profile | None]:
-    """The profile of each usual database; None of one without passes on the device. Not usual are those that cannot be
-    read, are no database or one that is read whole where only beginnings are, or lack a usual table; and all where the
-    user has rules, which may name other ranges than markers."""
+    """The profile of each usual database; None of one without forwards or backwards on the device. Not usual are those
+    that cannot be read, are no database or one that is read whole where only beginnings are, or lack a usual table; and
+    all where the user has rules, which may name other ranges than markers."""
     if options.host_ranges or options.optimizer or options.markers:
         return {}
     with ExitStack() as stack:
@@ -90,7 +91,7 @@ def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | Non
 
 
 def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]:
-    """The profile of each of these databases; None of one without passes on the device."""
+    """The profile of each of these databases; None of one without forwards or backwards on the device."""
     tables = _named(seen)
     reached, unreached = database.matched(tables["marks"], tables["device"])
     marks = database.placed(reached)
@@ -116,7 +117,8 @@ def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]
     )
     made = split(all_ranks, [one.known[0] for one in seen], range(len(seen)))
     passes = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES), pl.lit(not whole) | (pl.col("origin") != "host"))
-    with_passes = set(passes["rank"].unique())
+    both = FORWARDS.any() & BACKWARDS.any() if whole else FORWARDS.any() | BACKWARDS.any()
+    with_passes = set(passes.group_by("rank").agg(both=both).filter("both")["rank"])
     says_facts = run_facts(spans["marker"]) != Declared()
     lost = dict(unreached.group_by("capture").len().iter_rows())
     notes = [*((place, capture.unclosed_note(count)) for place, count in lost.items()), *notes]

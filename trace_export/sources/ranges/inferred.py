@@ -70,7 +70,7 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
         if one.impossible:
             unknown += [one] if outside.get(process, 0.0) >= OUTSIDE else []
             continue
-        if not all(_alike(own, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
+        if not all(alike(own, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
             refused.append(process)
             continue
         number = pl.lit(process, pl.Int64).alias("process")
@@ -101,8 +101,8 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
     )  # fmt: skip
 
 
-def _alike(named: pl.DataFrame, found: pl.DataFrame, kind: str) -> bool:
-    """Whether the blocks of a kind are as many, and the k-th of both overlap."""
+def alike(named: pl.DataFrame, found: pl.DataFrame, kind: str) -> bool:
+    """Whether the blocks of a kind (start, end) are as many, and the k-th of both overlap."""
     one, other = (blocks.filter(pl.col("kind") == kind).sort("start") for blocks in (named, found))
     return one.height == other.height and bool(((one["start"] < other["end"]) & (other["start"] < one["end"])).all())
 

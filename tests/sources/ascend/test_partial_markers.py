@@ -1,0 +1,54 @@
+"""Markers that name forwards or backwards alone: the kernels show the others, or it is said that they are not drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators.ascend import Job, plain_marker, record
+from samples.generators.pipeline import Block, Operation
+
+NAMED: dict[str, Callable[[Block], bool]] = {
+    "no backwards": lambda block: block.kind != "B",
+    "backwards of the last stage alone": lambda block: block.kind != "B" or block.rank == 3,
+    "forwards of the first stage alone": lambda block: block.kind != "F" or block.rank == 0,
+}
+
+
+def marked(named: Callable[[Block], bool]) -> Callable[[Block], str | None]:
+    return lambda block: plain_marker(block) if named(block) else None
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("named", NAMED)
+def test_the_passes_that_no_marker_names_are_inferred(named: str, text: bool, tmp_path: Path) -> None:
+    truth = record(tmp_path, Job(marker=marked(NAMED[named]), text=text))
+    run = trace_export.load(tmp_path, jobs=1)
+    passes = run.spans.filter(run.spans["kind"].is_in(["F", "B"])).select(
+        "rank", "kind", "step", "microbatch", "start_ns"
+    )
+    want = [(b.rank, b.kind, b.step, b.microbatch, b.start_ns) for b in truth.blocks if b.kind in ("F", "B")]
+    drawn = sorted(passes.rows(), key=lambda row: (row[0], row[4]))
+    assert [row[:4] for row in drawn] == [row[:4] for row in sorted(want, key=lambda row: (row[0], row[4]))]
+    counts = [note.count for note in run.notes if note.code == "blocks-inferred"]
+    assert sum(counts) == sum(not NAMED[named](b) for b in truth.blocks if b.kind in ("F", "B"))
+
+
+def test_where_kernels_do_not_show_them_it_is_said(tmp_path: Path) -> None:
+    """Of every second forward and no backward there is a marker: the kernels show twice as many."""
+    record(tmp_path, Job(marker=marked(lambda block: block.kind == "F" and (block.microbatch or 0) % 2 == 0)))
+    run = trace_export.load(tmp_path, jobs=1)
+    texts = [note.text for note in run.notes if note.code == "names-partial"]
+    assert len(texts) == 4
+    assert all("no marker names backwards" in text for text in texts)
+    assert set(run.spans["kind"]) == {"F"}
+
+
+def test_a_run_of_forwards_alone_is_one(tmp_path: Path) -> None:
+    record(tmp_path, Job(orders=[[Operation("F", m) for m in range(6)]] * 4))
+    assert not [
+        note for note in trace_export.load(tmp_path, jobs=1).notes if note.code in ("names-partial", "blocks-inferred")
+    ]
