@@ -166,6 +166,10 @@ def write_files(
         from trace_export.chart.comparison import paired
 
         shown, below = paired(profile, other.measured.profile)
+        causes = [] if other.comparison is None else other.comparison.causes.rows(named=True)
+        cause = next((each for each in causes if each["ranks"]), None)
+        if cause is not None and options.drawing["tracks"] == "stage":
+            shown, below = _both_around(shown, below, cause)
         parts = [(steps, shown) for steps, _ in parts[:1]]
         below_it = replace(other, measured=Bubbles(below))  # its steps have other numbers now
         drawn = replace(content, measured=content.measured.of(shown), other=below_it)
@@ -282,7 +286,27 @@ def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:
     replica = ranks.filter(pl.col("rank") == ends[0])["replica"]
     far = pl.col("replica").ne_missing(replica[0]) if len(replica) else pl.lit(False)
     near = ranks.sort(far, ~pl.col("rank").is_in(ends), "rank").unique("stage", keep="first")
-    kept = {name: getattr(profile, name).join(near, on="rank", how="semi", maintain_order="left")
+    return _only(profile, near)
+
+
+def _both_around(a: Profile, b: Profile, cause: Mapping[str, Any]) -> tuple[Profile, Profile]:
+    """`_around` for a row of `Comparison.causes`, with the ranks of the run that has the cause in both."""
+    if cause["b_band"] is not None:
+        near = _around(b, cause)
+        return _only(a, near.ranks) if _has(a, near.ranks) else _around(a, cause), near
+    near = _around(a, cause)
+    return near, _only(b, near.ranks) if _has(b, near.ranks) else _around(b, cause)
+
+
+def _has(profile: Profile, ranks: pl.DataFrame) -> bool:
+    """Whether all of the `ranks` have blocks on the same stages here."""
+    here = profile.ranks.join(profile.spans, on="rank", how="semi")
+    return ranks.join(here, on=["rank", "stage"], how="anti").is_empty()
+
+
+def _only(profile: Profile, ranks: pl.DataFrame) -> Profile:
+    """The blocks of some ranks alone."""
+    kept = {name: getattr(profile, name).join(ranks, on="rank", how="semi", maintain_order="left")
             for name in ("spans", "ranks", "evaluations")}  # fmt: skip
     return replace(profile, **kept)
 

@@ -184,7 +184,9 @@ def figure(
     if slices.is_empty():
         raise NothingToExportError("no block to draw", "widen `figure.range`" if style.range else "widen `steps`")
     owners = [(row.of_run, row.rank) for row in rows]
-    panels = panels.with_columns(shares=shares(panels, owners, bubbles), length=lengths(panels, bubbles))
+    panels = panels.with_columns(
+        shares=shares(panels, owners, bubbles), length=lengths(panels, _drawn(bubbles, owners))
+    )
     chunks = 1 + int(slices.select(pl.col("chunk").max().fill_null(0)).item())
     blocks = slices.with_columns(
         _panel(slices, panels, style), label=_label(style), fill=_fill(slices, chunks, style), longer=_longer(slices)
@@ -194,6 +196,12 @@ def figure(
     blocks = blocks.select(*first, *facts).sort("row", "lane", "start_ns", "end_ns", maintain_order=True)
     title = chart.title if style.title is None else style.title
     return Figure(title, rows, panels, blocks, chunks, bubbles is not None, style)
+
+
+def _drawn(bubbles: pl.DataFrame | None, owners: Sequence[tuple[str | None, int | None]]) -> pl.DataFrame | None:
+    """The bubbles of the rows that are drawn; all where no row is that of a rank."""
+    ranks = [rank for _, rank in owners if rank is not None]
+    return bubbles.filter(pl.col("rank").is_in(ranks)) if bubbles is not None and ranks else bubbles
 
 
 def one_below_another(figures: Sequence[tuple[str, Figure]], title: str) -> Figure:

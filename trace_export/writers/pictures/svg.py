@@ -364,12 +364,14 @@ def _document(figure: Figure, panels: pl.DataFrame, size: _Size, height: float, 
 
 
 def _style(figure: Figure, size: _Size) -> str:
-    """`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark."""
+    """`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark; on hatched ones
+    only a white edge makes them readable."""
+    edge = ";paint-order:stroke;stroke:#fff;stroke-width:3px" if figure.hatched else ""
     return (
         f"\ntext{{font-family:{FONTS};font-size:{size.words:g}px}}\n.grid{{stroke-width:1}}"
         f".title{{font-size:{size.title:g}px;font-weight:600}}.step{{font-weight:600}}"
         f".quiet{{font-size:{size.small:g}px}}\n.end{{text-anchor:end}}.mid{{text-anchor:middle}}\n"
-        f"{INKS[figure.style.theme]}\n.n text{{text-anchor:middle;fill:{TEXT};font-size:{size.text:.1f}px}}\n"
+        f"{INKS[figure.style.theme]}\n.n text{{text-anchor:middle;fill:{TEXT};font-size:{size.text:.1f}px{edge}}}\n"
     )
 
 
