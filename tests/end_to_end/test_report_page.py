@@ -103,3 +103,16 @@ def test_the_bubbles_beside_the_chart_are_those_of_the_document(tmp_path: Path) 
         assert {rank: share for rank, share in shares if share is not None} == {
             rank: stated[number, int(rank)] for rank in drawn if rank != "idle"
         }
+
+
+@pytest.mark.parametrize("slow_first", [True, False])
+def test_a_comparison_draws_the_replica_of_its_cause(tmp_path: Path, slow_first: bool) -> None:
+    slow = replace(JOB, slow_ranks={JOB.rank(3, 1): 1.5})
+    for name, job in (("a", slow if slow_first else JOB), ("b", JOB if slow_first else slow)):
+        WRITERS["nsys"](tmp_path / name, job)
+    api.compare(tmp_path / "a", tmp_path / "b", tmp_path / "page.html", jobs=1)
+    text = (tmp_path / "page.html").read_text("utf-8")
+    data = json.loads(re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[0])
+    names = [(f"stage {s} · rank {JOB.rank(3, s)} (a)", f"stage {s} (b)") for s in range(JOB.stages)]
+    assert [row["name"] for row in data["rows"]] == [name for pair in names for name in pair]
+    assert ("shorter" if slow_first else "longer") in text
