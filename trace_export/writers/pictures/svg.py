@@ -366,7 +366,7 @@ def _document(figure: Figure, panels: pl.DataFrame, size: _Size, height: float, 
 def _style(figure: Figure, size: _Size) -> str:
     """`.n` comes last: the numbers stand on the blocks' fills, which are the same in light and dark; on hatched ones
     only a white edge makes them readable."""
-    edge = ";paint-order:stroke;stroke:#fff;stroke-width:3px" if figure.hatched else ""
+    edge = ";paint-order:stroke;stroke:#fff;stroke-width:3px" if _patterns(figure) else ""
     return (
         f"\ntext{{font-family:{FONTS};font-size:{size.words:g}px}}\n.grid{{stroke-width:1}}"
         f".title{{font-size:{size.title:g}px;font-weight:600}}.step{{font-weight:600}}"
