@@ -12,6 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import trace_export
+from samples.generators.kineto_trace import Trace
 from samples.generators.paddle import Job, log, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, Planted, write
@@ -216,6 +217,21 @@ def test_sources_that_cannot_be_read_are_counted_by_reason(tmp_path: Path) -> No
     page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
     assert "3 of 16 sources (18.75%) could not be read" in page
     assert "6 of 32 ranks (18.75%) are missing here." in page
+
+
+def test_a_run_of_which_nothing_can_be_read_says_why_as_the_other_commands_do(tmp_path: Path) -> None:
+    """All kernels were lost."""
+    for rank in range(2):
+        trace = Trace(rank=rank, world=2, pid=700 + rank)
+        for number in range(4):
+            trace.range(10_000 * number, 10_000 * number + 5_000, f"F{number}", thread=700 + rank)
+            trace.call(10_000 * number + 1_000, thread=700 + rank)
+        trace.write(tmp_path / "in" / f"rank{rank}.pt.trace.json")
+    report, found = (command(name, tmp_path / "in", cwd=tmp_path) for name in ("report", "overview"))
+    assert report.returncode == found.returncode == 1
+    why = "no GPU work in the file, though kernels were launched"
+    assert why in report.stderr
+    assert why in found.stderr
 
 
 def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
 
     same = [name for name in WORDS if ranks[name].n_unique() == 1]
     common = [
-        WORDS[name].format(value).removesuffix("s" * (value == 1))
+        WORDS[name].format(value).removesuffix(("es" if name == "microbatches" else "s") * (value == 1))
         for name in same
         if (value := ranks[name][0]) not in (None, 0, "")
     ]

@@ -270,7 +270,7 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     if facts["missing_ranks"]:
         yield f"missing {_several('rank', facts['missing_ranks'])}"
     if facts["whole_steps"] < facts["steps"] and not facts["beginnings"]:
-        yield f"{facts['whole_steps']} of the steps are whole"
+        yield f"{facts['whole_steps']} of the steps {'is' if facts['whole_steps'] == 1 else 'are'} whole"
     yield _clocks(facts)
     if facts["inferred"]:
         yield f"inferred: {', '.join(facts['inferred'])}"

@@ -112,7 +112,7 @@ class _Sample:
         table: pl.DataFrame,
         read_some: Callable[[Sequence[Source]], Sequence[Profile | TraceExportError]],
     ) -> _Sample:
-        order = list(dict.fromkeys(table["source"].to_list()))
+        order = list(dict.fromkeys(table["source"].to_list())) or list(range(len(sources)))
         spread = [order[n * (len(order) - 1) // SAMPLE] for n in range(1, SAMPLE + 1)] if order else []
         chosen = dict.fromkeys([*order[:SAMPLE], *spread])
         results = read_some([sources[index] for index in chosen])

@@ -170,5 +170,5 @@ def test_a_file_that_two_ranks_wrote_is_refused(form: str, tmp_path: Path) -> No
         call = recorder.call(4_000, at + 1_000, thread=4_000)
         recorder.kernel(4_000, at + 100_000, at + 300_000, call)
     recorder.write(tmp_path / f"node0_700{ending}")
-    with pytest.raises(TraceExportError, match="holds marks of rank 0, 2: several processes wrote it"):
+    with pytest.raises(TraceExportError, match="holds marks of ranks 0, 2: several processes wrote it"):
         trace_export.load(tmp_path, jobs=1)

@@ -76,8 +76,9 @@ def check_names(path: Path, ranges: Ranges, recorded: int | None = None) -> None
         other = recorded is not None and own and recorded not in marked
         if len(marked) > 1 or other:
             by = f" and was recorded by rank {recorded}" if other else ""
-            what = f"holds marks of rank {', '.join(map(str, marked))}{by}: several processes wrote it"
-            raise SourceError(path, what, "let each rank write a file of its own")
+            what = f"holds marks of rank{'s' * (len(marked) > 1)} {', '.join(map(str, marked))}{by}"
+            remedy = "let each rank write a file of its own, or give the files that were merged"
+            raise SourceError(path, f"{what}: several processes wrote it", remedy)
 
 
 def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
