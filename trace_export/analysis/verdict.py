@@ -176,7 +176,7 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
         text = f"What makes the steps long cannot be told, for stages of the pipeline were not read: {'; '.join(why)}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
     among = " among the ranks that were read" if recorded.partial else ""
-    text = f"Nothing stands out{among}: no stage, rank, host or link is slow beside its peers, and none starts late."
+    text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     if others.is_empty():
         return Sentence("nothing-stands-out", {}, text, _look(found))
