@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from samples.generators import data_parallel
+from samples.generators import ascend, data_parallel
 from samples.generators.operation_table import Job, usual
+from tests.support.ascend_jobs import JOBS
 from tests.support.profiles import ORIGIN, concluded
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
@@ -74,6 +75,17 @@ PLANTED = {
     "slow-link": ({"stage_factor": {}, "link": (1, 12.0)}, {"src_rank": 1, "dst_rank": 2, "direction": "F"}),
     "late-rank": ({"stage_factor": {}, "late": (2, 3.0)}, {"ranks": [2]}),
 }
+
+
+@pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
+def test_the_backward_of_a_head_that_has_a_block_of_its_own_is_no_short_backward_of_layers(
+    named: str, tmp_path: Path
+) -> None:
+    """All stages have layers of one length; stage 0 also has the head, before which the others are not slow."""
+    ascend.record(tmp_path, JOBS[named])
+    found = load(tmp_path).explain()
+    assert not set(found.causes["code"]) & {"slow-host", "slow-stage", "slow-rank"}
+    assert (found.levels["adds_ns"] > -MS).all()
 
 
 @pytest.mark.parametrize("code", PLANTED)

@@ -56,9 +56,10 @@ class Typical:
 
     @cached_property
     def unit(self) -> Ints:
-        """Blocks with the same number are of one kind and chunk; -1 elsewhere."""
-        chunk = np.maximum(self.column("chunk"), 0)
-        _, number = np.unique(self.graph.kind * (chunk.max(initial=0) + 1) + chunk, return_inverse=True)
+        """Blocks with the same number are of one kind and chunk, and are first parts of backwards or none is; -1
+        elsewhere."""
+        part = 2 * np.maximum(self.column("chunk"), 0) + np.maximum(self.column("first_part"), 0)
+        _, number = np.unique(self.graph.kind * (part.max(initial=0) + 1) + part, return_inverse=True)
         return np.where(self.is_block, number, -1)
 
     def means(self, *keys: Ints) -> Floats:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.model import SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.pipeline.stages import depth
@@ -28,16 +28,17 @@ ODD = 10
 class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
-    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label),
-    device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts),
-    sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted
-    by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch, chunk, start, end, lacks
-    (it must have an input from another rank). `edges`, a row per dependency between blocks: src, dst (rows of
-    `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a row per
-    rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps that last
-    no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`: whether ranks
-    of the run are not here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: how
-    many the pipeline has, `stage_ranks`: and ranks a stage; 0 where that is unknown.
+    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host
+    (label), device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole
+    (whether it counts), sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row
+    per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch,
+    chunk, start, end, lacks (it must have an input from another rank), first_part (its backward has a later block,
+    too). `edges`, a row per dependency between blocks: src, dst (rows of `blocks`), direction, and of its message
+    sent, received, arrived (null where none was recorded). `parts`, a row per rank and collective: collective (a
+    number), op, group, rank, segment, step_index, start, end. `odd`: steps that last no time, or more than `ODD`
+    times the median; a segment ends before and after each of them. `partial`: whether ranks of the run are not
+    here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: how many the pipeline
+    has, `stage_ranks`: and ranks a stage; 0 where that is unknown.
     """
 
     zero_ns: int
@@ -112,8 +113,21 @@ def _blocks(profile: Profile) -> pl.DataFrame:
         spans = spans.filter(~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
     columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
     found = spans.select(pl.col("id").alias("span"), *columns).collect()
-    lacking = profile.passes().filter(_lacks(profile))["span"]
-    return found.with_columns(lacks=pl.col("span").is_in(lacking.implode()))
+    passes = profile.passes()
+    lacking = passes.filter(_lacks(profile))["span"]
+    first = _first_parts(passes)
+    return found.with_columns(
+        lacks=pl.col("span").is_in(lacking.implode()), first_part=pl.col("span").is_in(first.implode())
+    )
+
+
+def _first_parts(passes: pl.DataFrame) -> pl.Series:
+    """The blocks that run the first part of a backward whose rest is in a later block, as of the head of the model
+    before its layers."""
+    key = [*RANK_STEP_KEY, "microbatch", "chunk"]
+    backwards = passes.filter(kind="B").drop_nulls("microbatch").select("span", "start_ns", *key)
+    several = backwards.filter(backwards.select(key).is_duplicated())
+    return several.filter(pl.col("start_ns") < pl.col("start_ns").max().over(key))["span"]
 
 
 def _lacks(profile: Profile) -> pl.Expr:
