@@ -293,6 +293,11 @@ NOTES: dict[str, Explanation] = {
         "A warning that the profiler itself wrote into the file, for example about lost events.",
         "Follow the advice of the profiler. Lost events make blocks shorter or fewer.",
     ),
+    "profiler-worked": Explanation(
+        "Between the blocks the profiler itself worked for 1 ms or more at a time: it wrote out its buffers, or asked "
+        "for memory. Steps in which it did take longer than without it.",
+        "Record fewer steps, or compare with the training log: `report --train-log`.",
+    ),
     "range-ends-repaired": Explanation(
         "Ranges closed in the wrong order (`emit_nvtx` with `torch.distributed.pipelining`). Each was taken to end "
         "where the next one starts.",

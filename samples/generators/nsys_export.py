@@ -31,6 +31,7 @@ COLUMNS = {
     "TARGET_INFO_CUDA_DEVICE": "gpuId cudaId pid",
     "TARGET_INFO_GPU": "id uuid",
     "DIAGNOSTIC_EVENT": "timestamp severity text globalPid",
+    "PROFILER_OVERHEAD": "start end globalTid nameId returnValue",
     "MPI_RANKS": "globalTid rank",
     "ThreadNames": "nameId priority globalTid",
     "META_DATA_CAPTURE": "name value",
@@ -121,6 +122,10 @@ class Export:
 
     def clear(self, process: int, start: int, end: int, correlation: int) -> None:
         self.add("CUPTI_ACTIVITY_KIND_MEMSET", start, end, 0, 1, 7, correlation, VM | process << 24, 64)
+
+    def overhead(self, process: int, start: int, end: int, name: str) -> None:
+        """A time in which the profiler itself worked."""
+        self.add("PROFILER_OVERHEAD", start, end, thread_id(process), self.string(name), 0)
 
     def write_folder(self, folder: Path, suffix: str) -> Path:
         """The tables as `nsys export --type parquetdir` (suffix .parquet) or `arrowdir` (.arrow) write them."""

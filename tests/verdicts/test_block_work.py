@@ -111,6 +111,19 @@ def test_what_is_said_and_what_to_do(planted: str, words: list[str], tmp_path: P
     assert [word for word in words if word not in text] == [], text
 
 
+def test_work_of_a_stage_is_moved_also_where_only_one_of_its_ranks_is_read(tmp_path: Path) -> None:
+    """Then the rank is named and not the stage; its device is not to blame all the same."""
+    job = replace(JOB, replicas=2)
+    loss = SHAPES["the loss most"][0]
+    WRITERS["nsys"](tmp_path / "run", replace(job, shapes={job.rank(a, 3): loss for a in range(2)}))
+    one = [job.rank(0, stage) for stage in range(4)]
+    report = trace_export.load(tmp_path / "run", ranks=one, detail="kernels").align().report()
+    cause, said = report.verdict[:2]
+    assert (cause.code, said.code) == ("slow-rank", "slow-blocks")
+    assert "fuse the loss" in said.next
+    assert "move layers" in said.next
+
+
 @pytest.mark.parametrize("form", ["nsys", "kineto", "ascend"])
 def test_a_slow_rank_is_held_against_the_others_of_its_stage(form: str, tmp_path: Path) -> None:
     """Its stage has a loss that all of its ranks have; what is said is what it has more than they."""

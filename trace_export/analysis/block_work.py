@@ -399,6 +399,8 @@ def _next(parts: Sequence[Part], cause: Mapping[str, Any], then: str) -> str:
     largest first."""
     loss, output = (sum(part.ns for part in parts if part.what == what) for what in ("loss", "output"))
     who, first = ranks_text(cause["ranks"]), parts[0]
+    if first.what in ("loss", "output", "embedding", "layers") and cause["code"] != "slow-stage":
+        then = f"move layers from the stage of {who} to the others"
     if loss + output >= abs(first.ns):
         return f"fuse the loss (a fused cross entropy), then {then}" if loss >= output else then
     if first.what == "slower":

@@ -391,6 +391,31 @@ def test_nothing_private_leaves_the_file(tmp_path: Path, run_cli: Cli) -> None:
         assert b"CANARY" not in content
 
 
+@pytest.mark.parametrize(
+    ("name", "start", "length", "said"),
+    [
+        ("CUPTI Buffer flush", 500, 2_500, "2.5 ms"),
+        ("CUPTI Buffer flush", 500, 400, ""),
+        ("CUDA profiling initialization", -9_000, 5_000, ""),
+        ("CUDA profiling data flush on cudaProfilerStop", 500, 9_000, ""),
+        ("CUDA profiling data flush on process exit", 500, 9_000, ""),
+    ],
+)
+def test_a_profiler_that_works_between_the_blocks(
+    name: str, start: int, length: int, said: str, tmp_path: Path
+) -> None:
+    """Times in µs, of which the first block is at 10 ms. What it does before, at the end or for less than 1 ms is none
+    of that."""
+    export, zero = Export(), 10_000_000
+    block(export, A, zero, "F0.0.0")
+    block(export, A, zero + 20_000_000, "F1.0.0")
+    export.overhead(A, zero + 1_000 * start, zero + 1_000 * (start + length), name)
+    (source,) = find(export.write(tmp_path / "x.sqlite").parent).sources
+    notes = [note.text for note in read(source, ReadOptions()).notes if note.code == "profiler-worked"]
+    assert len(notes) == bool(said)
+    assert all(said in text for text in notes)
+
+
 def refusal(path: Path) -> str:
     (source,) = find(path.parent).sources
     with pytest.raises(SourceError) as caught:

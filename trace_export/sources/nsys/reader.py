@@ -29,7 +29,7 @@ from trace_export.sources.nsys.cupti import (
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.ranks import read_ranks
-from trace_export.sources.nsys.session import autograd_threads, is_export, read_session
+from trace_export.sources.nsys.session import autograd_threads, interruptions, is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -152,7 +152,8 @@ class _Export:
         return found
 
     def notes(self, first: int) -> list[Note]:
-        return [*export_notes(self.source.path), *self._session.notes]
+        pauses = interruptions(self._db, self.source.path, first)
+        return [*export_notes(self.source.path), *self._session.notes, *pauses]
 
     def end(self, *, inferred: bool) -> int | None:
         return self._db.last(LAUNCH_TABLE if inferred else nvtx.TABLE, "start")

@@ -19,6 +19,7 @@ from trace_export.model import Note
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import LATEST_NS
+from trace_export.units import duration
 
 METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """The metadata table since 2023, and before."""
@@ -35,6 +36,10 @@ THREAD_BITS = 24
 THREADS = 1 << THREAD_BITS
 
 _LOSSES = ("events might have been", "events might be missing")
+_AT_THE_END = ("cudaProfilerStop", "process exit")
+"""What the profiler does when the recording ends."""
+_NOTABLE_NS = 1_000_000
+"""What the profiler does for so long is worth a note."""
 _WARNING = 2
 """The severity from which on a diagnostic is shown; those about lost events are shown in any case."""
 
@@ -182,6 +187,25 @@ def _without_secrets(text: str) -> str:
         text = loss[0]
     text = re.sub(r"\"[^\"]*\"|'[^']*'|\S*[/\\]\S*|\S*=\S*|(?<!\S)--?[A-Za-z]\S*(?:\s+[^\s-]\S*)?", "…", text)
     return " ".join(text.split())[:200]
+
+
+def interruptions(db: Database, path: Path, first: int) -> list[Note]:
+    """A note where the profiler itself worked for a while after the first block, whose session time is `first`. What
+    it does at the end, and the cost of tracing each launch, are none of that."""
+    if not db.has("PROFILER_OVERHEAD", "start", "end", "nameId"):
+        return []
+    at_the_end = " OR ".join(f"value GLOB '*{words}*'" for words in _AT_THE_END)
+    rows = db.texts(
+        f"""SELECT count(*), sum("end" - start) FROM PROFILER_OVERHEAD WHERE typeof(start) = 'integer' AND
+        typeof("end") = 'integer' AND start >= ? AND "end" - start BETWEEN {_NOTABLE_NS} AND {LATEST_NS}
+        AND nameId NOT IN (SELECT id FROM StringIds WHERE {at_the_end})""",
+        [first],
+    )
+    count, sum_ns = rows[0]
+    if not count:
+        return []
+    text = f"the profiler itself worked for {duration(sum_ns)} after the first block (flushes, memory); steps with that"
+    return [Note("profiler-worked", "note", f"{text} take longer", str(path), count)]
 
 
 def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
