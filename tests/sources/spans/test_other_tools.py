@@ -234,6 +234,23 @@ def test_times_keep_their_nanoseconds(tmp_path: Path, form: str) -> None:
     assert sorted(run.spans.select("rank", "start_ns", "end_ns").rows()) == sorted(wanted)
 
 
+@pytest.mark.parametrize("form", ["json", "csv", "parquet"])
+def test_a_length_that_is_a_fraction_costs_no_nanosecond(form: str, tmp_path: Path) -> None:
+    """5.5 µs from a start that is known to the nanosecond; as floating-point numbers dates are 256 ns apart."""
+    path, starts = tmp_path / f"t.{form}", (1_700_000_000_000_000_123, 1_700_000_000_000_010_125)
+    texts = [f"{start // 1000}.{start % 1000:03}" for start in starts]
+    if form == "json":
+        events = (f'{{"ph":"X","name":"F","pid":0,"tid":0,"ts":{text},"dur":5.5}}' for text in texts)
+        path.write_text(f"[{','.join(events)}]")
+    elif form == "csv":
+        path.write_text("".join(["pid,name,ts,dur\n", *(f"0,F,{text},5.5\n" for text in texts)]))
+    else:
+        pl.DataFrame({"pid": 0, "name": "F", "ts": starts, "dur": [5500.0, 5500.0]}).write_parquet(path)
+    unit = "ns" if form == "parquet" else "us"
+    run = api.load(path, columns=f"rank=pid,kind=name,start=ts:{unit},duration=dur:{unit}", jobs=1)
+    assert run.spans.select("start_ns", "end_ns").rows() == [(start, start + 5500) for start in starts]
+
+
 def test_steps_that_count_from_their_own_zero_follow_one_another(tmp_path: Path) -> None:
     path = table(tmp_path)
     both = pl.concat([pl.read_csv(path), pl.read_csv(path).with_columns(iteration=pl.lit(6, pl.Int64))])

@@ -95,7 +95,7 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"cannot be read as a table of spans{in_column(error)}", REMEDY) from error
     if "duration" in rows.columns:
-        rows = rows.with_columns(end=pl.col("start") + pl.col("duration"))
+        rows = rows.with_columns(end=rows["start"] + _exact(rows["duration"], rows["start"]))
     return _checked(rows, path)
 
 
@@ -225,6 +225,14 @@ def _times(values: pl.Series, unit_ns: int) -> pl.Series:
         beyond = int(LARGEST_NS) // unit_ns + 1  # so large a time is refused later
         return values.cast(pl.Int64).clip(-beyond, beyond) * unit_ns
     return values.cast(pl.Float64) * unit_ns
+
+
+def _exact(durations: pl.Series, starts: pl.Series) -> pl.Series:
+    """`durations` as whole numbers where `starts` are: the sum with a floating-point number would be one, which holds a
+    date to 256 ns."""
+    known = durations.is_finite() & (durations.abs() < LARGEST_NS)
+    whole = starts.dtype.is_integer() and durations.dtype.is_float() and known.all()
+    return durations.round().cast(pl.Int64) if whole else durations
 
 
 def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
