@@ -78,7 +78,8 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
         .otherwise(pl.min_horizontal("gap", usual))
     )  # fmt: skip
     begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
-    found = table.select(begin=begin, length=length.round().cast(pl.Int64), posted=posted)
+    columns = {"begin": begin, "length": length.round().cast(pl.Int64), "posted": posted}
+    found = table.lazy().select(**columns).collect()  # lazily each median of a way is worked out once
     return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
 
 
