@@ -192,19 +192,14 @@ class OneRun(TypedDict, total=False):
     ]
 
 
-class MachineFolders(TypedDict, total=False):
-    """How the folder is laid out, where it is not as profilers write it."""
+class Layout(TypedDict, total=False):
+    """How the folder is laid out, where it is not as profilers write it, and which devices are read."""
 
     multi_machine: Annotated[
         bool,
         _flag("Require machine*/ folders, one per machine (without it they are recognised, too).", panel=INPUT,
               flag="--multi_machine"),
     ]  # fmt: skip
-
-
-class Layout(MachineFolders, total=False):
-    """How the folder is laid out, and which devices are read."""
-
     devices: Annotated[NumberSet, _numbers("Local worker indexes on each machine: 0,1,2,3 or 0-3 or all.")]
 
 
@@ -586,7 +581,7 @@ class Traces(TypedDict, total=False):
 
 
 class Overviewing(
-    Sources, MachineFolders, OneRun, Mapped, Replica, Part, Traces, Replacing, Alignment, Scheduler, Progressing,
+    Sources, Layout, OneRun, Mapped, Replica, Part, Traces, Replacing, Alignment, Scheduler, Progressing,
     total=False,
 ):  # fmt: skip
     """What `overview` takes."""

@@ -320,7 +320,7 @@ def test_one_table_is_read_whole(tmp_path: Path) -> None:
     found = trace_export.overview(tmp_path / "blocks.parquet", tmp_path).overview
     logs = trace_export.overview(tmp_path / "logs", tmp_path / "out").overview
     assert_frame_equal(found.steps.drop("run"), logs.steps.drop("run"))
-    with pytest.raises(trace_export.UsageError, match="is one table, whose replicas cannot be read apart"):
+    with pytest.raises(trace_export.UsageError, match="is one table, so its replicas cannot be read apart"):
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path, replica=1)
 
 

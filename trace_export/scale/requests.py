@@ -73,12 +73,16 @@ def overview(
 
 
 def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
-    """Where the ranks are; None of a table, which is read whole. Raises UsageError for what a table does not have."""
-    if not span_table.is_table(wanted.source.log_dir, wanted.source.columns):
-        return look(wanted.source, output.cache, progress)
+    """Where the ranks are; None of a table, and with `devices`, which are read whole as for a report. Raises UsageError
+    for what needs replicas that are read apart."""
+    source = wanted.source
+    one_table = span_table.is_table(source.log_dir, source.columns)
+    if source.devices is None and not one_table:
+        return look(source, output.cache, progress)
+    whole = f"{source.log_dir} is one table" if one_table else f"with devices {source.devices} the run is read whole"
     given = {"replica": output.replicas is not None, "cache": output.cache is not None, "traces": output.traces}
     for name in (name for name, asked in given.items() if asked):
-        what = f"{wanted.source.log_dir} is one table, whose replicas cannot be read apart"
+        what = f"{whole}, so its replicas cannot be read apart"
         raise UsageError(what, "leave it out", parameter=name)
     return None
 
