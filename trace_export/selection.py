@@ -22,6 +22,8 @@ TIMES = {
 }
 """The table's columns that decide whether a row lies in the window: the times between which it reaches into it. A
 receive that waits for the first block begins before it, and is drawn with the device tasks of that time."""
+FEW, MANY = 4, 100_000
+"""From more ranges than these on, and up to so many numbers, numbers are looked up in a list."""
 SHOWN = 32
 """This many ranges of a set are named in a message."""
 
@@ -78,6 +80,9 @@ class Numbers:
 
     def holds(self, column: str) -> pl.Expr:
         """True where the column's number is one of these, False where it is another or null."""
+        if len(self.ranges) > FEW and self.count() <= MANY:  # then one look-up takes less time than many comparisons
+            numbers = [number for low, high in self.ranges for number in range(low, high + 1)]
+            return pl.col(column).is_in(pl.Series(numbers, dtype=pl.Int64).implode()).fill_null(False)
         return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in self.ranges).fill_null(False)
 
     def reach_into(self, first: str, last: str) -> pl.Expr:

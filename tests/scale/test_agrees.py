@@ -12,6 +12,7 @@ import pytest
 import trace_export
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
+from tests.support.many_ranks import ManyRanks, Planted, write
 from tests.verdicts.judge import CLOSE, bubble, causes
 from trace_export import api
 from trace_export.documents import encode
@@ -39,10 +40,10 @@ def planted(job: Job, what: str) -> tuple[Job, dict[str, Any]]:
     return replace(job, links=links), {"src_rank": ends[0], "dst_rank": ends[1]}
 
 
-def both(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def both(folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The documents of `report` and `overview`."""
-    whole = api.report(folder, jobs=1).report.json()
-    found = trace_export.overview(folder, folder / "out", jobs=1).overview
+    whole = api.report(folder, jobs=1, **options).report.json()
+    found = trace_export.overview(folder, folder / "out", jobs=1, **options).overview
     return json.loads(whole), json.loads(encode(overview_document(found)))
 
 
@@ -82,6 +83,30 @@ def in_parts(folder: Path, ranks: int) -> Overview:
     """The overview of a run with more than so many ranks, which is read replica by replica."""
     wanted = Request(load_options(folder, {"jobs": 1}))
     return overview(wanted, look(wanted.source, None), whole_ranks=ranks)
+
+
+def test_of_some_devices_overview_and_report_say_the_same(tmp_path: Path) -> None:
+    """Of each of eight hosts with eight ranks the first four."""
+    WRITERS["paddle"](tmp_path, JOB)
+    report, found = both(tmp_path, devices="0-3")
+    assert found["ranks"] == JOB.hosts * 4
+    assert [found[key] for key in ("causes", "levels", "trust")] == [
+        report[key] for key in ("causes", "levels", "trust")
+    ]
+    assert bubble(found) == pytest.approx(bubble(report), rel=1e-9)
+    with pytest.raises(trace_export.UsageError, match="with devices 0-3 the run is read whole"):
+        trace_export.overview(tmp_path, tmp_path / "out", devices="0-3", replica=1)
+
+
+def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
+    """Half as many micro-batches of twice the size take 14 forwards and backwards on four stages, a slow rank makes its
+    replica take 13.4. So the slow rank alone costs nothing, which is seen only where both replicas are explained."""
+    run = ManyRanks(stages=4, tensor=1, replicas=10, microbatches=8, planted=Planted(ranks=(3,), replicas=(7,)))
+    write(tmp_path, run)
+    found, whole = in_parts(tmp_path, 16).causes.row(0, named=True), both(tmp_path)[0]["causes"][0]
+    assert found["code"] == whole["code"] == "slow-replica"
+    assert found["ranks"] == whole["ranks"] == [run.rank(stage, 7, 0) for stage in range(4)]
+    assert found["gain_ns"] == pytest.approx(whole["gain_ns"], rel=CLOSE)
 
 
 @pytest.mark.parametrize("stages_first", [False, True])

@@ -18,7 +18,7 @@ from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, Planted, write
 from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.read import load_options
+from trace_export.read import LoadOptions, load_options
 from trace_export.requests import Request
 from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
@@ -26,8 +26,7 @@ from trace_export.scale.measure import Task, read_part
 from trace_export.scale.parts import RANKS_A_PART, Part
 from trace_export.scale.places import PLACES
 from trace_export.scale.replicas import look
-from trace_export.selection import Selection
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.source import Source
 
 Written = tuple[Path, trace_export.Overviewed]
 
@@ -309,7 +308,7 @@ def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Pat
     write_logs(tmp_path / "logs", JOBS["one replica"])
     api.export(tmp_path / "logs", tmp_path / "a.spans.parquet", "parquet")
     part = Part(0, (Source("span_table", tmp_path / "a.spans.parquet", "a"),), PLACED)
-    profile, failures = read_part(part, Task(ReadOptions(), "none", Selection()))
+    profile, failures = read_part(part, Task(LoadOptions(tmp_path), "none"))
     assert profile.ranks["rank"].to_list() == profile.spans["rank"].unique().sort().to_list() == [0, 1]
     assert [failure.args[1] for failure in failures] == ["holds rank 2, which is not the rank that its name tells"]
 
@@ -396,7 +395,7 @@ def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
         assert ("in times of the host" in " ".join(said(made.overview))) is host
 
 
-REPLICAS = 70
+REPLICAS = 130
 
 
 def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path) -> None:

@@ -33,8 +33,9 @@ from trace_export.workers import work
 
 S_PER_RANK = 0.005
 """What one core takes to interpret, align and measure a rank of some 130 blocks."""
-WHOLE_RANKS = 1024
-"""This many ranks are read whole, and this many of a larger run are explained."""
+WHOLE_RANKS, EXPLAINED, SOME_REPLICAS = 1024, 256, 4
+"""This many ranks are read whole and all explained. Of a larger run, which is read in parts, replicas with this many
+ranks are explained, or this many replicas where they are large."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def overview(
     if table["rank"].n_unique() <= whole_ranks:
         found = of_run(_of_some(wanted, some, placed).run(progress), len(placed.located.sources))
     else:
-        found = _in_parts(wanted, table, placed, progress, whole_ranks)
+        found = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
     lacking = absent(placed.places) if all_of_them else 0
     left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
     unread = 0 if left_out else max(table["rank"].n_unique() - found.ranks["rank"].n_unique(), 0)
@@ -113,20 +114,21 @@ def of_run(run: Run, sources: int) -> Overview:
     """The overview of a run that was read whole, of this many sources, with all hosts on one axis."""
     axis = run.hosts.select("host", axis=pl.lit(""))
     summary = replace(measure(run._bubbles, axis), failures=failures_of(run.failures))
-    return _compared(summary, run, sources, run.notes)
+    alike = cohorts(summary)
+    return _compared(summary, alike, exceptions(summary, alike), run, sources, run.notes)
 
 
 def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Progress, explained: int) -> Overview:
     """The overview of ranks with their places (`table`), replica by replica; some with at most this many ranks are
     explained."""
-    options = all_ranks(wanted.source)
+    options = wanted.source
     if wanted.part.window is not None:
-        what = f"a part of the time can be chosen of {explained:,} ranks at most"
+        what = f"a part of the time can be chosen of {WHOLE_RANKS:,} ranks at most"
         raise UsageError(what, "choose ranks or steps", parameter="window")
-    parts, read = split(placed.located.sources, table), options.read
-    if len(table) < len(placed.places.table):
-        read = replace(read, ranks=Numbers.of(table["rank"]))  # a source may hold ranks of other replicas too
-    task = Task(read, wanted.clocks.align, wanted.part, options.run)
+    parts, all_of_them = split(placed.located.sources, table), len(table) == len(placed.places.table)
+    ranks = None if all_of_them else Numbers.of(table["rank"])  # a source may hold ranks of other replicas too
+    read = replace(options.read, ranks=ranks)
+    task = Task(replace(options, read=read, jobs=1, cluster=None), wanted.clocks.align, wanted.part)
     tick = counted(progress, "reading replicas", len(parts))
     times = [_seconds(part) for part in parts]
     summary = work.reduce(partial(summarise, task=task), parts, workers_for(times, options), merge, failed, tick)
@@ -138,19 +140,24 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes, *mixed])
     _check_places(placed.places, summary.notes)
     summary = _on_one_axis(summary)
-    some = _worth_explaining(summary, explained)
-    return _compared(summary, _of_some(wanted, some, placed).run(progress), len(placed.located.sources), notes)
-
-
-def _worth_explaining(summary: Summary, count: int) -> Numbers:
-    """Replicas with at most this many ranks: half of them those with the first exceptions, and others from all over."""
     alike = cohorts(summary)
-    there = alike["replica"].to_list()
-    most = max(2, count // max(int(alike["ranks"].max() or 1), 1))  # type: ignore[arg-type]
-    ranks = exceptions(summary, alike).drop_nulls("ranks").select(rank=pl.col("ranks").explode())
+    different = exceptions(summary, alike)
+    some = _worth_explaining(summary, alike, different, explained)
+    run = _of_some(wanted, some, placed).run(progress)
+    return _compared(summary, alike, different, run, len(placed.located.sources), notes)
+
+
+def _worth_explaining(summary: Summary, alike: pl.DataFrame, different: pl.DataFrame, count: int) -> Numbers:
+    """Replicas with about this many ranks, several also where they are large: half of them those of the first
+    exceptions, and others from all over."""
+    there, size = alike["replica"].to_list(), max(int(alike["ranks"].to_numpy().max()), 1)
+    most = max(count // size, min(SOME_REPLICAS, WHOLE_RANKS // size), 2)
     places = summary.ranks.select("rank", "replica")
-    different = ranks.join(places, on="rank", maintain_order="left")["replica"].unique(maintain_order=True)
-    first = different.head(most // 2).to_list()
+    unlike = different.select("replica", rank="ranks").explode("rank").join(
+        places, on="rank", how="left", maintain_order="left"
+    )  # fmt: skip
+    replicas = unlike.select(pl.coalesce("replica_right", "replica")).to_series().drop_nulls()
+    first = replicas.unique(maintain_order=True).head(most // 2).to_list()
     others = [n for n in there if n not in set(first)]
     more = min(most - len(first), len(others))
     return Numbers.of(sorted({*first, *(others[n * len(others) // more] for n in range(more))}))
@@ -190,9 +197,12 @@ def _on_one_axis(summary: Summary) -> Summary:
     return replace(summary, rank_steps=moved, ranks=ranks, hosts=two_levels.combined(summary.hosts, placed))
 
 
-def _compared(summary: Summary, run: Run, sources: int, notes: tuple[Note, ...]) -> Overview:
-    """The overview of a summary; `run` has those of its replicas that are explained."""
-    cells, alike, steps = bands.cells(summary), cohorts(summary), bands.steps(summary)
+def _compared(
+    summary: Summary, alike: pl.DataFrame, different: pl.DataFrame, run: Run, sources: int, notes: tuple[Note, ...]
+) -> Overview:
+    """The overview of a summary, with its `cohorts` and `exceptions`; `run` has those of its replicas that are
+    explained."""
+    cells, steps = bands.cells(summary), bands.steps(summary)
     found = run.explain()
     return Overview(
         cells=cells,
@@ -203,7 +213,7 @@ def _compared(summary: Summary, run: Run, sources: int, notes: tuple[Note, ...])
         levels=found.levels,
         trust=found.trust,
         explained=tuple(replica_numbers(run.ranks)["replica"].unique().sort()),
-        exceptions=exceptions(summary, alike),
+        exceptions=different,
         replicas=alike.join(summary.replicas, on="replica", how="left", maintain_order="left"),
         ranks=summary.ranks.join(_held(summary), on="rank", how="left", maintain_order="left").sort("rank"),
         links=summary.links,

@@ -10,34 +10,32 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.choices import Align, RunChoice
+from trace_export.choices import Align
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
 from trace_export.model import RANK_STEP_KEY, REAL, STEP_KEY, TEXT, WORK_KINDS, Declared, Profile, conform
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.replicas import data_parallel
+from trace_export.progress import silent
+from trace_export.read import LoadOptions, read_each
 from trace_export.scale.parts import Part
 from trace_export.scale.summary import FAILURES, HOSTS, LINKS, RANK_STEPS, RANKS, REPLICAS, WORK, Summary, by_code
 from trace_export.schedules.passes import FORWARDS
 from trace_export.segments import with_window
 from trace_export.selection import Selection, select
 from trace_export.sources.merge import merge
-from trace_export.sources.read import read
-from trace_export.sources.source import ReadOptions
 from trace_export.steps import graph as steps
 from trace_export.steps.graph import Graph, Ints
-from trace_export.workers.attempt import attempt
 
 
 @dataclass(frozen=True)
 class Task:
-    """What to do with each part of a run."""
+    """What to do with each part of a run: read its sources in this process, with `options`."""
 
-    options: ReadOptions
-    align: Align | Path
-    selection: Selection
-    run: RunChoice = "latest"
+    options: LoadOptions
+    align: Align | Path = "auto"
+    selection: Selection = Selection()
 
 
 def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
@@ -45,9 +43,9 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
 
     Raises the error of a source where none has a block, AlignmentError.
     """
-    results = [attempt(lambda source: read(source, task.options), source) for source in part.sources]
+    results = read_each(part.sources, task.options, silent)
     found = (result for result in results if isinstance(result, Profile))
-    profile, refused = merge(found, task.run, all_ranks=False)
+    profile, refused = merge(found, task.options.run, all_ranks=False)
     profile, strange = _expected(profile, part)
     failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused, *strange]
     if profile.spans.is_empty():

@@ -12,7 +12,7 @@ import polars as pl
 from trace_export.clocks.graph import components
 from trace_export.sources.source import Source
 
-RANKS_A_PART = 128
+RANKS_A_PART = 256
 """Replicas are read together as long as they have no more ranks than this: a task for each small one would take longer
 to begin than to run."""
 MOST_RANKS = 2048

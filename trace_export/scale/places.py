@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from trace_export.errors import NothingToExportError, TraceExportError
-from trace_export.model import INT, TEXT, Declared, Note, Profile, Schema
+from trace_export.model import INT, TEXT, Declared, Note, Profile, Schema, empty
 from trace_export.pipeline import stages, stages_from_work
 from trace_export.pipeline.interpret import prepared
 from trace_export.pipeline.rank_order import MOST, Arrangement, arrangements, best
@@ -60,13 +60,10 @@ def find_places(
 
     Raises NothingToExportError where the sizes are not known, or the sample contradicts every arrangement; UsageError.
     """
-    parts = [
-        frame.select(pl.lit(index, pl.UInt32).alias("source"), *OF_RANK)
-        for index, frame in enumerate(ranks)
-        if isinstance(frame, pl.DataFrame)
-    ]
-    table = pl.concat([pl.DataFrame(schema={n: t for n, t in PLACES.items() if n != "origin"}), *parts])
-    table = table.sort("rank", "source")
+    read = [(index, frame) for index, frame in enumerate(ranks) if isinstance(frame, pl.DataFrame)]
+    owner = pl.Series([index for index, frame in read for _ in range(frame.height)], dtype=PLACES["source"])
+    table = pl.concat([empty(OF_RANK), *(frame for _, frame in read)], rechunk=True)
+    table = table.select(owner.alias("source"), *OF_RANK).sort("rank", "source")
     recorded = not table.is_empty() and not table["stage"].null_count() + table["dp"].null_count()
     if recorded and not stages.gives_sizes(user):
         placed = table.with_columns(pl.col("tp", "cp").fill_null(0), origin=pl.lit("recorded"))

@@ -167,8 +167,9 @@ def _apart(graph: Graph) -> Ints:
     parent: dict[int, int] = {}
 
     def root(one: int) -> int:
-        while parent.setdefault(one, one) != one:
-            one = parent[one]
+        while (above := parent.setdefault(one, one)) != one:
+            parent[one] = parent.setdefault(above, above)  # so that the way is half as long next time
+            one = above
         return one
 
     for one, other in zip((pairs // size + low).tolist(), (pairs % size + low).tolist(), strict=True):

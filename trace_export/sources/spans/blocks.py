@@ -121,6 +121,8 @@ def runs_of(rows: pl.DataFrame) -> pl.Series:
     if not {"step", "microbatch"} <= set(rows.columns):
         return alone
     passes = rows.filter(pl.col("kind").is_in(["F", "B"]), *(pl.col(c).is_not_null() for c in ("step", "microbatch")))
+    if passes.unique(key).height == passes.height:
+        return alone
     turns = passes.sort("start_ns").with_columns(turn=pl.int_range(pl.len(), dtype=INT).over(key))
     again = turns.filter(pl.col("turn") > 0).group_by("turn").first().sort("turn").select("start_ns", "step")
     if again.height > MOST_RUNS or not all(_begins_run(passes, *row) for row in again.iter_rows()):
