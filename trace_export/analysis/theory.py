@@ -5,8 +5,9 @@ The model is that of `schedules.simulate` with the measured durations, transfers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 import polars as pl
@@ -45,8 +46,14 @@ class Theory:
 
     recognition: Recognition
     deviations: pl.DataFrame
-    closed_form: ClosedForm | None
-    changes: pl.DataFrame
+    closed_form: ClosedForm | None = None
+    _rows: Callable[[], Iterable[tuple[str, float, float, float, float, float]]] = tuple
+
+    @cached_property
+    def changes(self) -> pl.DataFrame:
+        """The table `CHANGES`; empty where there is no model. Few reports need it, so it is worked out when it is first
+        asked for."""
+        return pl.DataFrame(list(self._rows()), schema=CHANGES, orient="row")
 
 
 @dataclass(frozen=True)
@@ -80,21 +87,15 @@ def explain(profile: Profile, overhead: Overhead) -> Theory:
     orders = sequences(passes)
     plan = None if found.named is None else of_steps(found.named, orders)
     if plan is None:
-        return Theory(found, pl.DataFrame(), None, pl.DataFrame(schema=CHANGES))
+        return Theory(found, pl.DataFrame())
     found = replace(found, plan=plan)
     measured = measure(passes, of_plan(plan), orders)
     if measured.blocks.is_empty() or not _all_stages(measured):
-        return Theory(found, deviations(orders, found), None, pl.DataFrame(schema=CHANGES))
+        return Theory(found, deviations(orders, found))
     work = _stage_work(measured)
-    changes = _changes(measured, work, overhead, found.twins)
-    return Theory(
-        recognition=found,
-        deviations=deviations(orders, found),
-        closed_form=closed_form(
-            measured.schedule, *(float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights))
-        ),
-        changes=pl.DataFrame(list(changes), schema=CHANGES, orient="row"),
-    )
+    mean = [float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights)]
+    form = closed_form(measured.schedule, *mean)
+    return Theory(found, deviations(orders, found), form, partial(_changes, measured, work, overhead, found.twins))
 
 
 def _all_stages(measured: Measured) -> bool:

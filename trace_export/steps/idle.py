@@ -58,13 +58,16 @@ def idle(graph: Graph) -> pl.DataFrame:
     needed = np.where(met, np.clip(graph.ready[on], since, begun), begun)
     forward = graph.kinds.index("T:F") if "T:F" in graph.kinds else -1
     source = np.where(sort == TRANSFER, graph.src[on], np.where(sort == COLLECTIVE, graph.rank[on], -1))
-    input_of = np.where(sort == TRANSFER, np.where(graph.kind[on] == forward, "forward", "backward"), "others")
-    delay = np.where(graph.blind[block], "unknown", "late")
-    inner = np.where(sort == TRANSFER, "transfer", np.where(sort == COLLECTIVE, "collective", "unknown"))
-    late = np.full(len(block), "late")
+    code, nobody = {cause: number for number, cause in enumerate(CAUSES)}, np.full(len(block), -1)
+    of_pass = np.where(graph.kind[on] == forward, code["forward"], code["backward"])
+    input_of = np.where(sort == TRANSFER, of_pass, code["others"])
+    delay = np.where(graph.blind[block], code["unknown"], code["late"])
+    inner = np.where(sort == TRANSFER, code["transfer"], code["unknown"])
+    inner = np.where(sort == COLLECTIVE, code["collective"], inner)
+    late = np.full(len(block), code["late"])
     parts = [
-        (block, since, needed, input_of, source), (block, needed, begun, late, np.full(len(block), -1)),
-        (block, begun, ready, inner, source), (block, ready, start, delay, np.full(len(block), -1)),
+        (block, since, needed, input_of, source), (block, needed, begun, late, nobody),
+        (block, begun, ready, inner, source), (block, ready, start, delay, nobody),
     ]  # fmt: skip
     block, since, until, cause, source = (np.concatenate(column) for column in zip(*parts, strict=True))
     return _table(graph, block, since, until, cause, source)
@@ -81,12 +84,14 @@ def _gaps(graph: Graph) -> tuple[Ints, Times]:
     return gaps["operation"].to_numpy(), gaps["before"].to_numpy()
 
 
-def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: np.ndarray, source: Ints) -> pl.DataFrame:
+def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, source: Ints) -> pl.DataFrame:
+    """`cause`: the place of each among `CAUSES`."""
     some: Flags = until > since
     block, since, until, cause, source = (x[some] for x in (block, since, until, cause, source))
     zero, steps = graph.recorded.zero_ns, graph.recorded.steps
     named = steps.select(STEP_KEY)[graph.step[block]]
-    found = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero, "cause": cause})
+    found = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero})
+    found = found.with_columns(cause=pl.Series(list(CAUSES), dtype=TEXT).gather(cause))
     waits_for = pl.Series("waits_for", source)
     found = found.with_columns(waits_for=pl.when(waits_for >= 0).then(waits_for), run=named["run"], step=named["step"])
     return found.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items()).sort(*RANK_STEP_KEY, "start_ns")
