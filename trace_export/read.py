@@ -19,10 +19,10 @@ from trace_export.model import Declared, KernelFile, Note, Profile
 from trace_export.options import filled
 from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
-from trace_export.sources import choose, cost, formats, span_table
+from trace_export.sources import choose, formats, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
-from trace_export.sources.input_files import files_of
+from trace_export.sources.input_files import OPENING_S, bytes_in, files_of, releases_gil, seconds
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_group, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
@@ -251,7 +251,7 @@ def _groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
     alone = []
     for source in sources:
         row = formats.of_kind(source.kind)
-        small = not options.read.beginning and cost.size(source.path) <= row.batch_bytes
+        small = not options.read.beginning and bytes_in(source.path) <= row.batch_bytes
         if small or (options.read.beginning == 1 and row.batches):
             of_kind.setdefault(source.kind, []).append(source)
         else:
@@ -314,7 +314,7 @@ def _checked(source: Source, result: Profile | TraceExportError) -> Profile | Tr
 
 def sizes(sources: Sequence[Source]) -> dict[Path, int]:
     """The bytes of each source by its path, by which a later look notices that it has become smaller."""
-    return {source.path: cost.size(source.path) for source in sources}
+    return {source.path: bytes_in(source.path) for source in sources}
 
 
 def read_device_tasks(
@@ -362,11 +362,11 @@ def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = Fal
         return choose_workers(times, 0, releases_gil=in_threads)
     several = [together or len(group.sources) > 1 for group in groups]
     times = [
-        sum(cost.seconds(source, device_tasks=tasks) - many * (cost.OPENING_S - SMALL_S) for source in group.sources)
+        sum(seconds(source, device_tasks=tasks) - many * (OPENING_S - SMALL_S) for source in group.sources)
         for group, many in zip(groups, several, strict=True)
     ]
-    largest = max((cost.size(source.path) for source in sources), default=0)
-    return choose_workers(times, largest, releases_gil=not tasks and all(map(cost.releases_gil, sources)))
+    largest = max((bytes_in(source.path) for source in sources), default=0)
+    return choose_workers(times, largest, releases_gil=not tasks and all(map(releases_gil, sources)))
 
 
 def _beginning_s(sources: int, pieces: int) -> float:

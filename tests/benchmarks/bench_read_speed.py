@@ -24,8 +24,8 @@ from samples.generators.rocpd_export import Export
 from tests.benchmarks import bench_kineto, bench_nsys, bench_paddle, table
 from tests.benchmarks.measure import Amount, of_command
 from tests.benchmarks.table import Row
-from trace_export.sources import cost
 from trace_export.sources.find import find
+from trace_export.sources.input_files import bytes_in, seconds
 
 ROUNDS = 3
 READ = """
@@ -110,13 +110,13 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         with tempfile.TemporaryDirectory() as folder:
             make(Path(folder), wanted)
             source = find(Path(folder)).sources[0]
-            megabytes = cost.size(source.path) / 1e6
+            megabytes = bytes_in(source.path) / 1e6
             command = [sys.executable, "-c", READ, folder]
             runs = [json.loads(of_command(command, {"POLARS_MAX_THREADS": "1"}).output) for _ in range(rounds)]
             for tasks, times in enumerate(zip(*runs, strict=True)):
                 if None not in times:
                     work = f"{kind}: {'device tasks' if tasks else 'blocks'}, {megabytes:.0f} MB, CPU"
-                    expected = cost.seconds(source, device_tasks=bool(tasks))
+                    expected = seconds(source, device_tasks=bool(tasks))
                     yield Row(work, Amount(min(times), "s"), "estimate", Amount(expected, "s"), 2.0)
 
 

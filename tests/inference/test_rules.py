@@ -15,13 +15,13 @@ from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
 from trace_export.inference.likeness import kinds, likeness, places
-from trace_export.inference.optimizer import with_optimizers
 from trace_export.inference.pieces import (
     Piece,
     cut_sets,
     give_fills_to_backwards,
     join_weights,
     split,
+    with_optimizers,
     without_truncated_end,
 )
 from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling

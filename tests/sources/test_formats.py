@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from trace_export.sources import cost, formats
+from trace_export.sources import formats
 from trace_export.sources.folders import Found, walk
 from trace_export.sources.formats import FORMATS, Format
+from trace_export.sources.input_files import releases_gil, seconds
 from trace_export.sources.source import Source
 
 ROWS = pytest.mark.parametrize("row", FORMATS, ids=lambda row: row.kind)
@@ -43,8 +44,8 @@ def test_the_cost_of_a_source_follows_its_size(tmp_path: Path) -> None:
         with path.open("wb") as opened:
             opened.truncate(300_000_000)
     export, database, text = Source("nsys", file, ""), Source("ascend", file, ""), Source("ascend", folder, "")
-    assert cost.seconds(export) == pytest.approx(2.0, abs=0.1)
-    assert cost.seconds(export, device_tasks=True) == pytest.approx(3.0, abs=0.1)
-    assert cost.seconds(text) == pytest.approx(5.0, abs=0.1)
-    assert 0 < cost.seconds(Source("paddle", tmp_path / "absent", "")) < 0.1
-    assert [cost.releases_gil(s) for s in (database, text)] == [True, False]
+    assert seconds(export) == pytest.approx(2.0, abs=0.1)
+    assert seconds(export, device_tasks=True) == pytest.approx(3.0, abs=0.1)
+    assert seconds(text) == pytest.approx(5.0, abs=0.1)
+    assert 0 < seconds(Source("paddle", tmp_path / "absent", "")) < 0.1
+    assert [releases_gil(s) for s in (database, text)] == [True, False]

@@ -15,7 +15,6 @@ from trace_export.inference.first_forwards import doubtful, head, true_beginning
 from trace_export.inference.forwards import SAME_STEMS, Found, passes_of
 from trace_export.inference.kinds import SURPLUS
 from trace_export.inference.likeness import MOST_KINDS, likeness
-from trace_export.inference.optimizer import with_optimizers
 from trace_export.inference.pieces import (
     Cuts,
     Evidence,
@@ -24,6 +23,7 @@ from trace_export.inference.pieces import (
     give_fills_to_backwards,
     join_weights,
     split,
+    with_optimizers,
     without_truncated_end,
 )
 from trace_export.inference.repetition import split_weights

@@ -12,7 +12,7 @@ from trace_export.model import STEP_KEY, Note, Profile
 from trace_export.pipeline.interpret import interpret_blocks, with_messages
 from trace_export.progress import Progress
 from trace_export.read import LoadOptions, merged, read_each
-from trace_export.sources import cost
+from trace_export.sources.input_files import bytes_in
 from trace_export.sources.source import Source
 
 WHOLE_BYTES = 32_000_000
@@ -116,4 +116,4 @@ def _limited(source: Source, result: Profile | TraceExportError) -> Profile | Tr
 
 
 def _is_large(source: Source) -> bool:
-    return cost.size(source.path) > SMALL_BYTES
+    return bytes_in(source.path) > SMALL_BYTES

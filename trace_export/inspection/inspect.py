@@ -30,8 +30,9 @@ from trace_export.progress import Progress
 from trace_export.read import LoadOptions, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
-from trace_export.sources import choose, cost, formats, span_table
+from trace_export.sources import choose, formats, span_table
 from trace_export.sources.find import find
+from trace_export.sources.input_files import bytes_in
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 
@@ -96,7 +97,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     if not chosen:
         nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
         return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
-    size = sum(cost.size(source.path) for source in chosen)
+    size = sum(bytes_in(source.path) for source in chosen)
     if full or size <= WHOLE_BYTES:
         results = read_each(chosen, options, progress)
         profile, failures = merged(results, options)
@@ -131,7 +132,7 @@ def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
 
     profile = Request(options).read(progress).profile
     ranks = _ranks(profile)
-    facts = _facts(profile, ranks, cost.size(options.log_dir), all_ranks=False)
+    facts = _facts(profile, ranks, bytes_in(options.log_dir), all_ranks=False)
     source = ("spans", path_text(options.log_dir), None, None, None)
     sources = pl.DataFrame([source], SOURCES, orient="row")
     return Inspection(sources, ranks, facts, _verdict(facts, 1, 0), profile.notes, (), profile.runs)

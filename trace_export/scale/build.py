@@ -28,7 +28,7 @@ from trace_export.scale.places import REMEDY, Places, absent
 from trace_export.scale.replicas import Placed, all_ranks, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
-from trace_export.sources import cost
+from trace_export.sources.input_files import seconds
 from trace_export.workers import work
 
 S_PER_RANK = 0.005
@@ -244,4 +244,4 @@ def _held(summary: Summary) -> pl.DataFrame:
 
 
 def _seconds(part: Part) -> float:
-    return sum(cost.seconds(source) for source in part.sources) + S_PER_RANK * len(part.places)
+    return sum(seconds(source) for source in part.sources) + S_PER_RANK * len(part.places)

@@ -1,11 +1,14 @@
-"""The files of sources: all that may be read of them, and so must never be written."""
+"""The files of sources: all that may be read of them, and so must never be written; how large they are, and how long
+reading them takes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
-from trace_export.sources.formats import of_kind
+from trace_export.sources.formats import Speed, of_kind
 from trace_export.sources.source import Source
 
 _OF_DATABASES = ("-wal", "-shm", "-journal")
@@ -33,3 +36,35 @@ def files_of(sources: Iterable[Source]) -> Iterator[Path]:
             if (place, pattern) not in searched:
                 searched.add((place, pattern))
                 yield from place.glob(pattern[3 * up :])
+
+
+OPENING_S: Final = 0.015
+"""What any source takes, however small."""
+
+
+def seconds(source: Source, *, device_tasks: bool = False) -> float:
+    """The time that one core takes for the blocks of a source, or for its device tasks."""
+    speed = _speed(source)
+    rate = speed.device_tasks if device_tasks else speed.blocks
+    assert rate is not None, f"{source.kind} has no device tasks"
+    return OPENING_S + bytes_in(source.path) / (rate * 1e6)
+
+
+def releases_gil(source: Source) -> bool:
+    """Whether two threads of one process read such sources faster than one."""
+    return _speed(source).releases_gil
+
+
+def bytes_in(path: Path) -> int:
+    """The bytes of a file, or of the files in a folder; 0 for what is not there: its reader reports that."""
+    try:
+        return (
+            sum(bytes_in(file) for file in path.iterdir() if file.is_file()) if path.is_dir() else path.stat().st_size
+        )
+    except OSError:
+        return 0
+
+
+def _speed(source: Source) -> Speed:
+    row = of_kind(source.kind)
+    return row.folder_speed if row.folder_speed and source.path.is_dir() else row.speed

@@ -9,8 +9,8 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import TIME, KernelFile, Note, Profile
-from trace_export.sources.cost import size
 from trace_export.sources.formats import of_kind
+from trace_export.sources.input_files import bytes_in
 from trace_export.sources.shared.batch import Result, as_source_error, caught
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
@@ -102,7 +102,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     reader = of_kind(request.source.kind).load_reader()
     with as_source_error(request.path):
         files = reader.read_tasks(request)
-    if size(request.path) < request.size:
+    if bytes_in(request.path) < request.size:
         what = "has become smaller since its blocks were read; its device tasks are left out"
         raise SourceError(request.path, what, "run again when no program is writing there")
     return files

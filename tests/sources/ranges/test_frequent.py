@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_export.sources.ranges.frequent import NameCounts
+from trace_export.sources.ranges.named import NameCounts
 
 NAMES = st.sampled_from(
     ["my_pass", "layer 1", "layer 2", "load", "loss", "attention", "mlp", "", "aten::mm", "F3, op_id = 4"]

@@ -21,7 +21,7 @@ from trace_export.sources.ascend.layout import TRACES, home_of
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
-from trace_export.sources.ranges.frequent import NameCounts
+from trace_export.sources.ranges.named import NameCounts
 from trace_export.sources.ranges.notes import impossible_times, unmatched, without_times
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -376,15 +376,13 @@ def _on_one_clock(
 
     Raises SourceError where there are tables and nothing says how their clock and that of the trace differ.
     """
-    from trace_export.sources.ascend import own_clock
-
     path = _trace_in(folder)
     table = rows.select("start_ns", "end_ns").collect(engine="streaming")
     table = operators.select("start_ns", "end_ns").drop_nulls() if table.is_empty() else table
     assert seen.tasks is not None
     if table.is_empty():
         return seen.moved(ZERO_NS), "start"
-    offset = own_clock.offset(seen.tasks, table)
+    offset = trace_view.clock_offset(seen.tasks, table)
     if offset is None and seen.marks.is_empty():
         return trace_view.NOTHING, None
     if offset is None:

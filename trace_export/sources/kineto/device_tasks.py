@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export.choices import Detail
 from trace_export.model import KernelFile
-from trace_export.sources.kineto import nccl
+from trace_export.sources.kineto.gpu_work import IS_NCCL
 from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.shared import kept_tasks
@@ -62,7 +62,7 @@ class DeviceTasks:
     def _columns(self, events: pl.DataFrame) -> pl.DataFrame:
         """Those that are wanted, with the columns of model.KERNELS. The streams of the first task's device have no
         device in their names."""
-        moves = _KERNEL & nccl.IS_NCCL
+        moves = _KERNEL & IS_NCCL
         category = (
             pl.when(moves)
             .then(pl.lit("communication"))

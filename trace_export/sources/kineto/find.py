@@ -8,8 +8,7 @@ from pathlib import Path
 
 from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
-from trace_export.sources.not_here import NOT_FETCHED, starts_pointer
-from trace_export.sources.shared import json_kinds
+from trace_export.sources.not_here import NOT_FETCHED, json_of_others, no_trace_because, starts_pointer
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
@@ -72,7 +71,7 @@ def _no_trace(path: Path) -> Unrecognised | None:
     except OSError as error:
         why = f"unreadable ({error.strerror})"
         return None if path.name.endswith(".zst") else Unrecognised("kineto", str(path), why)
-    if why := json_kinds.refused(start):
+    if why := no_trace_because(start):
         return Unrecognised("kineto", str(path), why)
     if path.name.endswith(PERFETTO):
         from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
@@ -84,7 +83,7 @@ def _no_trace(path: Path) -> Unrecognised | None:
         return None
     if starts_pointer(start):
         return Unrecognised("kineto", str(path), NOT_FETCHED)
-    if found := json_kinds.of_others(path, start):
+    if found := json_of_others(path, start):
         return Unrecognised(found[0], str(path), found[1])
     return Unrecognised("kineto", str(path), "not a trace of torch.profiler", sure=False)
 

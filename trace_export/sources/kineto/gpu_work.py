@@ -12,9 +12,20 @@ import numpy as np
 import polars as pl
 
 from trace_export.sources.kineto.json_events import thread
-from trace_export.sources.ranges import lost_kernels
 from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
-from trace_export.sources.ranges.by_launch import WHOLE, Parts, by_part, of_parts, together
+from trace_export.sources.ranges.by_launch import (
+    CAPTURES,
+    CAPTURES_END,
+    KERNEL_LAUNCHES,
+    WHOLE,
+    Parts,
+    Piece,
+    by_part,
+    count_lost,
+    of_parts,
+    together,
+)
+from trace_export.sources.shared.names import COMMUNICATION
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
 """Whether an event is a call of CUDA or of another device."""
@@ -22,10 +33,10 @@ CALLERS = pl.col("pid").filter(pl.col("cat").is_in(["cuda_runtime", "cuda_driver
 """The processes that call CUDA or HIP, among events: one, unless another program has merged several traces. Calls of
 other devices may have another number as `pid`."""
 CALLS = {
-    lost_kernels.KERNELS: "Launch.*Kernel", lost_kernels.CAPTURES: "StreamBeginCapture",
-    lost_kernels.CAPTURES_END: "StreamEndCapture",
+    KERNEL_LAUNCHES: "Launch.*Kernel", CAPTURES: "StreamBeginCapture",
+    CAPTURES_END: "StreamEndCapture",
 }  # fmt: skip
-"""The calls that lost_kernels asks for, as regular expressions."""
+"""The calls that `by_launch.count_lost` asks for, as regular expressions."""
 
 KERNELS = ("correlation", "start", "end", "nccl", "stream")
 """The columns of kernels; see GpuActivity.take."""
@@ -63,7 +74,7 @@ class GpuWork:
         found = events.filter(IS_CALL)
         calls = found.select("start", thread(), _id(-1), _call())
         append(self._launches, calls)
-        self.launched = self.launched or bool((calls["call"] == lost_kernels.KERNELS).any())
+        self.launched = self.launched or bool((calls["call"] == KERNEL_LAUNCHES).any())
         self.replayed = self.replayed or bool(found["name"].str.contains("GraphLaunch", literal=True).any())
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
@@ -82,10 +93,10 @@ class GpuWork:
             columns = {column: tasks[column].to_numpy() for column in KERNELS}
             for process, piece in by_part([(0, columns)], parts):
                 activity.take(process, launches[process], piece)
-        activity.lost += lost_kernels.count(launches, ranges.height, partial(self._calls, parts))
+        activity.lost += count_lost(launches, ranges.height, partial(self._calls, parts))
         return activity
 
-    def _calls(self, parts: Parts, pattern: str) -> Iterator[lost_kernels.Piece]:
+    def _calls(self, parts: Parts, pattern: str) -> Iterator[Piece]:
         """The calls that fit a pattern of `CALLS`."""
         for calls in self._launches:
             found = calls.filter(pl.col("call") == pattern)
@@ -125,3 +136,31 @@ def _call() -> pl.Expr:
     name = pl.col("name")
     fitting = [pl.when(name.str.contains(expression)).then(pl.lit(pattern)) for pattern, expression in CALLS.items()]
     return pl.coalesce(fitting).cast(_CALL).alias("call")
+
+
+IS_NCCL = pl.col("name").str.contains(COMMUNICATION).fill_null(False)
+"""Whether an event is a kernel of communication."""
+
+_SIZES = {
+    "Float": 4, "Double": 8, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "ComplexFloat": 8, "ComplexDouble": 16,
+}  # fmt: skip
+_OPERATION = COMMUNICATION + r"(?:Dev)?Kernel_?([A-Za-z]+?)(?:_|RING|Ring|TREE|Tree|COLLNET|$|\()"
+
+
+def calls_of_nccl(kernels: pl.DataFrame) -> pl.DataFrame:
+    """NCCL's kernels among those of `Trace.events` with their process: transfers.KERNELS; op is PyTorch's name,
+    else NCCL's."""
+    named = kernels.filter(IS_NCCL)
+    elements = pl.max_horizontal("In msg nelems", "Out msg nelems")
+    return named.select(
+        "process",
+        op=pl.coalesce("Collective name", pl.col("name").str.extract(_OPERATION)),
+        group=pl.col("Process Group Name"),
+        peer=pl.coalesce("Src Rank", "Dst Rank"),
+        seq="Seq",
+        bytes=elements * pl.col("dtype").replace_strict(_SIZES, default=None, return_dtype=pl.Int64),
+        start="start",
+        end="end",
+        device=pl.col("device").cast(pl.Int64, strict=False),
+    )

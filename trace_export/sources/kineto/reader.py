@@ -17,9 +17,17 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note
-from trace_export.sources.kineto import nccl
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
-from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL, STREAM, GpuWork, append, task_id
+from trace_export.sources.kineto.gpu_work import (
+    CALLERS,
+    IS_CALL,
+    IS_NCCL,
+    STREAM,
+    GpuWork,
+    append,
+    calls_of_nccl,
+    task_id,
+)
 from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, thread, whole_number
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.kineto.trace import Trace, open_trace
@@ -28,8 +36,7 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, check_names
@@ -110,7 +117,7 @@ def _take_together(traces: Sequence[_Events], dialects: Dialects) -> None:
     process = pl.Series(np.arange(len(rows)).repeat(list(map(len, rows))), dtype=pl.Int64)
     events = columns_of(list(chain.from_iterable(rows))).with_columns(process.alias("process"))
     kernels = events.filter(pl.col("cat") == "kernel")
-    ranges, calls = _cpu_ranges(events, dialects), nccl.calls(kernels.filter(TIMED))
+    ranges, calls = _cpu_ranges(events, dialects), calls_of_nccl(kernels.filter(TIMED))
     of_trace = events.group_by("process").agg(
         callers=CALLERS, end=pl.col("end").max(), works=(IS_CALL | (pl.col("cat") == "kernel")).any()
     )
@@ -176,8 +183,8 @@ class _Events:
         kernels = events.filter(pl.col("cat") == "kernel")
         self._pids.update(kernels.select(_PIDS).to_series())
         self._devices.update(kernels.select(_DEVICES).to_series())
-        self._work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=nccl.IS_NCCL))
-        append(self._calls, nccl.calls(kernels.filter(TIMED)))
+        self._work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=IS_NCCL))
+        append(self._calls, calls_of_nccl(kernels.filter(TIMED)))
         if self._device is None and kernels.height:
             self._device = kernels.select(DEVICE).item(0, 0)
 

@@ -21,7 +21,7 @@ from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.nccl_names import COMMUNICATION, GENERIC, SENDS
+from trace_export.sources.shared.names import COMMUNICATION, GENERIC, SENDS
 
 WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import TIME, Note
-from trace_export.sources.nsys import nccl
+from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.session import THREAD_BITS, environment_rank
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
@@ -29,14 +29,14 @@ def read_ranks(
     begun_ns: int | None,
 ) -> tuple[pl.DataFrame, list[Note]]:
     """The ranks of the `processes` (see ranks.assigned), with pid and begun_ns. `devices_of`: process → its own number
-    of its GPU; `members`: those of communicators, see nccl.MEMBERS."""
+    of its GPU; `members`: those of communicators, see nvtx.MEMBERS."""
     devices = _physical(db, {process: devices_of.get(process, -1) for process in processes})
     alone = processes[0] if len(processes) == 1 else None
     evidence = (
         ("recorded", lambda: from_names(ranges)),
         ("recorded", lambda: _from_mpi(db)),
         ("recorded", lambda: _of(alone, environment_rank(db))),
-        ("assumed", lambda: nccl.ranks_of(members)),
+        ("assumed", lambda: nvtx.ranks_of(members)),
         ("assumed", lambda: from_stages(ranges.stages)),
         ("assumed", lambda: _of(alone, rank_of(source.path, source.host))),
         ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (devices[p], p)))}),

@@ -16,7 +16,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import KernelFile, Note
-from trace_export.sources.nsys import nccl, nvtx
+from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.cupti import (
     GRAPH_TABLE,
     KERNEL_TABLE,
@@ -28,16 +28,15 @@ from trace_export.sources.nsys.cupti import (
 )
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
+from trace_export.sources.nsys.nvtx import world_of
 from trace_export.sources.nsys.ranks import read_ranks
 from trace_export.sources.nsys.session import autograd_threads, interruptions, is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Parts
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.lost_kernels import KERNELS
-from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess
@@ -148,7 +147,7 @@ class _Export:
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         found = read_ranks(self._db, ranges, processes, self.source, devices, self._members, self._session.begun_ns)
-        self.world = nccl.world_of(self._members, dict(found[0].select("process", "rank").iter_rows()))
+        self.world = world_of(self._members, dict(found[0].select("process", "rank").iter_rows()))
         return found
 
     def notes(self, first: int) -> list[Note]:
@@ -168,5 +167,5 @@ def _launches_kernels(db: Database) -> bool:
     """Whether there is a call that launches a kernel."""
     if not db.has(LAUNCH_TABLE):
         return False
-    sql = f"SELECT start FROM {LAUNCH_TABLE} WHERE {{where}} AND {is_named(db, 'nameId', f'cu{KERNELS}')}"
+    sql = f"SELECT start FROM {LAUNCH_TABLE} WHERE {{where}} AND {is_named(db, 'nameId', f'cu{KERNEL_LAUNCHES}')}"
     return any(chunk.height for chunk in db.frames(LAUNCH_TABLE, sql))

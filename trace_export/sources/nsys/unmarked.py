@@ -24,7 +24,7 @@ from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABL
 from trace_export.sources.nsys.session import THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.nccl_names import COMMUNICATION, SENDS
+from trace_export.sources.shared.names import COMMUNICATION, SENDS
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_task_times
 

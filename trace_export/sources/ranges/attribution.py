@@ -165,7 +165,7 @@ class GpuActivity:
     `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
     before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
     `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the
-    file (see lost_kernels.count). `begins`: the start of each range, and a last one that stands for none; `blocks`:
+    file (see by_launch.count_lost). `begins`: the start of each range, and a last one that stands for none; `blocks`:
     whether each is a block. By process, `times` is how long kernels computed outside all blocks, and at all, and
     `devices` how many kernels of blocks ran on each device."""
 

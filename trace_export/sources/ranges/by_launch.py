@@ -1,6 +1,9 @@
-"""Attributes the GPU tasks of a source to its ranges, process by process, for profilers that record launch calls.
+"""Attributes the GPU tasks of a source to its ranges, process by process, for profilers that record launch calls, and
+finds launches whose kernels are not in the file: the profiler lost them, and the block lacks a part.
 
-Read in chunks of rows; memory holds 16 bytes per launch and one row per range.
+Read in chunks of rows; memory holds 16 bytes per launch and one row per range. A launch that is captured into a CUDA
+graph runs no kernel then, so that launches made while the process captured a stream are left out of those that lost
+one.
 """
 
 from __future__ import annotations
@@ -10,12 +13,20 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from trace_export.sources.ranges import lost_kernels
-from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity, Ints, Launches, RangeIndex
-from trace_export.sources.ranges.lost_kernels import LAUNCHES, Piece
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT, UNKNOWN, GpuActivity, Ints, Launches, RangeIndex
 
+Piece = tuple[int, dict[str, Ints]]
+"""A process, and columns of some of its rows."""
+LAUNCHES, KERNEL_LAUNCHES, CAPTURES, CAPTURES_END = (
+    "*Launch*",
+    "*Launch*Kernel*",
+    "*StreamBeginCapture*",
+    "*StreamEndCapture*",
+)
+"""Calls of CUDA and HIP, after the `cuda`, `cu` or `hip` of their names, as patterns of the shell (GLOB)."""
 Parts = Mapping[int, Mapping[int, int]]
 """Process → device → the number of that part of the process, of processes whose devices count as processes."""
 WHOLE: Parts = MappingProxyType({})
@@ -34,7 +45,7 @@ def attribute(
     """The GPU tasks by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
-    themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see lost_kernels), or of
+    themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see `count_lost`), or of
     all. `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
     tasks have none of those whose names fit `pattern`. Where a process has `parts`, its ranges have their numbers.
     """
@@ -46,7 +57,7 @@ def attribute(
         return replace(_attributed(ranges, calls(None), tasks(), parts)[1], every_call=True)
     if pattern != LAUNCHES:
         return activity
-    return replace(activity, lost=lost_kernels.count(launches, ranges.height, calls))
+    return replace(activity, lost=count_lost(launches, ranges.height, calls))
 
 
 def of_parts(calls: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
@@ -94,3 +105,40 @@ def _launches(ranges: pl.DataFrame, calls: Iterable[Piece]) -> dict[int, Launche
         found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
         parts[process].append((part["correlation"], found[0], found[1]))
     return {process: Launches.of_parts(of) for process, of in parts.items()}
+
+
+def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str], Iterable[Piece]]) -> Ints:
+    """For each of this many ranges, how many kernels were launched in it that are not in the file.
+
+    `launches`: by process, after all tasks were looked up. `calls(pattern)`: start and correlation of the calls with
+    such names; they are read only where launches without a task exist.
+    """
+    found = np.zeros(ranges, np.int64)
+    lost = {process: np.sort(ids[ids >= 0]) for process, of in launches.items() if len(ids := of.lost())}
+    if not any(map(len, lost.values())):
+        return found
+    begins, ends = _starts(calls(CAPTURES)), _starts(calls(CAPTURES_END))
+    nothing = np.zeros(0, np.int64)
+    for process, part in calls(KERNEL_LAUNCHES):
+        if process not in lost:
+            continue
+        captured = _inside(part["start"], begins.get(process, nothing), ends.get(process, nothing))
+        ids = part["correlation"][~captured]
+        places = launches[process].of(ids[np.isin(ids, lost[process])])
+        inside = launches[process].pipeline[places[places != UNKNOWN]]
+        np.add.at(found, inside, 1)
+    return found
+
+
+def _starts(calls: Iterable[Piece]) -> dict[int, Ints]:
+    """The times of the calls of each process, in order."""
+    parts: dict[int, list[Ints]] = {}
+    for process, part in calls:
+        parts.setdefault(process, []).append(part["start"])
+    return {process: np.sort(np.concatenate(of)) for process, of in parts.items()}
+
+
+def _inside(moments: Ints, begins: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
+    """Whether more captures had begun than ended at each moment."""
+    begun, ended = (np.searchsorted(times, moments) for times in (begins, ends))
+    return begun > ended

@@ -1,4 +1,5 @@
-"""The ranges of a source whose names may be those of pipeline work, as its profiler recorded them."""
+"""The ranges of a source as its profiler recorded them: those whose names may be those of pipeline work, those of
+PyTorch's operators, and the names that occur most often."""
 
 from __future__ import annotations
 
@@ -7,8 +8,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from trace_export.model import TEXT
-from trace_export.sources.ranges import emitted
-from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.dialects import OPERATION_SUFFIX, Dialects
 from trace_export.sources.ranges.ranges import RANGE
 
 
@@ -26,9 +26,63 @@ class Named:
         """Takes in those of the ranges (`RANGE`, text and other columns) that count."""
         counts = rows.lazy().filter(self.dialects.may_know("text")).select(*RANGE, "text")
         self.ranges.append(counts.collect())
-        self.operators = self.operators or emitted.numbers_nodes(rows["text"])
+        self.operators = self.operators or numbers_nodes(rows["text"])
 
     @property
     def texts(self) -> pl.Series:
         """The names of the ranges."""
         return pl.concat([pl.Series("text", [], TEXT), *(rows["text"] for rows in self.ranges)])
+
+
+_ENGINE = "autograd::engine"
+_OPERATOR = rf", op_id = \d|^{_ENGINE}"
+
+
+def numbers_nodes(texts: pl.Series) -> bool:
+    """Whether a node of the autograd engine is among them."""
+    return bool(texts.str.starts_with(_ENGINE).any())
+
+
+def operators(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The operators and nodes among `ranges` (thread, start, end, text and other columns): these other columns, thread,
+    start, end, name, and seq, their number."""
+    own = ranges.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
+    return own.with_columns(
+        name=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
+        seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
+    ).drop("text")
+
+
+EXAMPLES = 5
+"""How many names a sentence lists."""
+MOST_COUNTED = 1000
+_FRAMEWORK = (
+    r"^(?:aten|autograd|torch|c10d|prims|prim|inductor|triton|nccl|gloo|mpi|FSDP)(?:::|:)"
+    r"|^nccl[A-Z]|^(?:cu|cuda|cudnn|cublas|hip|hsa)[A-Z]\w*$"
+    r"|^ProfilerStep#|^Optimizer\.\w+#|^enumerate\(DataLoader\)|^(?:Distributed)?DataParallel\."
+    r"|^(?:Torch-Compiled Region|TorchDynamo|CompiledFunction|Pregraph|AOTDispatcher|Inductor)|^## Call "
+    r"|^(?:record_param_comms|DeviceMesh|DtoD|HtoD|DtoH)|^[A-Z]\w*Backward\d+$"
+)
+"""Names that frameworks give themselves, whatever they run: of no use to name a block by."""
+
+
+class NameCounts:
+    """How often each name occurs, of at most `MOST_COUNTED` names; the same whatever the order of the ranges is."""
+
+    def __init__(self) -> None:
+        self._counts = pl.DataFrame(schema={"name": pl.String, "count": pl.UInt32})
+        self.total = 0
+        """How many names there were, those of frameworks included."""
+
+    def add(self, texts: pl.Series) -> None:
+        """Counts `texts` (String), without what torch's emit_nvtx appends."""
+        names = texts.drop_nulls().str.replace(OPERATION_SUFFIX + "$", "").alias("name")
+        names = names.filter(names != "")
+        self.total += len(names)
+        counted = names.filter(~names.str.contains(_FRAMEWORK)).value_counts().select(self._counts.columns)
+        both = pl.concat([self._counts, counted]).group_by("name").agg(pl.col("count").sum())
+        self._counts = both.sort("count", "name", descending=[True, False]).head(MOST_COUNTED)
+
+    def most_frequent(self) -> list[str]:
+        """The `EXAMPLES` most frequent names, of equally frequent ones the first by alphabet."""
+        return self._counts["name"].head(EXAMPLES).to_list()

@@ -14,7 +14,7 @@ from trace_export.model import OUTSIDE, Note, Profile
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
-from trace_export.sources.ranges.frequent import EXAMPLES, NameCounts
+from trace_export.sources.ranges.named import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
 from trace_export.tolerances import LAUNCH_NS

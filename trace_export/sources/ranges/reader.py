@@ -41,8 +41,7 @@ from trace_export.sources.ranges.blocks import blocks
 from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Content, Host, described, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.ranks import ByProcess

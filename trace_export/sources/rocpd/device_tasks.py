@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import polars as pl
 
 from trace_export.model import KernelFile
-from trace_export.sources.rocpd.hip import gpus, is_nccl
+from trace_export.sources.rocpd.capture import gpus, is_nccl
 from trace_export.sources.rocpd.tables import Tables
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import overlapping

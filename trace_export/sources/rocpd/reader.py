@@ -20,16 +20,15 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.frequent import NameCounts
-from trace_export.sources.ranges.named import Named
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
-from trace_export.sources.rocpd import hip, roctx
+from trace_export.sources.rocpd import capture
+from trace_export.sources.rocpd.capture import counted_names, read_ranges
 from trace_export.sources.rocpd.device_tasks import write_tasks
-from trace_export.sources.rocpd.process import Process as Facts
-from trace_export.sources.rocpd.process import read_process
-from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, sets_of
+from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, read_process, sets_of
+from trace_export.sources.rocpd.tables import Process as Facts
 from trace_export.sources.shared.batch import Result, caught
 from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -95,13 +94,13 @@ class _Processes:
         self.short = not processes[0].db.shortened.isdisjoint(events)
 
     def named(self, dialects: Dialects) -> Named:
-        return roctx.read_ranges(self._processes, dialects)
+        return read_ranges(self._processes, dialects)
 
     def members(self) -> pl.DataFrame:
         return pl.DataFrame()
 
     def counted_names(self) -> NameCounts:
-        return roctx.counted_names(self._processes)
+        return counted_names(self._processes)
 
     def without_passes(self, ranges: Ranges) -> Collection[int]:
         named_in_full = ranges.marked if self.short else ranges.marked - ranges.partial
@@ -123,11 +122,11 @@ class _Processes:
     def no_work(self) -> SourceError | None:
         if any(map(_has_kernels, self._processes)):
             return None
-        launched = any(map(hip.launches_kernels, self._processes))
+        launched = any(map(capture.launches_kernels, self._processes))
         return range_notes.no_kernels(self.source.path, "recorded without --kernel-trace", _RECORD, launched=launched)
 
     def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
-        return hip.attribute(self._processes, ranges, parts)
+        return capture.attribute(self._processes, ranges, parts)
 
     def last_copies(self, ranges: Ranges) -> None:
         return None

@@ -16,10 +16,9 @@ from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.rocpd import roctx
-from trace_export.sources.rocpd.hip import PLACE, STREAM, gpus
+from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
 from trace_export.sources.rocpd.tables import RCCL, Tables
-from trace_export.sources.shared.nccl_names import COMMUNICATION, GENERIC, SENDS
+from trace_export.sources.shared.names import COMMUNICATION, GENERIC, SENDS
 from trace_export.sources.shared.timestamps import valid_task_times
 
 LONGEST = 4000
@@ -49,7 +48,7 @@ def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
         first_thread=int(launching.min()) if len(launching) else None,
         optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
         steps=beside.filter(pl.col("role") == "step").select("start", "step"),
-        operators=roctx.read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS),
+        operators=read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS),
         untimed=untimed,
     )
 

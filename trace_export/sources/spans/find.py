@@ -7,8 +7,9 @@ from pathlib import Path
 
 from trace_export.sources.folders import Folder, Found, host_of
 from trace_export.sources.source import Source
-from trace_export.sources.spans import megascan_files, operation_table, primus_files
+from trace_export.sources.spans import layouts, operation_table
 from trace_export.sources.spans.host_table import SUFFIX
+from trace_export.sources.spans.layouts import ITERATION, is_trace
 
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
 
@@ -31,9 +32,9 @@ def primus(root: Path, folders: list[Folder]) -> Found:
     """The timings of Primus: `pp_rank_N.json` beside `config.json`."""
     sources = []
     for machine, folder in enumerate(folders):
-        found = [(name, match) for name in folder.files if (match := primus_files.STAGE.fullmatch(name))]
+        found = [(name, match) for name in folder.files if (match := layouts.STAGE.fullmatch(name))]
         if found and "config.json" in folder.files:
-            host, others = host_of(root, folder.path), primus_files.state(folder.path)
+            host, others = host_of(root, folder.path), layouts.state(folder.path)
             sources += [
                 Source("primus", folder.path / name, host, machine, rank=int(match[1]), others=others)
                 for name, match in found
@@ -47,8 +48,8 @@ def megascan(root: Path, folders: list[Folder]) -> Found:
     sources: dict[tuple[int, str], Source] = {}
     for machine, folder in enumerate(folders):
         for name in folder.files:
-            if name.endswith(".json") and megascan_files.is_trace(folder.path / name):
-                match = megascan_files.ITERATION.fullmatch(name)
+            if name.endswith(".json") and is_trace(folder.path / name):
+                match = ITERATION.fullmatch(name)
                 source = Source("megascan", folder.path / name, host_of(root, folder.path), machine)
                 sources.setdefault((machine, match[1] if match else name), source)
     return Found(tuple(sources.values()))

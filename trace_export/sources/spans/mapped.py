@@ -22,7 +22,7 @@ from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import kind_of, of_ranks, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
-from trace_export.sources.spans.megascan_files import iterations
+from trace_export.sources.spans.layouts import iterations
 from trace_export.units import EPOCH_NS
 
 MEGASCAN = Columns.parse(

@@ -22,7 +22,7 @@ from trace_export.model import Declared, Profile
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans import primus_files
+from trace_export.sources.spans import layouts
 from trace_export.sources.spans.blocks import profile_of
 
 REMEDY = "give the files as Primus writes them"
@@ -58,7 +58,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     Raises SourceError when the file or `config.json` is not as Primus writes it.
     """
     path = source.path
-    if (match := primus_files.STAGE.fullmatch(path.name)) is None:
+    if (match := layouts.STAGE.fullmatch(path.name)) is None:
         raise SourceError(path, "has no stage in its name", "call it pp_rank_N.json")
     iterations, sizes = _object(path), _object(path.with_name("config.json"))
     _totals(path, iterations)
@@ -66,7 +66,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     frame = _blocks(path, iterations)
     if chunks != 1 and "vp_size" in sizes:
         frame = frame.with_columns(microbatch=pl.lit(None, pl.Int32))
-    state = primus_files.state(path.parent) if source.others is None else source.others
+    state = layouts.state(path.parent) if source.others is None else source.others
     at = pl.col("step").replace_strict(_starts(path.parent, state), return_dtype=pl.Int64) + ZERO_NS
     times = {f"{end}_ns": (pl.col(end) * 1e6).round().cast(pl.Int64) + at for end in ("start", "end")}
     rank = int(match[1])
@@ -105,7 +105,7 @@ def _starts(folder: Path, state: int) -> dict[int, int]:
     """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks in
     `folder` that can be read. Kept, because every rank asks for them; `state` is that of its files."""
     totals: dict[int, float] = {}
-    for file in primus_files.stages(folder):
+    for file in layouts.stages(folder):
         with suppress(OSError, SourceError):  # what is wrong with the file of another rank is said where that is read
             for number, total in _totals(file, _object(file)).items():
                 totals[number] = max(totals.get(number, 0.0), total)

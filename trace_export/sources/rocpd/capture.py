@@ -6,15 +6,20 @@ application's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 
+from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
-from trace_export.sources.ranges.lost_kernels import KERNELS, Piece
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.named import NameCounts, Named, operators
+from trace_export.sources.ranges.ranges import RANGE
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
-from trace_export.sources.shared.nccl_names import is_like
+from trace_export.sources.shared.names import LONGEST_NAME, is_like
+from trace_export.sources.shared.sqlite import decoded
 
 PLACE = ("agent_id", "queue_id", "stream_id")
 """Where a kernel ran."""
@@ -45,7 +50,7 @@ def attribute(
 def launches_kernels(tables: Tables) -> bool:
     """Whether there is a call that launches a kernel."""
     rows = tables.rows("region").format(where="TRUE")
-    return bool(tables.db.texts(f"SELECT 1 FROM {rows} WHERE {tables.named(f'hip{KERNELS}')} LIMIT 1"))
+    return bool(tables.db.texts(f"SELECT 1 FROM {rows} WHERE {tables.named(f'hip{KERNEL_LAUNCHES}')} LIMIT 1"))
 
 
 def is_nccl(tables: Tables) -> str:
@@ -78,3 +83,41 @@ def gpus(tables: Tables) -> dict[int, int]:
         return {}
     rows = tables.db.texts(f"SELECT id, type_index FROM {tables.name('info_agent')} WHERE type = 'GPU'")
     return {agent: gpu for agent, gpu in rows if isinstance(gpu, int) and gpu >= 0}
+
+
+def read_ranges(processes: Iterable[Tables], dialects: Dialects) -> Named:
+    """All ranges whose names count."""
+    named = Named(dialects)
+    for tables in processes:
+        for chunk in recorded(tables):
+            named.add(chunk)
+            named.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
+    return named
+
+
+def read_operators(tables: Tables) -> pl.DataFrame:
+    """The ranges of torch's emit_nvtx around operators and nodes: schema sequence_numbers.OPERATORS."""
+    ranges = (chunk.select("thread", "start", "end", "text") for chunk in recorded(tables))
+    return pl.concat([pl.DataFrame(schema=OPERATORS), *(operators(chunk) for chunk in ranges)])
+
+
+def counted_names(processes: Iterable[Tables]) -> NameCounts:
+    """The names of all ranges."""
+    counts = NameCounts()
+    for tables in processes:
+        for chunk in recorded(tables):
+            counts.add(chunk["text"])
+    return counts
+
+
+def recorded(tables: Tables) -> Iterator[pl.DataFrame]:
+    """The ranges in frames of bounded size: the columns of `RANGE` and `text`."""
+    message = "CASE WHEN json_valid(E.extdata) THEN json_extract(E.extdata, '$.message') END"
+    text = f"substr(COALESCE({message}, N.string, ''), 1, {LONGEST_NAME})"
+    sql = f"""SELECT R.row AS row, {tables.process} AS process, COALESCE(R.tid, 0) AS thread, R.start AS start,
+        R."end" AS "end", CAST({text} AS BLOB) AS text
+        FROM {tables.rows("region", "tid")} {tables.event()}
+        LEFT JOIN {tables.name("string")} AS N ON N.id = R.name_id
+        WHERE {tables.of_category(MARKERS, RCCL)}"""
+    for frame in tables.db.frames(tables.name("region"), sql, blobs=["text"]):
+        yield frame.with_columns(decoded(frame["text"])).select(*RANGE, "text")
