@@ -209,24 +209,6 @@ def test_row_ids_far_apart_are_read_in_few_pieces(tmp_path: Path) -> None:
     assert sorted(pl.concat(read).rows()) == sorted(rows)
 
 
-def test_a_view_in_place_of_a_table_is_refused(tmp_path: Path) -> None:
-    endless = "WITH RECURSIVE n(x) AS (SELECT 0 UNION ALL SELECT x + 1 FROM n) SELECT x AS start FROM n"
-    path = build(tmp_path / "x.db", 1, f"CREATE VIEW kernel AS {endless}")
-    with Database(path) as db, pytest.raises(SourceError, match='the table "Kernel" is a view'):
-        db.has("Kernel")
-
-
-def test_computed_columns_are_refused(tmp_path: Path) -> None:
-    """A row of a few bytes may stand for any amount of memory."""
-    path = tmp_path / "bomb.sqlite"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE event (start INTEGER, text AS (hex(zeroblob(start))))")
-        db.execute("INSERT INTO event VALUES (1000000)")
-        db.commit()
-    with pytest.raises(SourceError, match='the table "event" has computed columns'), Database(path):
-        pass
-
-
 def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
     path = tmp_path / "capitals.sqlite"
     with closing(sqlite3.connect(path)) as db:

@@ -47,10 +47,7 @@ _OPENING = Lock()
 """Beginnings are opened one after the other. Opening is many short queries, each of which gives the GIL away and takes
 it back, and SQLite has one lock for all memory it allocates: two threads that open take longer than one for all."""
 _AGAIN = "export or copy it again"
-_COMPUTED = (2, 3)
-"""What PRAGMA table_xinfo says of columns that are computed from others (https://www.sqlite.org/pragma.html)."""
 _LONGEST_REASON = 200
-_VIEWS = "SELECT name FROM sqlite_master WHERE type = 'view'"
 
 
 class Database:
@@ -110,16 +107,12 @@ class Database:
             raise _refused(self.path, error) from error
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
-        """Table → columns, all in lower case. Raises SourceError for computed columns: no profiler has them, and a row
-        of them may be of any size."""
+        """Table → columns, all in lower case."""
         schema: dict[str, frozenset[str]] = {}
-        self._views = {str(name).lower() for (name,) in self._rows.execute(_VIEWS)}
         for (table,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            columns = self._rows.execute(f"PRAGMA table_xinfo({_name(table)})").fetchall()
-            if any(hidden in _COMPUTED for *_, hidden in columns):
-                raise SourceError(self.path, f'the table "{table[:60]}" has computed columns', _AGAIN)
+            columns = self._rows.execute(f"PRAGMA table_info({_name(table)})").fetchall()
             schema[str(table).lower()] = frozenset(str(column[1]).lower() for column in columns)
-            keys = [(str(name).lower(), str(kind).upper()) for _, name, kind, _, _, key, _ in columns if key]
+            keys = [(str(name).lower(), str(kind).upper()) for _, name, kind, _, _, key in columns if key]
             if [kind for _, kind in keys] == ["INTEGER"]:  # another name of the row's id
                 self._row_ids.add((str(table).lower(), keys[0][0]))
         return schema
@@ -146,10 +139,7 @@ class Database:
         return frozenset(self._schema)
 
     def has(self, table: str, *columns: str) -> bool:
-        """Whether there is such a table with these columns. Case does not count, as in SQL. Raises SourceError for a
-        view in its place: no profiler writes one, and it may have rows without end."""
-        if table.lower() in self._views:
-            raise SourceError(self.path, f'the table "{table}" is a view', _AGAIN)
+        """Whether there is such a table with these columns. Case does not count, as in SQL."""
         known = self._schema.get(table.lower())
         return known is not None and known >= {column.lower() for column in columns}
 
