@@ -145,7 +145,7 @@ def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
 
 def test_cuts_are_transfers_then_waits_then_nothing() -> None:
     def evidence(text: str) -> list[str]:
-        return [found.evidence for found in cut_sets(work(text), MAIN, timeline(text))]
+        return [found.evidence for found in cut_sets(timeline(text))]
 
     assert evidence("a | A . b") == ["transfers", "waits", "none"]
     assert evidence("a A") == ["none"]

@@ -67,7 +67,7 @@ def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints
     """
     timeline = Timeline.of(work, *threads)
     best: Passes | None = None
-    for cuts in cut_sets(work, threads.main, timeline):
+    for cuts in cut_sets(timeline):
         found = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
         if best is None or found.accepted:
             best = found

@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trace_export.inference.kernel_names import Bools
-from trace_export.inference.work import COPY, Ints, Timeline, Work
+from trace_export.inference.work import Ints, Timeline
 
 MOST_SUMS = 12
 """Sums that the calling thread launches at most between two calls of one weight gradient."""
 
-Evidence = Literal["transfers", "waits", "copies", "none"]
+Evidence = Literal["transfers", "waits", "none"]
 
 
 class Cuts(NamedTuple):
@@ -38,20 +38,17 @@ class Piece(NamedTuple):
     end: int
 
 
-def cut_sets(work: Work, main: int, timeline: Timeline) -> Iterator[Cuts]:
+def cut_sets(timeline: Timeline) -> Iterator[Cuts]:
     """What may stand for transfers, the most certain first.
 
     Every two passes of a stage have a transfer between them, unless the thread changes there too. NCCL's sends and
-    receives are launched by the calling thread; without any, activations go through the host, and its waits or its
-    copies show them.
+    receives are launched by the calling thread; without any, activations go through the host, and its waits show
+    them.
     """
     if len(timeline.transfers):
         yield Cuts("transfers", timeline.transfers)
     if len(timeline.waits):
         yield Cuts("waits", timeline.waits)
-        copies = np.sort(work.launch[(work.role == COPY) & (work.thread == main)])
-        if len(copies):
-            yield Cuts("copies", copies)
     yield Cuts("none", np.zeros(0, np.int64))
 
 

@@ -73,7 +73,7 @@ def find_blocks(process: Process) -> Inferred:
         return _on_one_thread(process, threads)
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
     found = infer(work, threads, process.optimizer, begins)
-    cuts = next(cut_sets(work, threads.main, found.timeline))
+    cuts = next(cut_sets(found.timeline))
     numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found), _own_weights(found))
     forwards = sum(piece.kind == "F" for piece in found.passes)
     device = min(process.devices, default=None)
@@ -140,7 +140,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     if main is None:
         return nothing(why)
     timeline = Timeline.of(work, main, frozenset())
-    cuts = next(cut_sets(work, main, timeline))
+    cuts = next(cut_sets(timeline))
     numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
     if numbered is None:
         return nothing(why)

@@ -16,8 +16,8 @@ from trace_export.tolerances import LAUNCH_NS
 
 Ints = npt.NDArray[np.int64]
 
-COMPUTE, TRANSFER, COPY, OTHER = range(4)
-"""Roles of device work: kernels and graphs; kernels that send or receive; copies between host and device; the rest."""
+COMPUTE, TRANSFER, OTHER = range(3)
+"""Roles of device work: kernels and graphs; kernels that send or receive; the rest."""
 
 CALLS = {"start": pl.Int64(), "thread": pl.Int64(), "correlation": pl.Int64(), "waits": pl.Boolean()}
 """Calls that concern the device, of any thread. `waits`: whether the call waits for the device."""

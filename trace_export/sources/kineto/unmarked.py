@@ -15,7 +15,7 @@ from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.threads import AUTOGRAD
-from trace_export.inference.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.inference.work import CALLS, COMPUTE, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
@@ -29,7 +29,6 @@ _POINT_TO_POINT = "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
 _NODE = r"^\w*Backward\d*$|^torch::autograd::"
 """The operators that execute the nodes of autograd, as PyTorch names them."""
 ANNOTATIONS = {"thread": pl.Int64(), "nodes": pl.UInt32(), "others": pl.UInt32()}
-_HOST_COPY = r"HtoD|DtoH|HostToDevice|DeviceToHost"
 
 
 @dataclass
@@ -80,10 +79,10 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
     waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
     content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
-    every = events.filter((kind == "kernel") | kind.str.contains("memcpy"))
+    every = events.filter(kind == "kernel")
     tasks = every.filter(TIMED)
     content.untimed += every.height - tasks.height
-    kernels = tasks.filter(kind == "kernel").group_by(_number("device", -1)).len()
+    kernels = tasks.group_by(_number("device", -1)).len()
     content.devices.update(dict(kernels.iter_rows()))
     tasks = tasks.select(
         _number("correlation", -2), "start", "end", STREAM, "name", _role().cast(pl.Int8).alias("role")
@@ -112,16 +111,14 @@ def _number(name: str, none: int | None = None) -> pl.Expr:
 
 def _role() -> pl.Expr:
     name, operation = pl.col("name"), pl.col("Collective name")
-    kernel, moves = pl.col("cat") == "kernel", name.str.contains(COMMUNICATION)
+    moves = name.str.contains(COMMUNICATION)
     between_two = operation.str.contains(_POINT_TO_POINT)
     return (
-        pl.when(kernel & ~moves)
+        pl.when(~moves)
         .then(COMPUTE)
-        .when(kernel & name.str.contains(SENDS) & between_two.fill_null(True))
+        .when(name.str.contains(SENDS) & between_two.fill_null(True))
         .then(TRANSFER)
-        .when(kernel & name.str.contains(GENERIC) & between_two.fill_null(False))
+        .when(name.str.contains(GENERIC) & between_two.fill_null(False))
         .then(TRANSFER)
-        .when(~kernel & name.str.contains(_HOST_COPY))
-        .then(COPY)
         .otherwise(OTHER)
     )

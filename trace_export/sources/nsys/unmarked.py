@@ -19,8 +19,8 @@ import polars as pl
 from trace_export.inference.kernel_names import GRAPH, Codes, KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import COMPUTE, COPY, OTHER, TRANSFER, Ints, join
-from trace_export.sources.nsys.cupti import COPY_TABLE, GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
+from trace_export.inference.work import COMPUTE, OTHER, TRANSFER, Ints, join
+from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.session import THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
@@ -32,12 +32,10 @@ LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
 DEVICE_CALLS = ("cu*Launch*", "cu*Memcpy*", "cu*Memset*", "cu*StreamWaitEvent*", "*Synchronize*")
 """How the calls are named that give the device something to do or to wait for, or wait for it."""
-HOST_COPIES = (1, 2)
-"""CUpti_ActivityMemcpyKind: host to device and back."""
 _NO_CORRELATION = 0xFFFFFFFF
 """The id of a call without one; no task has it."""
-_COPY = -1
-"""The name of a copy, where a kernel's is the id of a string and a graph's lies below this."""
+_GRAPH = -1
+"""From here down lie the names of graphs, where a kernel's is the id of a string."""
 
 _STREAMS = 1 << 24
 """Numbers of streams, which differ by as much from one device to the next."""
@@ -129,11 +127,10 @@ def _read_calls(db: Database, condition: str, waiting: Collection[int], processe
 
 
 def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]], Counter[int]]:
-    """Kernels, graphs and copies between host and device: correlation, start, end, and `what`, the number of the name
+    """Kernels and graphs: correlation, start, end, and `what`, the number of the name
     and the stream; how many kernels and graphs each process ran on each device; and how many tasks of each process have
     invalid times, which are left out."""
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
-    copies = f" AND copyKind IN {HOST_COPIES}"
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"
     device = "(COALESCE(deviceId, 0) + 256) % 256"
@@ -141,14 +138,11 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
     parts: Parts = defaultdict(list)
     devices: dict[int, Counter[int]] = defaultdict(Counter)
     untimed: Counter[int] = Counter()
-    for table, name, only in (
-        (KERNEL_TABLE, f"COALESCE({kernel}, 0)", ""),
-        (GRAPH_TABLE, f"({_COPY} - 1 - COALESCE(graphId, 0))", ""),
-        (COPY_TABLE, f"({_COPY})", copies),
-    ):
+    names = {KERNEL_TABLE: f"COALESCE({kernel}, 0)", GRAPH_TABLE: f"({_GRAPH} - COALESCE(graphId, 0))"}
+    for table, name in names.items():
         what = _packed(name, stream, name, f"COALESCE({stream}, 0)")
         sql = f"""SELECT {owner} AS owner, correlationId AS correlation, start AS start, "end" AS "end", {what} AS what
-            FROM {table} WHERE {{where}}{only}"""
+            FROM {table} WHERE {{where}}"""
         for chunk in db.frames(table, sql):
             rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
             if rows.height < chunk.height:
@@ -159,8 +153,7 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
                 process, device = divmod(of, THREADS)
                 if processes is None or process in processes:
                     parts[process].append(own)
-                    if table != COPY_TABLE:
-                        devices[process][device - 1] += own.height
+                    devices[process][device - 1] += own.height
     return parts, devices, untimed
 
 
@@ -180,25 +173,22 @@ def _low(column: str) -> pl.Expr:
 
 def _kinds(db: Database, tasks: Parts) -> _Kinds:
     """The kinds of all `tasks`."""
-    what = np.unique(
-        np.concatenate([[_COPY << 32], *(part["what"].unique() for own in tasks.values() for part in own)])
-    )
+    parts = [part["what"].unique() for own in tasks.values() for part in own]
+    what = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
     ids, name = np.unique(what >> 32, return_inverse=True)
     names = _names(db, ids)
-    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), _roles(names, ids)[name], KernelNames(names))
+    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), _roles(names)[name], KernelNames(names))
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
     """What the numbers of names mean."""
     sql = f"SELECT id, substr(value, 1, {LONGEST}) FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
     known = dict(db.texts(sql, [json.dumps(ids.tolist())]))
-    graphs = {n: f"{GRAPH}{_COPY - 1 - n}" for n in ids.tolist() if n < _COPY}
+    graphs = {n: f"{GRAPH}{_GRAPH - n}" for n in ids.tolist() if n <= _GRAPH}
     return pl.Series("name", [graphs.get(n) or known.get(n) or "" for n in ids.tolist()], pl.String)
 
 
-def _roles(names: pl.Series, ids: np.ndarray) -> np.ndarray:
-    """The role of what bears each of the `names`, whose numbers are `ids`."""
+def _roles(names: pl.Series) -> np.ndarray:
+    """The role of what bears each of the `names`."""
     nccl, sends = names.str.contains(COMMUNICATION).to_numpy(), names.str.contains(SENDS).to_numpy()
-    roles = np.where(nccl & sends, TRANSFER, np.where(nccl, OTHER, COMPUTE)).astype(np.int8)
-    roles[ids == _COPY] = COPY
-    return roles
+    return np.where(nccl & sends, TRANSFER, np.where(nccl, OTHER, COMPUTE)).astype(np.int8)

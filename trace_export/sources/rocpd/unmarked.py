@@ -14,7 +14,7 @@ import polars as pl
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import CALLS, COMPUTE, COPY, OTHER, TASKS, TRANSFER, join
+from trace_export.inference.work import CALLS, COMPUTE, OTHER, TASKS, TRANSFER, join
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
 from trace_export.sources.rocpd.tables import RCCL, Tables
@@ -25,10 +25,7 @@ LONGEST = 4000
 """Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
 DEVICE_CALLS = ("hip*Launch*", "hip*Memcpy*", "hip*Memset*", "hip*StreamWaitEvent*", "hip*Synchronize*")
 """How the calls are named that give the device something to do or to wait for, or wait for it."""
-HOST_COPIES = ("MEMORY_COPY_HOST_TO_DEVICE", "MEMORY_COPY_DEVICE_TO_HOST")
 _SENDING = ["ncclSend", "ncclRecv"]
-_COPY = -1
-"""The number of the name of a copy, where a kernel has that of its symbol."""
 
 
 def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
@@ -64,29 +61,21 @@ def _calls(tables: Tables) -> pl.DataFrame:
 
 
 def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
-    """Kernels, and copies between host and device: correlation, start, end, stream and name, the number of its symbol;
-    how many kernels ran on each GPU; and how many tasks have invalid times, which are left out."""
-    copies = ", ".join(f"'{name}'" for name in HOST_COPIES)
-    of_host = f" WHERE R.name_id IN (SELECT id FROM {tables.name('string')} WHERE string IN ({copies}))"
+    """Kernels: correlation, start, end, stream and name, the number of its symbol; how many ran on each GPU; and how
+    many have invalid times, which are left out."""
     parts = [pl.DataFrame(schema={**TASKS, "name": pl.Int64()}).drop("role")]
     devices: Counter[int] = Counter()
     numbers = gpus(tables)
     untimed = 0
-    for table, name, agent, stream, only in (
-        ("kernel_dispatch", "COALESCE(R.kernel_id, 0)", "COALESCE(R.agent_id, -1)", STREAM, ""),
-        ("memory_copy", f"{_COPY}", "-1", "COALESCE(R.stream_id, 0)", of_host),
-    ):
-        columns = PLACE if table == "kernel_dispatch" else ("stream_id",)
-        sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
-            {stream} AS stream, {name} AS name, {agent} AS agent
-            FROM {tables.rows(table, *columns)} {tables.event()}{only}"""
-        for chunk in tables.db.frames(tables.name(table), sql):
-            rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
-            untimed += chunk.height - rows.height
-            if table == "kernel_dispatch":
-                for agent_id, count in rows["agent"].value_counts().iter_rows():
-                    devices[numbers.get(agent_id, -1)] += count
-            parts.append(rows.drop("agent"))
+    sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
+        {STREAM} AS stream, COALESCE(R.kernel_id, 0) AS name, COALESCE(R.agent_id, -1) AS agent
+        FROM {tables.rows("kernel_dispatch", *PLACE)} {tables.event()}"""
+    for chunk in tables.db.frames(tables.name("kernel_dispatch"), sql):
+        rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
+        untimed += chunk.height - rows.height
+        for agent, count in rows["agent"].value_counts().iter_rows():
+            devices[numbers.get(agent, -1)] += count
+        parts.append(rows.drop("agent"))
     return pl.concat(parts), devices, untimed
 
 
@@ -102,7 +91,6 @@ def _roles(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.S
     """The role of each task, whose name is that of its code."""
     moves, sends, generic = (names.str.contains(text).to_numpy() for text in (COMMUNICATION, SENDS, GENERIC))
     roles = np.where(moves & sends, TRANSFER, np.where(moves, OTHER, COMPUTE)).astype(np.int8)[codes]
-    roles[tasks["name"].to_numpy() == _COPY] = COPY
     unknown = np.flatnonzero((moves & generic & ~sends)[codes])
     if len(unknown):
         roles[unknown[_sending(tables, tasks[unknown], calls)]] = TRANSFER
