@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -128,14 +129,8 @@ def test_device_tasks(tmp_path: Path, schema: int, detail: Any) -> None:
     assert found == ([nccl] if detail == "comm" else [*others, nccl])
 
 
-def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
-    """The tables of two processes in one file, as `rocpd merge` puts them there; ids repeat."""
-    parts = []
-    for rank, host in enumerate(("node0", "node1")):
-        export = Export(host=host, pid=70 + rank, environment={"RANK": str(3 + rank)})
-        block(export, 1_000 * (rank + 1), "F0.0.0")
-        parts.append(export.write(tmp_path / f"{rank}.part"))
-    merged = tmp_path / "merged.db"
+def in_one_file(parts: Iterable[Path], merged: Path) -> Path:
+    """The tables of databases in one file, as `rocpd merge` puts them there."""
     with changing(merged) as db:
         for part in parts:
             db.execute("ATTACH ? AS one", [str(part)])
@@ -144,6 +139,33 @@ def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
                     db.execute(f"CREATE TABLE {table} AS SELECT * FROM one.{table}")
             db.commit()
             db.execute("DETACH one")
+    return merged
+
+
+def test_merged_processes_whose_actions_torch_names_are_those_of_their_files(tmp_path: Path) -> None:
+    """Rows of both processes have the same numbers, by which ends of actions are looked up where they may be wrong."""
+    blocks = nsys_generator.blocks_of(2, 4, 2, random.Random(3))
+    generator.record(tmp_path / "apart", blocks, (0,), random.Random(4), nsys_generator.Torch())
+    files = sorted((tmp_path / "apart").rglob("*.db"))
+    alone = [read(Source("rocpd", file, "folder"), ReadOptions()) for file in files]
+    both = read(Source("rocpd", in_one_file(files, tmp_path / "merged.db"), "folder"), ReadOptions())
+    passes = [block for block in blocks if block.kind != "OPT"]
+    assert both.spans.filter(pl.col("kind") != "OPT").height == len(passes) > 0
+    for table in ("spans", "p2p"):
+        rows = [getattr(profile, table).drop("id", strict=False) for profile in alone]
+        apart, together = pl.concat(rows), getattr(both, table).drop("id", strict=False)
+        order = ["rank", "start_ns", "end_ns"]
+        assert together.sort(order).equals(apart.sort(order)), table
+
+
+def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
+    """The tables of two processes in one file, as `rocpd merge` puts them there; ids repeat."""
+    parts = []
+    for rank, host in enumerate(("node0", "node1")):
+        export = Export(host=host, pid=70 + rank, environment={"RANK": str(3 + rank)})
+        block(export, 1_000 * (rank + 1), "F0.0.0")
+        parts.append(export.write(tmp_path / f"{rank}.part"))
+    merged = in_one_file(parts, tmp_path / "merged.db")
     profile = read(Source("rocpd", merged, "folder"), ReadOptions()).validate()
     assert profile.ranks.select("rank", "process").rows() == [(3, 0), (4, 1)]
     assert profile.hosts["label"].to_list() == ["node0", "node1"]

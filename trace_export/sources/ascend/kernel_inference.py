@@ -133,6 +133,12 @@ def _mixed(runs: pl.DataFrame, voting: pl.DataFrame, kind: str) -> pl.DataFrame:
 
     A forward run much longer than the usual one is a whole forward beside them. Right before a recomputing backward it
     ends with the recomputation of that one's first layer.
+
+    Example of kind B: the letters are votes, the numbers kernels. The usual forward run has 2, so the last 2 of the 9
+    recompute:
+
+        runs      F2 B2 F2 B2   F9      B2 F2 B2
+        blocks    B------------ F7- B--------------
     """
     long = (pl.col("vote") == "F") & (pl.col("n") > LONG * pl.col("usual"))
     runs = runs.with_columns(usual=pl.col("n").filter(pl.col("vote") == "F").median().over(SEGMENT))
@@ -159,6 +165,11 @@ def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
     a whole forward, or if every backward has one although there are enough forwards without (a stage whose backwards
     wait for a message, so a forward of its own would be followed by an operator). On the last stage a forward and the
     recomputation after it are one run, twice as long as the backward.
+
+    Example, where the forwards that are followed by an operator (`|`) have 6 kernels:
+
+        runs      F6 | F2 B6 | F12 B6 |
+        blocks    F-   B----   F6- B----
     """
     together = pl.col("segment").shift(-1) == pl.col("segment")
     joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & together).fill_null(False)
