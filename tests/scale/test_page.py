@@ -30,6 +30,8 @@ def test_the_page_opens_from_a_file_and_fits(browser: Browser, page: Path, width
     with opened(browser, page, viewport={"width": width, "height": 900}, color_scheme=look) as tab:
         tab.locator("#state", has_text="96 of 96 ranks").wait_for()
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        paper = {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[look]
+        assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == paper
         assert tab.locator("h2").all_inner_texts()[:4] == [
             "Causes", "Exceptions", "Ranks and steps", "Stages",
         ]  # fmt: skip

@@ -26,7 +26,6 @@ def picture(bands: pl.DataFrame) -> str:
         at = y(top * share)
         parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH}"/>')
         parts.append(_text(LEFT - 6, at + 4, f"{top * share:g}", "end"))
-    parts.append('<text x="2" y="20">ms</text>')
     for n, (stage, p5, p50, p95, longest) in enumerate(bands.select("stage", "p5", "p50", "p95", "max").iter_rows()):
         middle = LEFT + step * (n + 0.5)
         left, high, low = middle - width / 2, y(p95), y(p5)
