@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -36,9 +35,9 @@ from trace_export.options import (
     part,
 )
 from trace_export.read import load_options
-from trace_export.selection import Selection, Window
+from trace_export.selection import Selection
 from trace_export.writers.paths import heat_map_path, report_page
-from trace_export.writers.pictures.style import FigureStyle
+from trace_export.writers.pictures.style import FigureStyle as FigureStyle
 
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
@@ -49,25 +48,6 @@ if TYPE_CHECKING:
     from trace_export.requests import Request
     from trace_export.run import Run
     from trace_export.scale.build import Overview
-    from trace_export.simulation import Simulation, draw_schedules, simulate
-
-__all__ = [
-    "Compared", "Exported", "FigureStyle", "Inspection", "Overviewed", "Reported", "Run", "Simulation", "Window",
-    "compare", "draw_schedules", "export", "inspect", "load", "overview", "report", "save_baseline", "simulate",
-    "watch",
-]  # fmt: skip
-
-_LOADED_WHEN_USED = {
-    "Inspection": "inspection.inspect", "Run": "run", "Simulation": "simulation", "draw_schedules": "simulation",
-    "simulate": "simulation",
-}  # fmt: skip
-"""What only some functions need, and the modules that have it."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LOADED_WHEN_USED:
-        return getattr(import_module(f"trace_export.{_LOADED_WHEN_USED[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @keywords(Loading)

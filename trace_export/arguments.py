@@ -13,7 +13,7 @@ from itertools import islice
 from operator import index
 from pathlib import Path
 from reprlib import Repr
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from trace_export import units
 from trace_export.choices import Align, RunChoice
@@ -58,13 +58,17 @@ def wrong(parameter: str, value: object, what: str) -> UsageError:
     return UsageError(f"{shown(value)} is not {what}", parameter=parameter)
 
 
+Checked = TypeVar("Checked")
+
+
+def optional(check: Callable[[Any, str], Checked]) -> Callable[[object, str], Checked | None]:
+    """The check of a value that may be None."""
+    return lambda value, parameter: None if value is None else check(value, parameter)
+
+
 def choice(value: object, parameter: str, known: Any) -> Any:
     """One of the words `known`: a Literal or a sequence."""
     return word(value, parameter, get_args(known) or known)
-
-
-def choice_or_none(value: object, parameter: str, known: Any) -> Any:
-    return None if value is None else choice(value, parameter, known)
 
 
 def word(value: object, parameter: str, words: Sequence[str]) -> str:
@@ -88,8 +92,7 @@ def flag(value: object, parameter: str) -> bool:
     return value
 
 
-def flag_or_none(value: object, parameter: str) -> bool | None:
-    return None if value is None else flag(value, parameter)
+flag_or_none = optional(flag)
 
 
 def whole(value: object, parameter: str, least: int = 1) -> int:
@@ -129,22 +132,13 @@ def run_choice(value: object, parameter: str) -> RunChoice:
     return whole(value, parameter)
 
 
-def run_choice_or_none(value: object, parameter: str) -> RunChoice | None:
-    return None if value is None else run_choice(value, parameter)
-
-
-def whole_or_none(value: object, parameter: str) -> int | None:
-    return None if value is None else whole(value, parameter)
+whole_or_none = optional(whole)
 
 
 def zero_or_one(value: object, parameter: str) -> int:
     if value not in (0, 1) or isinstance(value, bool | float):
         raise wrong(parameter, value, "0 or 1")
     return index(value)
-
-
-def number_or_none(value: object, parameter: str) -> float | None:
-    return None if value is None else number(value, parameter)
 
 
 def number(value: object, parameter: str, what: str = "a number", *, negative: bool = False) -> float:
@@ -168,14 +162,6 @@ def share(value: object, parameter: str) -> float:
     return number(value, parameter, "a share such as 0.03")
 
 
-def share_or_none(value: object, parameter: str) -> float | None:
-    return None if value is None else share(value, parameter)
-
-
-def nanoseconds_or_none(value: object, parameter: str) -> float | None:
-    return None if value is None else nanoseconds(value, parameter)
-
-
 def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> float:
     """A time in nanoseconds."""
     if not negative and isinstance(value, int | float) and -LIMIT_NS < value < 0:
@@ -189,10 +175,6 @@ def seconds(value: object, parameter: str) -> float:
     if time <= 0:
         raise UsageError(f"{shown(value)} is not a time above 0", parameter=parameter)
     return time
-
-
-def seconds_or_none(value: object, parameter: str) -> float | None:
-    return None if value is None else seconds(value, parameter)
 
 
 def numbers(value: object, parameter: str) -> Numbers | None:
@@ -244,16 +226,15 @@ def path(value: object, parameter: str) -> Path:
     return Path(text)
 
 
-def path_or_none(value: object, parameter: str) -> Path | None:
-    return None if value is None else path(value, parameter)
-
-
 def file_or_none(value: object, parameter: str) -> Path | None:
     """The path of a file that is there."""
     file = path_or_none(value, parameter)
     if file is not None and not is_file(file):
         raise UsageError(f"{file} is not a file", parameter=parameter)
     return file
+
+
+path_or_none = optional(path)
 
 
 def folder(value: object, parameter: str) -> Path:

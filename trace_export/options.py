@@ -15,7 +15,8 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, Unpack, cast, get_args
 
 from trace_export import arguments, choices, units
-from trace_export.arguments import NumberSet
+from trace_export.arguments import NumberSet, optional
+from trace_export.errors import TraceExportError, UsageError
 from trace_export.writers.formats import BY_NAME
 
 if TYPE_CHECKING:
@@ -86,8 +87,15 @@ _path = partial(Option, check=arguments.path_or_none, metavar="PATH")
 def _word(known: Any, help: str, default: str | None, **more: Any) -> Option:
     """An option that takes one word of a Literal."""
     words = get_args(known)
-    check = partial(arguments.choice if default else arguments.choice_or_none, known=known)
-    return Option(help, check, default=default, words=words, metavar="|".join(words), **more)
+    check = partial(arguments.choice, known=known)
+    return Option(
+        help,
+        check if default else optional(check),
+        default=default,
+        words=words,
+        metavar="|".join(words),
+        **more,
+    )
 
 
 def _families() -> Sequence[str]:
@@ -341,7 +349,7 @@ class Corrections(TypedDict, total=False):
         float | None,
         Option(
             "With --align strict: the largest uncertainty accepted.",
-            arguments.nanoseconds_or_none, CLOCKS, text=units.nanoseconds, flag="--max-clock-error", metavar="TIME",
+            optional(arguments.nanoseconds), CLOCKS, text=units.nanoseconds, flag="--max-clock-error", metavar="TIME",
         ),
     ]  # fmt: skip
 
@@ -362,7 +370,7 @@ class Replacing(TypedDict, total=False):
     ]
 
 
-class Place(TypedDict, total=False):
+class Target(TypedDict, total=False):
     """The files that are written."""
 
     path: Annotated[
@@ -490,7 +498,7 @@ class Figure(TypedDict, total=False):
         str,
         Option(
             "Width on paper of svg, png, pdf: 88mm for a column, 180mm for a page.",
-            arguments.number_or_none, PICTURES, text=units.millimetres, metavar="LENGTH", usual=True,
+            optional(arguments.number), PICTURES, text=units.millimetres, metavar="LENGTH", usual=True,
             name="figure.width_mm",
         ),
     ]  # fmt: skip
@@ -594,7 +602,7 @@ class Judging(TypedDict, total=False):
         "str | float | None",
         Option(
             "Exit with code 4 if B is worse by more than this, beyond what the steps vary.",
-            arguments.share_or_none, BASELINE, metavar="PERCENT", usual=True,
+            optional(arguments.share), BASELINE, metavar="PERCENT", usual=True,
         ),
     ]  # fmt: skip
     on: Annotated[
@@ -611,12 +619,12 @@ class Sides(TypedDict, total=False):
     steps_b: Annotated[NumberSet, _numbers("Steps of B, if they are not those of A.", usual=True)]
     run_a: Annotated[
         int | str | None,
-        Option("The run of A, if it is not that of B.", arguments.run_choice_or_none, SELECTION,
+        Option("The run of A, if it is not that of B.", optional(arguments.run_choice), SELECTION,
                metavar="N|latest|all"),
     ]  # fmt: skip
     run_b: Annotated[
         int | str | None,
-        Option("The run of B, if it is not that of A.", arguments.run_choice_or_none, SELECTION,
+        Option("The run of B, if it is not that of A.", optional(arguments.run_choice), SELECTION,
                metavar="N|latest|all"),
     ]  # fmt: skip
 
@@ -648,7 +656,7 @@ class Following(TypedDict, total=False):
     ]
     once_every: Annotated[
         "str | float | None",
-        Option("Export the last steps to --out at this interval.", arguments.seconds_or_none, metavar="TIME",
+        Option("Export the last steps to --out at this interval.", optional(arguments.seconds), metavar="TIME",
                usual=True),
     ]  # fmt: skip
 
@@ -658,7 +666,7 @@ class Watching(Sources, Layout, Following, Detail, Packing, Tables, Drawing, Sty
 
 
 class Export(
-    Folder, Loading, Place, Packing, Tables, Splitting, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
+    Folder, Loading, Target, Packing, Tables, Splitting, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
     Printing, total=False,
 ):  # fmt: skip
     """The options of the command `export`."""
@@ -735,7 +743,7 @@ class Compare(Comparing, Printing, total=False):
     ]  # fmt: skip
 
 
-class Simulate(Time, Place, Packing, Bubbles, Replacing, Figure, Unexplained, Tracing, total=False):
+class Simulate(Time, Target, Packing, Bubbles, Replacing, Figure, Unexplained, Tracing, total=False):
     """The options of the command `simulate`."""
 
     schedule: Annotated[
@@ -797,8 +805,8 @@ class Open(Tracing, total=False):
 
 
 class Watch(
-    Folder, Sources, Layout, Following, Detail, Place, Packing, Tables, Drawing, Replacing, Figure, Unexplained, Clocks,
-    Tracing, total=False,
+    Folder, Sources, Layout, Following, Detail, Target, Packing, Tables, Drawing, Replacing, Figure, Unexplained,
+    Clocks, Tracing, total=False,
 ):  # fmt: skip
     """The options of the command `watch`."""
 
@@ -913,11 +921,21 @@ def as_typed(text: str, kind: type) -> str:
     return re.sub("`([a-z_.]+)`", lambda name: spelled(name[1], kind), text)
 
 
+def in_words_of(kind: type, error: TraceExportError) -> TraceExportError:
+    """An error of the library, with the spellings of a command for the names of its parameters."""
+    error.what, error.remedy = as_typed(error.what, kind), as_typed(error.remedy, kind)
+    if isinstance(error, UsageError) and error.parameter:
+        error.parameter = spelled(error.parameter, kind)
+    return error
+
+
 def spelled(parameter: str, kind: type) -> str:
-    """What the command with the options of `kind` calls a parameter of the library."""
-    by_name = {option.name or name: (name, option) for name, option in options_of(kind).items()}
-    name, option = by_name.get(parameter) or by_name.get(f"{parameter.partition('.')[0]}.*") or ("", Option(flag=""))
-    spellings = [option.instead] if option.instead else flags(name, option)
-    if spellings:
-        return spellings[0].partition("/")[0]
-    return option.metavar if name else parameter
+    """What the command with the options of `kind` calls a parameter of the library, or where it has none of the name,
+    another command does."""
+    for each in (kind, Export, Inspect, Open):
+        by_name = {option.name or name: (name, option) for name, option in options_of(each).items()}
+        found = by_name.get(parameter) or by_name.get(f"{parameter.partition('.')[0]}.*")
+        if found:
+            spellings = [found[1].instead] if found[1].instead else flags(*found)
+            return spellings[0].partition("/")[0] if spellings else found[1].metavar
+    return parameter

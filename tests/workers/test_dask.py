@@ -28,7 +28,7 @@ from trace_export import __version__, load
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers import dask, dask_client, work
 from trace_export.workers.cluster import Cluster
-from trace_export.workers.dask import Place
+from trace_export.workers.dask import Folder
 from trace_export.workers.identity import identity
 
 pytest.importorskip("distributed")
@@ -36,7 +36,7 @@ config = pytest.importorskip("dask.config")
 
 
 def places(*tasks: str, at: str = "") -> list[Any]:
-    return [Place(Path(task), at) if at else Task(Path(task)) for task in tasks]
+    return [Folder(Path(task), at) if at else Task(Path(task)) for task in tasks]
 
 
 def run(cluster: DaskCluster, items: list[Any], done: Callable[[int], None] = lambda index: None) -> list[Any]:

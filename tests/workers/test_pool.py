@@ -101,7 +101,7 @@ def test_workers_that_cannot_start_are_not_replaced(
 
 def test_a_worker_that_lacks_a_module_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(TraceExportError, match=r"^a worker process cannot start \(ModuleNotFoundError: .*--jobs 1$"):
+    with pytest.raises(TraceExportError, match=r"^a worker process cannot start \(ModuleNotFoundError: .*`jobs` 1$"):
         run(perform, tasks("a", "b"), Workers(2))
 
 

@@ -31,7 +31,7 @@ def test_an_item_that_fails_takes_no_other_along(workers: Workers) -> None:
         "mistake: internal error in its reader, ZeroDivisionError: a mistake; see --debug",
         "panic: internal error in its reader, PanicException: lost its nerve; see --debug",
         "full: reading it failed (No space left on device); check its disk, and that of temporary files (TMPDIR)",
-        "hungry: does not fit into memory; read fewer at a time with --jobs 1",
+        "hungry: does not fit into memory; read fewer at a time with `jobs` 1",
     ]
     assert "ZeroDivisionError" in errors[1].__notes__[0]  # the traceback, for --debug
 

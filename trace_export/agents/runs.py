@@ -8,6 +8,7 @@ from threading import Lock
 
 from trace_export import api
 from trace_export.errors import UsageError, path_text
+from trace_export.run import Run
 
 
 class Runs:
@@ -25,7 +26,7 @@ class Runs:
                 number += 1
                 name = f"{base}-{number}"
             self.places[name] = place
-        self._read: dict[str, api.Run] = {}
+        self._read: dict[str, Run] = {}
         self._lock = Lock()
 
     def place(self, name: str) -> Path:
@@ -34,7 +35,7 @@ class Runs:
             raise UsageError(f'there is no run "{name}"', f"choose one of {', '.join(self.places)}", parameter="run")
         return self.places[name]
 
-    def run(self, name: str, steps: str = "all") -> api.Run:
+    def run(self, name: str, steps: str = "all") -> Run:
         """The selected `steps` of the aligned run."""
         place = self.place(name)
         with self._lock:

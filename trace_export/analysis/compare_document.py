@@ -5,23 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
+from trace_export.analysis.gate import Gate
+from trace_export.analysis.report_document import CausePlace
 from trace_export.documents import VERSION, MeanNs, SentenceRow, Version, rows
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
-
-
-class GateDocument(TypedDict):
-    """Whether B is worse than A by more than was allowed: the change of the mean over the steps, what it exceeds with
-    99 % confidence (`at_least`), and from how many steps of A and B. docs/slowdown.md explains it."""
-
-    on: str
-    limit: float
-    change: float
-    at_least: float
-    steps: tuple[int, int]
-    failed: bool
-    names: tuple[str, str]
 
 
 class WholeRow(TypedDict):
@@ -44,21 +33,11 @@ class LevelDifference(TypedDict):
     difference: MeanNs
 
 
-class CauseDifference(TypedDict):
+class CauseDifference(CausePlace):
     """A cause that A or B has, or both at the same place; the columns of `causes` of the report for each, null where it
     does not have it. `difference`: the gain in B less that in A, where a run without the cause has 0; null where one of
     the runs gives no gains."""
 
-    code: str
-    stage: int | None
-    replica: int | None
-    ranks: list[int]
-    hosts: list[str]
-    device: int | None
-    src_rank: int | None
-    dst_rank: int | None
-    direction: str | None
-    group: str | None
     parts: list[str] | None
     a_ratio: float | None
     b_ratio: float | None
@@ -101,7 +80,7 @@ class CompareDocument(TypedDict):
     document: Literal["compare"]
     version: Version
     names: tuple[str, str]
-    gate: GateDocument | None
+    gate: Gate | None
     verdict: list[SentenceRow]
     unlike: list[str]
     whole: list[WholeRow]
@@ -112,12 +91,11 @@ class CompareDocument(TypedDict):
 
 def compare_document(comparison: Comparison) -> CompareDocument:
     """The document of `comparison`."""
-    gate = comparison.gate
     return {
         "document": "compare",
         "version": VERSION,
         "names": comparison.names,
-        "gate": None if gate is None else cast(GateDocument, asdict(gate)),
+        "gate": comparison.gate,
         "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in comparison.verdict],
         "unlike": list(comparison.unlike),
         "whole": rows(comparison.whole, WholeRow),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.theory import in_flight
+from trace_export.documents import MeanNs, Ns, Share
 from trace_export.model import Profile
 from trace_export.schedules.schedule import Schedule
 from trace_export.schedules.simulate import Costs
@@ -14,20 +15,21 @@ from trace_export.schedules.simulate import Costs
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """The facts of a model; times in nanoseconds, shares from 0 to 1. `formula` is the published idle time per rank,
-    without transfers and overlap, null where there is none."""
+    """A simulated schedule. `bubble` is the idle share of the step, `bubble_own` that of each stage's own window;
+    `in_flight`: micro-batches whose activations the worst stage holds at once; `formula`: the published idle time per
+    rank, without transfers and overlap, null where there is none."""
 
     schedule: str
     stages: int
     microbatches: int
     chunks: int
     blocks: int
-    step_ns: int
-    bubble: float
-    bubble_own: float
+    step_ns: Ns
+    bubble: Share
+    bubble_own: Share
     in_flight: float
     formula: str | None
-    formula_idle_ns: float | None
+    formula_idle_ns: MeanNs | None
 
 
 def summarise(schedule: Schedule, profile: Profile, costs: Costs) -> ModelSummary:

@@ -47,9 +47,22 @@ class RankRow(TypedDict):
     bubble: Share | None
 
 
-class StageRow(TypedDict):
-    """A stage in a step, means over its ranks: busy and idle time, and the idle time by cause."""
+class _Idle(TypedDict):
+    """Idle time by cause."""
 
+    warm_up_ns: MeanNs
+    forward_ns: MeanNs
+    backward_ns: MeanNs
+    transfer_ns: MeanNs
+    collective_ns: MeanNs
+    others_ns: MeanNs
+    late_ns: MeanNs
+    unknown_ns: MeanNs
+    optimizer_ns: MeanNs
+    cool_down_ns: MeanNs
+
+
+class _StageInStep(TypedDict):
     run: int | None
     step: int | None
     stage: int | None
@@ -57,36 +70,23 @@ class StageRow(TypedDict):
     busy_ns: MeanNs
     global_ns: MeanNs
     own_ns: MeanNs
-    warm_up_ns: MeanNs
-    forward_ns: MeanNs
-    backward_ns: MeanNs
-    transfer_ns: MeanNs
-    collective_ns: MeanNs
-    others_ns: MeanNs
-    late_ns: MeanNs
-    unknown_ns: MeanNs
-    optimizer_ns: MeanNs
-    cool_down_ns: MeanNs
 
 
-class StageMeanRow(TypedDict):
-    """A stage over the whole steps, the busiest first: means over its ranks, and what it is idle for `mostly`."""
+class StageRow(_StageInStep, _Idle):
+    """A stage in a step, means over its ranks: busy and idle time, and the idle time by cause."""
 
+
+class _StageInRun(TypedDict):
     stage: int | None
     ranks: int
     busy_ns: MeanNs
     bubble: Share | None
     bubble_own: Share | None
-    warm_up_ns: MeanNs
-    forward_ns: MeanNs
-    backward_ns: MeanNs
-    transfer_ns: MeanNs
-    collective_ns: MeanNs
-    others_ns: MeanNs
-    late_ns: MeanNs
-    unknown_ns: MeanNs
-    optimizer_ns: MeanNs
-    cool_down_ns: MeanNs
+
+
+class StageMeanRow(_StageInRun, _Idle):
+    """A stage over the whole steps, the busiest first: means over its ranks, and what it is idle for `mostly`."""
+
     mostly: str | None
     mostly_ns: MeanNs
 
@@ -99,13 +99,8 @@ class IdleRow(TypedDict):
     share: Share | None
 
 
-class CauseRow(TypedDict):
-    """What makes a step longer than it need be. `code` as in `verdict`. The place: `stage`, `replica` where it is one,
-    `ranks`, `hosts`, of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its
-    `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
-    it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
-    all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
-    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another."""
+class CausePlace(TypedDict):
+    """What a cause is, and where."""
 
     code: str
     stage: int | None
@@ -117,6 +112,16 @@ class CauseRow(TypedDict):
     dst_rank: int | None
     direction: str | None
     group: str | None
+
+
+class CauseRow(CausePlace):
+    """What makes a step longer than it need be. `code` as in `verdict`. The place: `stage`, `replica` where it is one,
+    `ranks`, `hosts`, of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its
+    `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
+    it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
+    all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
+    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another."""
+
     ratio: Ratio | None
     late_ns: MeanNs | None
     gain_ns: MeanNs | None

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
+from trace_export.analysis.model_summary import ModelSummary
 from trace_export.documents import VERSION, MeanNs, NoteRow, Ns, Share, Time, Version, rows
 from trace_export.errors import path_text
 
 if TYPE_CHECKING:
-    from trace_export.analysis.model_summary import ModelSummary
     from trace_export.analysis.summary import Summary
 
 
@@ -77,30 +77,12 @@ class ExportDocument(TypedDict):
     files: list[str]
 
 
-class ModelDocument(TypedDict):
-    """A simulated schedule. `bubble` is the idle share of the step, `bubble_own` that of each stage's own window;
-    `in_flight`: micro-batches whose activations the worst stage holds at once; `formula`: the published idle time per
-    rank."""
-
-    schedule: str
-    stages: int
-    microbatches: int
-    chunks: int
-    blocks: int
-    step_ns: Ns
-    bubble: Share
-    bubble_own: Share
-    in_flight: float
-    formula: str | None
-    formula_idle_ns: MeanNs | None
-
-
 class SimulateDocument(TypedDict):
     """`trace-export simulate --json`: each simulated schedule, and the files that were written."""
 
     document: Literal["simulate"]
     version: Version
-    schedules: list[ModelDocument]
+    schedules: list[ModelSummary]
     files: list[str]
 
 
@@ -126,6 +108,6 @@ def simulate_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> 
     return {
         "document": "simulate",
         "version": VERSION,
-        "schedules": [cast(ModelDocument, asdict(model)) for model in models],
+        "schedules": list(models),
         "files": [path_text(path) for path in files],
     }

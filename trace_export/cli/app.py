@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from trace_export.cli import wrong_words
-from trace_export.cli.commands import ROWS, Commands, old
+from trace_export.cli.commands import ROWS, Commands, old, plain
 from trace_export.errors import UsageError
 from trace_export.options import flags, options_of
 from trace_export.sources import formats
@@ -34,6 +34,9 @@ class _Group(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = cast(Any, Commands())
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any, cast
@@ -18,7 +19,7 @@ from typer.core import TyperCommand
 from trace_export import options
 from trace_export.cli import memory
 from trace_export.errors import TraceExportError, UsageError
-from trace_export.options import PANELS, Option, as_typed, checked, flags, options_of, spelled
+from trace_export.options import PANELS, Option, checked, flags, in_words_of, options_of
 
 NEXT = "0.3"
 """The version that knows the old spellings no more."""
@@ -43,7 +44,7 @@ ROWS = {
     ),
     "compare": Row("compare.compare", options.Compare, "Compare two runs, or two steps of one, and say what differs."),
     "overview": Row("overview.overview", options.Overview, "Show any number of ranks on one page."),
-    "simulate": Row("simulate.simulate", options.Simulate, "Draw the theoretical chart of a schedule."),
+    "simulate": Row("simulate.simulate_schedule", options.Simulate, "Draw the theoretical chart of a schedule."),
     "open": Row("open.open_trace", options.Open, "Show a finished trace in the Perfetto UI."),
     "watch": Row("watch.watch", options.Watch, "Follow a job that still runs.", memory.keep),
     "run": Row("run.run", options.RunCommand, "Run a training command with its blocks marked for the profiler."),
@@ -72,11 +73,26 @@ class Commands(Mapping[str, Any]):
         return len(ROWS)
 
 
+def plain(parameters: list[Any]) -> list[Any]:
+    """Parameters whose values stay as they are: options check them, and Typer would load Pydantic for it, which takes a
+    fifth of the time of a small run."""
+    for each in parameters:
+        each.process_value = partial(_as_it_is, each.callback, each)
+    return parameters
+
+
+def _as_it_is(callback: Callable[..., Any] | None, parameter: Any, context: Any, value: Any) -> Any:
+    return value if callback is None else callback(context, parameter, value)
+
+
 class Command(TyperCommand):
     """A command whose help shows what is usual, and all with `--help-all`."""
 
     kind: type
     everything = False
+
+    def get_params(self, ctx: Any) -> Any:
+        return plain(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels = defaultdict(list)
@@ -108,14 +124,7 @@ def _command(name: str, row: Row) -> Any:
     app.command(name, cls=Command, context_settings=SETTINGS.get(name))(_as_typer_takes_it(call, row))
     made: Any = typer.main.get_command(app)
     made.kind = row.kind
-    for parameter in made.params:
-        if parameter.name in options_of(row.kind):
-            parameter.process_value = _as_it_is  # the value is checked by its option, not by Typer
     return made
-
-
-def _as_it_is(context: Any, value: Any) -> Any:
-    return value
 
 
 def _as_typer_takes_it(call: Callable[..., None], row: Row) -> Callable[..., None]:
@@ -128,7 +137,7 @@ def _as_typer_takes_it(call: Callable[..., None], row: Row) -> Callable[..., Non
             values = checked(_given(typed, row.kind), row.kind)
             call(**{name: value for name, value in values.items() if name in shown})
         except TraceExportError as error:
-            raise _in_words_of(row.kind, error) from error.__cause__
+            raise in_words_of(row.kind, error) from error.__cause__
 
     parameters = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=_typed(name, option))
@@ -202,11 +211,3 @@ def old(spelling: str, instead: str) -> None:
     """Says what a spelling of 0.1 is now; "" where it is nothing."""
     goes = f"is {instead} now; the old spelling goes" if instead else "goes"
     typer.echo(f"note: {spelling} {goes} with version {NEXT}", err=True)
-
-
-def _in_words_of(kind: type, error: TraceExportError) -> TraceExportError:
-    """An error of the library, with the spellings of a command for the names of its parameters."""
-    error.what, error.remedy = as_typed(error.what, kind), as_typed(error.remedy, kind)
-    if isinstance(error, UsageError) and error.parameter:
-        error.parameter = spelled(error.parameter, kind)
-    return error

@@ -27,6 +27,7 @@ def compare(**given: Unpack[Compare]) -> None:
     """
     from trace_export import api
     from trace_export.analysis import baseline as kept
+    from trace_export.run import Run
 
     asked = given["formats"]
     output, formats = (asked, None) if asked in TEXTS else ("text", asked)
@@ -50,7 +51,7 @@ def compare(**given: Unpack[Compare]) -> None:
     with terminal.progress(given) as progress:
         options: Comparing = {**part(given, Comparing), "progress": progress}
         done = api.compare(a, b, path, formats, **options)
-    runs = [run for run in (done.a, done.b) if isinstance(run, api.Run)]
+    runs = [run for run in (done.a, done.b) if isinstance(run, Run)]
     if as_json:
         terminal.json(done.comparison.json())
     elif output == "markdown":

@@ -8,7 +8,7 @@ import typer
 
 from trace_export.cli import terminal
 from trace_export.cli.inputs import one_folder, style
-from trace_export.options import Export, Exporting, part
+from trace_export.options import Export, Exporting, in_words_of, part
 
 
 def export(**given: Unpack[Export]) -> None:
@@ -26,6 +26,8 @@ def export(**given: Unpack[Export]) -> None:
         from trace_export.analysis.run_document import export_document
         from trace_export.documents import encode
 
+        for error in done.run.failures:
+            in_words_of(Export, error)
         terminal.json(encode(export_document(done.run.summary(), done.files)))
     elif not given["quiet"]:
         terminal.facts(summaries.run_rows(done.run.summary()))

@@ -8,7 +8,7 @@ import typer
 
 from trace_export.cli import terminal
 from trace_export.cli.inputs import one_folder
-from trace_export.options import Inspect, Inspecting, part
+from trace_export.options import Inspect, Inspecting, in_words_of, part
 
 if TYPE_CHECKING:
     import polars as pl
@@ -38,6 +38,8 @@ def inspect(**given: Unpack[Inspect]) -> None:
     with terminal.progress(given) as progress:
         options: Inspecting = {**part(given, Inspecting), "progress": progress}
         result = api.inspect(one_folder(given), **options)
+    for error in result.failures:
+        in_words_of(Inspect, error)
     if given["json"]:
         terminal.json(result.json())
     else:

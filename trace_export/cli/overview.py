@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Unpack
 
 import typer
 
 from trace_export.cli import terminal
 from trace_export.cli.inputs import one_folder, typed
-from trace_export.options import Overview, Overviewing, part
+from trace_export.options import Overview, Overviewing, as_typed, part
 
 EXCEPTIONS_SHOWN = 20
 
@@ -18,13 +19,16 @@ def overview(**given: Unpack[Overview]) -> None:
 
     Of more than 1,024 ranks each pipeline replica is read, aligned and measured by itself; only small tables come back.
     """
+    import polars as pl
+
     from trace_export import api
     from trace_export.scale import words
 
     with terminal.progress(given) as progress:
         options: Overviewing = {**part(given, Overviewing), "progress": progress}
         done = api.overview(one_folder(given), given["path"], given["formats"], **options)
-    found = done.overview
+    first = pl.Series([as_typed(text, Overview) for text in done.overview.failures["first"]], dtype=pl.String)
+    found = replace(done.overview, failures=done.overview.failures.with_columns(first=first))
     if given["json"]:
         from trace_export.documents import encode
         from trace_export.scale.overview_document import overview_document

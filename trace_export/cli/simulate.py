@@ -15,10 +15,10 @@ from trace_export.units import nanoseconds
 TIMES = "F=10ms,B=20ms,W=10ms"
 
 
-def simulate(**given: Unpack[Simulate]) -> None:
+def simulate_schedule(**given: Unpack[Simulate]) -> None:
     """Draw the theoretical chart of a pipeline schedule."""
-    from trace_export import api
     from trace_export.cli import summaries
+    from trace_export.simulation import draw_schedules, simulate
 
     costs = durations(given["times"] or "")
     if given["comm"] is not None:
@@ -30,9 +30,9 @@ def simulate(**given: Unpack[Simulate]) -> None:
     figure, force = style(given), given["force"]
     if "," in schedule:
         several(schedule, given["chunks"], given["gzip"] or given["bubbles"] or given["window"] is not None)
-        runs, files = api.draw_schedules(schedule, *sizes, costs, *place, figure=figure, force=force)
+        runs, files = draw_schedules(schedule, *sizes, costs, *place, figure=figure, force=force)
     else:
-        runs = [api.simulate(schedule, *sizes, costs, chunks=given["chunks"])]
+        runs = [simulate(schedule, *sizes, costs, chunks=given["chunks"])]
         shown = runs[0].select(window=given["window"])
         files = shown.write(*place, gzip=given["gzip"], bubbles=given["bubbles"], figure=figure, force=force)
     if given["json"]:

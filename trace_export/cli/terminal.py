@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from trace_export.cells import cells_of
 from trace_export.errors import SourceError, TraceExportError, path_text, printable
-from trace_export.options import Export, as_typed
+from trace_export.options import Export, in_words_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -264,7 +264,7 @@ def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:
     out = output(error=True)
     for alike in _by_reason(items):
         out.print("error: ", style="red", end="")
-        out.print(folded(out, as_typed(str(alike[0]), Export), len("error: ")))
+        out.print(folded(out, str(in_words_of(Export, alike[0])), len("error: ")))
         if len(alike) > 1:
             others = [path_text(error.path) for error in alike[1:] if isinstance(error, SourceError)]
             out.print(f"       the same for {len(others)} more: {printable(', '.join(others[:ALIKE_SHOWN]))}", end="")
@@ -280,7 +280,7 @@ def lost(rows: Sequence[tuple[str, str, int]], sources: int) -> None:
     for _, first, count in rows:
         out.print("error: ", style="red", end="")
         more = f" (the same for {count - 1} more of {sources} sources)" if count > 1 else ""
-        out.print(printable(as_typed(first, Export)) + more)
+        out.print(printable(first) + more)
 
 
 def _by_reason(items: Sequence[TraceExportError]) -> list[list[TraceExportError]]:

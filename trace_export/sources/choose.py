@@ -20,7 +20,7 @@ NAMED_REASONS = 3
 """Of files that are no source, an error names one for this many reasons."""
 NAMED_HOSTS = 4
 SEE = "see what is there with trace-export inspect"
-MARK = "mark the passes (trace-export docs lists the guides), or say which ranges are passes with --marker 'REGEX=>F'"
+MARK = "mark the passes (trace-export docs lists the guides), or say which ranges are passes with `markers` 'REGEX=>F'"
 
 
 def choose(

@@ -29,7 +29,7 @@ NO_HOST = "unknown"
 """The host of ranks for which the table names none."""
 _OF_A_PROFILER = {"Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)"}
 """Columns of tables that are a part of a profile."""
-REMEDY = "give a table that trace-export wrote with --format parquet or csv"
+REMEDY = "give a table that trace-export wrote with `formats` parquet or csv"
 
 
 def is_table(path: Path, columns: Columns | None = None) -> bool:

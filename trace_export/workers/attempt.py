@@ -30,7 +30,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | TraceExp
     except TraceExportError as error:
         return error
     except MemoryError:
-        return SourceError(item.path, "does not fit into memory", "read fewer at a time with --jobs 1")
+        return SourceError(item.path, "does not fit into memory", "read fewer at a time with `jobs` 1")
     except OSError as error:
         remedy = "check its disk, and that of temporary files (TMPDIR)"
         return SourceError(item.path, f"reading it failed ({error.strerror or error})", remedy)

@@ -68,7 +68,7 @@ def each(
 
 
 @dataclass(frozen=True)
-class Place:
+class Folder:
     """A folder of a machine."""
 
     path: Path
@@ -77,7 +77,7 @@ class Place:
 
 def in_each_folder(
     cluster: Cluster, function: Callable[[Path], Result]
-) -> list[tuple[Place, Result | TraceExportError]]:
+) -> list[tuple[Folder, Result | TraceExportError]]:
     """The result of `function` for each of the cluster's folders, on the machine that has it.
 
     Raises TraceExportError as `each` does, and UsageError for a machine that has no worker.
@@ -91,13 +91,13 @@ def in_each_folder(
             what = f"{name}: no worker of the cluster has this name"
             raise UsageError(what, f"hosts there: {there}", parameter="at")
         hosts = {worker.ip: worker.host for worker in reversed(workers)}
-        places += [Place(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
+        places += [Folder(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
     looks: dict[int, Result | TraceExportError] = {}
     each(cluster, partial(_of_path, function), places, looks.__setitem__)
     return [(place, looks[number]) for number, place in enumerate(places)]
 
 
-def _of_path(function: Callable[[Path], Result], place: Place) -> Result:
+def _of_path(function: Callable[[Path], Result], place: Folder) -> Result:
     return function(place.path)
 
 

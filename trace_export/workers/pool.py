@@ -66,7 +66,7 @@ class Pool(Generic[Item, Result]):
         try:
             return _Worker(self.function, self.scratch)
         except OSError as error:
-            raise TraceExportError(f"no worker process can be started ({error.strerror})", "try --jobs 1") from error
+            raise TraceExportError(f"no worker process can be started ({error.strerror})", "try `jobs` 1") from error
 
     def _assign(self, worker: _Worker) -> None:
         """Gives `worker` the next item; lets it wait where that may not begin yet, ends it when there is none."""
@@ -92,7 +92,7 @@ class Pool(Generic[Item, Result]):
             del self.busy[connection]
             code = worker.end()
             if not self.any_ready:
-                raise TraceExportError(f"a worker process {_how(code)} as it started", "try --jobs 1") from None
+                raise TraceExportError(f"a worker process {_how(code)} as it started", "try `jobs` 1") from None
             worker = self._new_worker()
             if index in self.again:
                 self.take(index, _died(self.items[index], code))
@@ -102,7 +102,7 @@ class Pool(Generic[Item, Result]):
         else:
             if not worker.ready:
                 if answer is not None:
-                    raise TraceExportError(f"a worker process cannot start ({answer})", "try --jobs 1")
+                    raise TraceExportError(f"a worker process cannot start ({answer})", "try `jobs` 1")
                 worker.ready = self.any_ready = True
                 return
             self.take(index, answer)
@@ -143,7 +143,7 @@ class _Worker:
 
 def _died(item: HasPath, code: int) -> SourceError:
     how = f"the process that read it {_how(code)}, also at a second try, perhaps for lack of memory"
-    return SourceError(item.path, how, "try --jobs 1")
+    return SourceError(item.path, how, "try `jobs` 1")
 
 
 def _how(code: int) -> str:

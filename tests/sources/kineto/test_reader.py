@@ -635,7 +635,9 @@ def test_the_most_frequent_names_are_shown(tmp_path: Path, layout: str) -> None:
         trace.range(i, i + 1, f"ProfilerStep#{i}")
     for i in range(2):
         trace.range(9 + i, 10 + i, "my_pass_1")
-    names = r"names here: my_pass_1, my_pass_0; say which of these names are passes with --marker 'REGEX=>F', or record"
+    names = (
+        r"names here: my_pass_1, my_pass_0; say which of these names are passes with `markers` 'REGEX=>F', or record"
+    )
     with pytest.raises(SourceError, match=names):
         loaded(trace.write(path, layout))
     trace.kernel(100, 200, trace.call(3))

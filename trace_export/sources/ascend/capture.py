@@ -84,7 +84,9 @@ def _profile(found: _Recorded, source: Source, options: ReadOptions) -> Profile:
     spans, notes = spans.with_columns(rank=pl.lit(found.rank, INT)), [note for _, note in noted]
     if options.host_ranges and not spans["kind"].is_in(marker_blocks.PASSES).any():
         what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
-        raise SourceError(source.path, what, "leave out --host, or record with the passes marked by trace-export run")
+        raise SourceError(
+            source.path, what, "leave out `host_ranges`, or record with the passes marked by trace-export run"
+        )
     calls = hccl.tables(
         found.operators.with_columns(alone), found.copies.with_columns(alone), [(found.meta, found.rank)]
     )

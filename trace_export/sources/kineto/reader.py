@@ -233,7 +233,7 @@ class _Events:
         yield 0, read_process(self.source.path, beside)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
-        error = SourceError(self.source.path, "no pass is named", "look at all of it with --full")
+        error = SourceError(self.source.path, "no pass is named", "look at all of it with `full`")
         return error if self.short else None
 
     def no_work(self) -> SourceError | None:

@@ -21,7 +21,7 @@ from trace_export.tolerances import LAUNCH_NS
 
 FEW = 0.01
 """A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
-HOST = "draw the CPU ranges with --host"
+HOST = "draw the CPU ranges with `host_ranges`"
 
 
 def unmatched(path: Path, rules: Sequence[str]) -> list[Note]:
@@ -57,7 +57,7 @@ def no_names(
     )
     if frequent := counts.most_frequent():
         found = f"the most frequent names here: {', '.join(map(_short, frequent))}"
-        remedy = f"say which of these names are passes with --marker 'REGEX=>F', or {remedy}"
+        remedy = f"say which of these names are passes with `markers` 'REGEX=>F', or {remedy}"
     else:
         found = "all names here are the framework's own" if counts.total else "there is none here"
     what = f"no {kind} is named like a pipeline block ({looked_for})"
@@ -66,7 +66,7 @@ def no_names(
     if frequent or not launches:
         what += f"; {found}"
     if rules:
-        what += f"; no name is matched by --marker {', '.join(map(repr, rules))}"
+        what += f"; no name is matched by `markers` {', '.join(map(repr, rules))}"
     return SourceError(path, what, remedy)
 
 

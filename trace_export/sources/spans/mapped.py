@@ -16,7 +16,6 @@ from trace_export.model import Declared, Profile
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import Result, each
-from trace_export.sources.shared.chrome_json import Events, JsonTrace
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
@@ -32,7 +31,7 @@ MEGASCAN = Columns.parse(
 TEXTS = ("kind", "host")
 OTHERS = 40
 """Fields of events that are kept beside those that are wanted, so that an error can name them."""
-REMEDY = "say which column means what with --columns"
+REMEDY = "say which column means what with `columns`"
 LARGEST_NS = float(1 << 62)
 EXACT_DIGITS = range(11, 18)
 """Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
@@ -111,6 +110,8 @@ def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
     if path.suffix == ".parquet":
         with open_file(path) as file:
             return pl.read_parquet(checked(file))
+    from trace_export.sources.shared.chrome_json import Events, JsonTrace  # and msgspec
+
     whole: Events[dict[str, Any]] = Events(dict, list, number=Decimal)
     with JsonTrace(path, whole) as trace:
         table = _events(chain.from_iterable(trace.pieces()), path, wanted)
@@ -248,7 +249,7 @@ def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
         kind = _short(row["kind"])
         what = f"has a span that ends before it starts, or at an impossible time: {kind} of rank {row['rank']}"
         raise SourceError(
-            path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in --columns"
+            path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in `columns`"
         )
     for field in {"stage", "dp"} & set(rows.columns):
         several = (
