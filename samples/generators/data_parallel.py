@@ -188,14 +188,18 @@ class Run(Simulation):
         return (self.begins[-1] - self.begins[0]) / (len(self.begins) - 1)
 
     def bubble(self, job: Job) -> float:
-        """1 - busy / window over all lanes of all steps; the window of a replica is from the first to the last work."""
+        """1 - busy / window over all lanes of all steps; the window of a replica is from the first to the last work. A
+        lane that runs two blocks at a time is busy once."""
         busy = window = 0
         work = [b for b in self.blocks if b.kind != "OPT" and job.place(b.rank)[2] == 0]
         groups: dict[tuple[int, int], list[Block]] = {}
         for block in work:
             groups.setdefault((block.step, job.place(block.rank)[0]), []).append(block)
         for blocks in groups.values():
-            busy += sum(b.end_ns - b.start_ns for b in blocks)
+            ends: dict[int, int] = {}
+            for b in sorted(blocks, key=lambda b: b.start_ns):
+                busy += max(b.end_ns - max(b.start_ns, ends.get(b.rank, 0)), 0)
+                ends[b.rank] = max(b.end_ns, ends.get(b.rank, 0))
             window += job.stages * (max(b.end_ns for b in blocks) - min(b.start_ns for b in blocks))
         return 1 - busy / window
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from samples.generators import nsys
 from samples.generators.block_kernels import Cut
 from samples.generators.kineto_trace import MAIN, Trace
-from samples.generators.nsys import LEAD, blocks_of, planted
+from samples.generators.nsys import LEAD, blocks_of, free_stream, planted
 from samples.generators.pipeline import MS, US, Block, Simulation, Timing, WrongTimes, recorded
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 2
@@ -45,6 +45,7 @@ class Rank:
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
         self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}", pid=pid)
+        self.ends: dict[int, int] = {}
 
     def block(self, block: Block, chance: random.Random) -> None:
         kernels = self.cut(block) if self.cut else nsys.at_random(block, KERNELS, chance)
@@ -53,13 +54,13 @@ class Rank:
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
         if block.kind not in self.unnamed:
             self.trace.range(launch - 4 * US, launch + len(kernels) * 5 * US, mark, cat="cpu_op")
-        thread = AUTOGRAD if block.kind == "B" else MAIN
+        thread, stream = AUTOGRAD if block.kind == "B" else MAIN, free_stream(self.ends, block)
         for i, (name, *times) in enumerate(kernels):
             at = launch + i * 5 * US
             self.trace.range(at - US, at + 3 * US, "aten::mm", thread=thread, cat="cpu_op")
             call = self.trace.call(at, thread=thread)
             times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
-            self.trace.kernel(*times, call, name=name)
+            self.trace.kernel(*times, call, name=name, stream=stream)
 
     def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))

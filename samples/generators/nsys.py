@@ -44,6 +44,16 @@ TIMING = Timing(
 )
 AUTOGRAD = 9
 """What autograd's thread id is above the main thread's."""
+STREAMS = 7, 13
+"""Those of computing: a block that begins before the last one of a stream has ended runs on the other one."""
+
+
+def free_stream(ends: dict[int, int], block: Block) -> int:
+    """The first of `STREAMS` that has ended its work when the block begins, else the last; it is then at work until the
+    block ends."""
+    stream = next((stream for stream in STREAMS if ends.get(stream, 0) <= block.start_ns), STREAMS[-1])
+    ends[stream] = block.end_ns
+    return stream
 
 
 def blocks_of(stages: int, microbatches: int, steps: int, chance: random.Random, *, split: bool = True) -> list[Block]:
@@ -197,6 +207,7 @@ class Rank:
         self.wrong, self.cut = wrong or {}, cut
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
+        self.ends: dict[int, int] = {}
         self.job, self.device = divmod(rank, devices)
         self.process = 4_000 + 11 * self.job if process is None else process
         self.thread = self.process + (100 * self.device if threads else 0)
@@ -209,14 +220,14 @@ class Rank:
         """The range stands LEAD before the first kernel, when the launches are made."""
         thread = self.thread + AUTOGRAD * (block.kind == "B")
         kernels = self.cut(block) if self.cut else at_random(block, self.kernels, chance)
-        launch = block.start_ns + self.clock_ns - 60 * US
+        launch, stream = block.start_ns + self.clock_ns - 60 * US, free_stream(self.ends, block)
         for depth, name in enumerate(self.dialect.names(block, self.rank)):
             self.range(launch - 4 * US + depth, launch + len(kernels) * 5 * US - depth, name)
         for i, (name, *times) in enumerate(kernels):
             launched = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=launched)
             times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
-            self.export.kernel(self.process, *times, call, name=name, device=self.device)
+            self.export.kernel(self.process, *times, call, name=name, stream=stream, device=self.device)
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))

@@ -81,7 +81,7 @@ def asked(row: Row) -> bool:
     """Whether the options of a row go together."""
     if row.get("--offset") and row["--align"] != "none":
         return False
-    return not (row.get("--cache") and not (row["--steps"] or row["--ranks"]))
+    return not (row.get("--cache") and not (row["--steps"] or row["--ranks"] not in (None, "all")))
 
 
 def window(truth: pl.DataFrame, row: Row) -> tuple[int, int] | None:

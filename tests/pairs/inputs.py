@@ -24,6 +24,7 @@ TRAITS: dict[str, tuple[object, ...]] = {
     "stages_first": (False, True),
     "jitter": (0.0, 0.02),
     "microbatches": (4, 6),
+    "overlap": (0, 300 * US),
     "packed": (False, True),
 }
 """What inputs differ in. `packed`: each file of the profile compressed, where its format may be."""
@@ -34,7 +35,8 @@ FORMS = {"vee": ("table",), "interleaved": ("nsys", "kineto", "paddle", "table")
 def can_be(row: Row) -> bool:
     """Whether there is such an input: a writer that has it, and a format that can be compressed."""
     form = row["form"]
-    written = form in FORMS.get(row["schedule"], (form,)) and not (form == "ascend" and row["tensor"] > 1)
+    one_stream = form == "ascend" and (row["tensor"] > 1 or row["overlap"] > 0)
+    written = form in FORMS.get(row["schedule"], (form,)) and not one_stream
     return written and not (row["packed"] and form != "kineto")
 
 
