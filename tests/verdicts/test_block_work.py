@@ -192,7 +192,10 @@ def test_streams_that_overlap_and_communication_that_is_waited_for() -> None:
         rank: pl.DataFrame([("7", name, of, a * MS, b * MS) for name, of, a, b in rows], KERNELS, orient="row")
         for rank, rows in tasks.items()
     }
-    said = sentence(Asked(0, [0], [1]), {"code": "slow-rank", "ranks": [0]}, spans, frames, "")
+    cause = {"code": "slow-rank", "ranks": [0]}
+    later = {1: frames[1].with_columns(pl.col("start_ns", "end_ns") + 100 * MS)}  # in no block
+    assert sentence(Asked(0, [0], [1]), cause, spans, frames | later, "").code == "slow-blocks-unknown"
+    said = sentence(Asked(0, [0], [1]), cause, spans, frames, "")
     assert parts(said.facts) == {"communication": 2 * MS, "kernel": MS, "rest": 0}
     assert said.facts["more_ns"] == 3 * MS
 

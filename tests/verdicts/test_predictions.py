@@ -138,4 +138,4 @@ def test_a_report_that_lacks_something(lacks: str, before: Job, tmp_path: Path) 
     (tmp_path / "old.json").write_text(json.dumps(report), encoding="utf-8")
     done = command("compare", tmp_path / "old.json", tmp_path / "a")
     assert done.returncode != 0
-    assert f"'{lacks}' is missing" in " ".join(done.stderr.split())
+    assert f"it lacks '{lacks}'" in " ".join(done.stderr.split())

@@ -128,12 +128,12 @@ def sentence(
     for ranks in (asked.slow, asked.peers):
         here = blocks.filter(pl.col("rank").is_in(ranks))
         made = {rank: found for rank in ranks if (found := tasks.get(rank)) is not None and found.height}
-        if here.is_empty() or len(made) < len(ranks):
+        if here.is_empty() or len(made) < len(ranks) or (side := _side(here, made)).work.is_empty():
             text = (
                 f"Why its blocks are slow cannot be said: no device tasks of {ranks_text(ranks)} are recorded in them."
             )
             return Sentence("slow-blocks-unknown", facts, text)
-        sides.append(_side(here, made))
+        sides.append(side)
     slow, peer = sides
     total = _difference(slow, peer)
     facts |= {"steps": blocks["step"].unique().drop_nulls().sort().to_list(), "more_ns": total}
