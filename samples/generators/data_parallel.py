@@ -83,7 +83,12 @@ class Job:
     ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
     hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all),
     `shapes` (rank → what its blocks hold, and how long they are by that; only where it is given do blocks have kernels
-    of layers).
+    of layers), `collected` (rank → how much later one block of it in eight starts, by chance, as in a garbage
+    collection), `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
+    from the first). What is planted is there in the steps `during` alone, where these are given.
+
+    No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `warm_up` (of
+    each of the first steps, how many times as long all blocks take).
     """
 
     stages: int = 4
@@ -120,6 +125,11 @@ class Job:
     links: Mapping[tuple[int, int], int] = field(default_factory=dict)
     loading: Mapping[int, int] = field(default_factory=dict)
     pause: int = 0
+    collected: Mapping[int, int] = field(default_factory=dict)
+    throttled: Mapping[Cell, float] = field(default_factory=dict)
+    during: frozenset[int] | None = None
+    costs: tuple[float, ...] = ()
+    warm_up: tuple[float, ...] = ()
     shapes: Mapping[int, Shape] | None = None
 
     @property
@@ -256,11 +266,24 @@ class _Simulator:
         self.apart = draw.integers(0, 3 * US, (2, job.steps, cells, most, job.tensor)) * (job.tensor > 1)
         shapes = job.shapes or {}
         slow = {r: job.slow_ranks.get(r, 1.0) * shapes.get(r, USUAL).factor for r in range(job.ranks)}
-        self.speed = {
-            cell: float(speeds[n]) * job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell))
-            for n, cell in enumerate(job.cells)
-        }
+        self.slower = {cell: job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell)) for cell in job.cells}
+        self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
+        self.collections = draw.random((job.steps, cells, most)) < 1 / 8
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
+
+    def _planted(self, step: int) -> bool:
+        """Whether what is planted is there in a step."""
+        return self.job.during is None or step in self.job.during
+
+    def _speed(self, cell: Cell, step: int) -> float:
+        """How many times as long as usual the blocks of a lane take in a step."""
+        job = self.job
+        usual = self.speeds[cell] * (job.costs[cell[1]] if job.costs else 1.0)
+        usual *= job.warm_up[step] if step < len(job.warm_up) else 1.0
+        if not self._planted(step):
+            return usual
+        throttled = 1 + (job.throttled.get(cell, 1.0) - 1) * step / max(job.steps - 1, 1)
+        return usual * throttled * self.slower[cell]
 
     def run(self) -> Run:
         job = self.job
@@ -268,7 +291,7 @@ class _Simulator:
         posted = dict.fromkeys(job.cells, 20 * MS)
         for step in range(job.steps):
             loaded = {
-                cell: at + (job.pause + job.loading.get(cell[0], 0) if cell[1] == 0 else 0)
+                cell: at + (job.pause + job.loading.get(cell[0], 0) if cell[1] == 0 and self._planted(step) else 0)
                 for cell, at in begin.items()
             }
             gathered = dict(loaded)
@@ -290,7 +313,8 @@ class _Simulator:
             for cell in job.cells:
                 done = end = free[cell] + job.lead
                 for rank in job.lane(*cell):
-                    until = end + round(job.optimizer * job.optimizers.get(rank, 1.0))
+                    longer = job.optimizers.get(rank, 1.0) if self._planted(step) else 1.0
+                    until = end + round(job.optimizer * longer)
                     self.found.blocks.append(Block(rank, step, "OPT", None, end, until))
                     done = max(done, until)
                 posted[cell], begin[cell] = done, done + job.gap
@@ -301,10 +325,11 @@ class _Simulator:
         job = self.job
         if len(members) == 1:
             return ready[0]
-        starts = [at + job.lead + job.late.get((op, *cell), 0) for cell, at in zip(members, ready, strict=True)]
+        late, longer = (job.late, job.longer) if self._planted(step) else ({}, {})
+        starts = [at + job.lead + late.get((op, *cell), 0) for cell, at in zip(members, ready, strict=True)]
         stages = {s for _, s in members}
         stage = stages.pop() if len(stages) == 1 and op != NORM else None
-        end = max(starts) + length + job.longer.get((op, ALL_RANKS if stage is None else stage), 0)
+        end = max(starts) + length + longer.get((op, ALL_RANKS if stage is None else stage), 0)
         for cell, start in zip(members, starts, strict=True):
             for rank in job.lane(*cell):
                 self.found.collectives.append(Collective(op, stage, step, rank, start, end))
@@ -342,9 +367,12 @@ class _Simulator:
                 mode = modes[self.posts[step, at, n]] if job.receives == "random" else job.receives
                 post = before[stage] if mode == "early" else free[stage]
                 start = max(start, self._transfer(step, half, cell, source[0], ends[source], post, mode) + job.lead)
-            start += job.held.get(cell, 0)
+            if self._planted(step):
+                start += job.held.get(cell, 0)
+                if self.collections[step, at, n]:
+                    start += max(job.collected.get(rank, 0) for rank in job.lane(*cell))
             size = self.sizes[step, replica, operation.microbatch]
-            length = self.lengths[operation.kind] * self.speed[cell] * size * (1 + self.noise[step, at, n])
+            length = self.lengths[operation.kind] * self._speed(cell, step) * size * (1 + self.noise[step, at, n])
             end = start + round(length)
             ends |= {(stage, half): end for half in operation.halves()}
             before[stage], free[stage] = start, end - job.overlap
@@ -361,7 +389,7 @@ class _Simulator:
         done = 0
         pairs = list(zip(job.lane(replica, source), job.lane(replica, stage), strict=True))
         for pair in pairs:
-            done = max(done, max(sent, posted) + job.hop + job.links.get(pair, 0))
+            done = max(done, max(sent, posted) + job.hop + (job.links.get(pair, 0) if self._planted(step) else 0))
         recorded = min(max(posted, sent + 30 * US), done - US) if mode == "late" else posted
         for pair in pairs:
             self.found.transfers.append(

@@ -121,6 +121,33 @@ def long_optimizer(job: Job, draw: Draw) -> Planted:
     return {"optimizers": {rank: draw.uniform(6, 12)}}, _of([rank], rank=rank)
 
 
+def slow_at_times(job: Job, draw: Draw) -> Planted:
+    """In every third step, or in a half of the steps."""
+    fields, place = slow_rank(job, draw)
+    steps = draw.choice((range(draw.randrange(3), job.steps, 3), range(job.steps // 2, job.steps)))
+    return {**fields, "during": frozenset(steps)}, place
+
+
+def throttled_rank(job: Job, draw: Draw) -> Planted:
+    replica, stage = draw.randrange(job.replicas), draw.randrange(job.stages)
+    return {"throttled": {(replica, stage): draw.uniform(1.4, 2)}}, _of([job.rank(replica, stage)])
+
+
+def collecting_rank(job: Job, draw: Draw) -> Planted:
+    """Its process stops at random, to collect garbage."""
+    rank = draw.randrange(job.ranks)
+    return {"collected": {rank: draw.choice((10, 20, 40)) * MS}}, _of([rank], rank=rank)
+
+
+def held_stage(job: Job, draw: Draw) -> Planted:
+    """A stage whose host hands out each block late."""
+    stage, by = draw.randrange(1, job.stages), draw.choice((2, 3, 4)) * MS
+    ranks = [job.rank(a, stage) for a in range(job.replicas)]
+    return {"held": {(a, stage): by for a in range(job.replicas)}}, {"stage": stage, **_of(ranks)}
+
+
+LONG = {"steps": 12, "stages": 2, "replicas": 3, "microbatches": 6, "tensor": 1, "jitter": 0.02}
+
 PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {
     "slow stage": (slow_stage, {}, ("nsys", "kineto", "ascend", "paddle", "table")),
     "slow replica": (slow_replica, {"replicas": 3}, ("nsys", "kineto", "paddle", "table")),
@@ -143,6 +170,26 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     ),
     "slow link, two chunks": (
         slow_link, {"replicas": 3, "schedule": "interleaved", "receives": "at once"}, ("kineto", "paddle")
+    ),
+    "slow rank, some steps": (slow_at_times, LONG, ("nsys", "kineto", "paddle", "table")),
+    "throttled rank": (throttled_rank, LONG, ("nsys", "kineto", "table")),
+    "collecting rank": (collecting_rank, {**LONG, "stages": 4}, ("nsys", "kineto")),
+    "held stage": (held_stage, {"tensor": 1}, ("nsys", "kineto")),
+    "slow rank, warm-up": (
+        slow_rank, {"replicas": 3, "steps": 6, "warm_up": (5.0, 1.5, 1.2)}, ("nsys", "kineto", "ascend", "paddle")
+    ),
+    "unequal, few micro-batches": (
+        unequal_microbatches, {"stages": 3, "microbatches": 2, "replicas": 2, "steps": 8, "gap": 200 * US},
+        ("nsys", "kineto", "table"),
+    ),
+    "slow replica, uneven stages": (
+        slow_replica, {"stages": 4, "replicas": 3, "costs": (1.0, 1.1, 0.95, 1.25)}, ("nsys", "kineto", "table")
+    ),
+    "slow rank, deep": (
+        slow_rank, {"stages": 16, "microbatches": 16, "replicas": 2, "steps": 3, "tensor": 1}, ("nsys", "table")
+    ),
+    "slow rank, many micro-batches": (
+        slow_rank, {"stages": 2, "microbatches": 64, "replicas": 2, "steps": 3, "tensor": 1}, ("nsys", "table")
     ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -62,6 +63,22 @@ def test_what_is_planted_changes_no_chance() -> None:
     ]
     changed = {key[0] for key in lengths[0] if lengths[0][key] != lengths[1][key]}
     assert changed == {job.rank(1, 2)}
+
+
+def test_what_is_planted_in_some_steps_changes_no_other() -> None:
+    job = replace(BARE, jitter=0.02, steps=4)
+    runs = [simulate(job), simulate(replace(job, slow_ranks={3: 1.5}, during=frozenset({2})))]
+    lengths = [{(b.rank, b.step, b.kind, b.microbatch): b.end_ns - b.start_ns for b in run.blocks} for run in runs]
+    changed = {key[:2] for key in lengths[0] if lengths[0][key] != lengths[1][key]}
+    assert changed == {(3, 2)}
+    assert runs[1].begins[2] == runs[0].begins[2]
+
+
+def test_a_warm_up_makes_the_first_steps_longer() -> None:
+    """By its factor, where there is nothing but blocks and optimizers of no length."""
+    begins = simulate(replace(BARE, optimizer=0, steps=4, warm_up=(5.0, 2.0))).begins
+    first, second, third = (b - a for a, b in pairwise(begins))
+    assert (first, second) == (5 * third, 2 * third)
 
 
 @pytest.mark.parametrize("stages_first", [False, True])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.compared import Compared, Sums, mean_lengths
+from trace_export.analysis.compared import Compared, Sums, as_of_peers, mean_lengths
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints
@@ -100,7 +100,7 @@ class Candidates:
             if graph.recorded.incomplete and not self._beyond_doubt(items, slow):
                 continue
             members = self._members(slow, there, blocks)
-            lengths, even = self._as_peers(slow, members, there[slow.items], left)
+            lengths, even = self._as_peers(slow, items, members, there[slow.items], left, sorts)
             place, kind = self.compared.place(slow, there), self._kind(slow)
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
@@ -116,10 +116,13 @@ class Candidates:
         means[self.row[blocks], typical.unit[blocks]] = typical.rank_means[blocks]
         return means
 
-    def _as_peers(self, slow: Slow, members: Ints, own: Ints, means: Floats) -> tuple[Floats, Floats]:
+    def _as_peers(
+        self, slow: Slow, items: Items, members: Ints, own: Ints, means: Floats, sorts: tuple[int, ...]
+    ) -> tuple[Floats, Floats]:
         """Lengths in which the members are scaled to the rank means of their peers, unit by unit; their own jitter
-        stays. And lengths in which their surplus is spread evenly over all stages. `means` (rank × unit) are those
-        without the causes before, whose surplus is no gain of this one; they become those without this one too."""
+        stays, but for what comes and goes from step to step. And lengths in which their surplus is spread evenly over
+        all stages. `means` (rank × unit) are those without the causes before, whose surplus is no gain of this one;
+        they become those without this one too. `sorts`: of the operations that `items` compare."""
         typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
         outside[own] = False
         usual = np.full(means.shape, np.nan)
@@ -131,6 +134,14 @@ class Candidates:
         with np.errstate(invalid="ignore"):
             factor = np.nan_to_num(left / np.maximum(means, 1.0), nan=1.0)
         lengths = typical.length.copy()
+        if items.by_step is not None:
+            steps = np.ones((len(self.ranks), items.by_step.shape[1]))
+            steps[own] = items.by_step[slow.items]
+            compared = members[np.isin(self.graph.sort[members], sorts)]
+            lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
+            cell = self.row[members] * means.shape[1] + typical.unit[members]
+            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.length, lengths))
+            lengths[members] *= (before / np.maximum(after, 1.0))[cell]
         lengths[members] *= factor[self.row[members], typical.unit[members]]
         above = np.nan_to_num(means - left)
         surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
@@ -226,6 +237,7 @@ class Candidates:
         table = table.reshape(len(self.ranks), count)
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
+        noise = as_of_peers(noise) if several else noise
         if count == 2:  # late by about as much in both
             noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
         there = np.arange(len(self.ranks))

@@ -14,6 +14,8 @@ import polars as pl
 from trace_export.analysis.peers import Floats, Group, Ints, Items, Slow
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
+COMES_AND_GOES = 1.5
+"""By chance the noise of a few ranks is up to so many times that of the middle one."""
 LINK_KINDS = ("replica", "stages", "hosts", "lanes", "ways", "lane", "ranks", "way", "link")
 
 
@@ -97,7 +99,10 @@ class Compared:
 
     def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums) -> tuple[Items, Ints]:
         """The work of each rank over that of its peers, each `unit` (a kind and chunk of blocks) weighted by its time;
-        and the rows of the ranks that have any. `sums`: of the lengths of blocks in a row, step and unit."""
+        and the rows of the ranks that have any. `sums`: of the lengths of blocks in a row, step and unit. A step that
+        is slow on all ranks, as the first ones are, says nothing of one of them, and is made as long as the others."""
+        common = _of_steps(row, step, unit, sums)[step]
+        sums = Sums(sums.count, sums.ns / common, sums.squares / common**2)
         shape = len(self.ranks), int(unit.max(initial=-1)) + 1
         cell = row * shape[1] + unit
         of_unit = sums.by(cell, shape[0] * shape[1])
@@ -118,7 +123,11 @@ class Compared:
         several = (~np.isnan(ratio)).sum(axis=1)
         with np.errstate(invalid="ignore"):
             scatter = np.nanstd(ratio, axis=1) * np.sqrt(1 / np.maximum(several - 1, 1)) if len(there) else value
-        return Items(value, np.where(several > 2, np.maximum(noise, scatter), noise), self.stage[there]), there
+        noise = np.where(several > 2, np.maximum(noise, scatter), noise)
+        usual_noise = as_of_peers(noise)
+        varies = (noise > usual_noise)[:, None] & (ratio > 0)
+        by_step = np.where(varies, ratio / np.where(value > 0, value, 1.0)[:, None], 1.0)
+        return Items(value, usual_noise, self.stage[there], by_step=by_step), there
 
     def link_alike(self, links: Ints) -> Ints:
         """A number for each of `links` (source, target and kind; one a column): peers are of one direction between the
@@ -159,6 +168,28 @@ class Compared:
             "hosts": sorted({self.host[a] for a in at} - {""}),
             "replica": replicas.pop() if len(replicas) == 1 else None,
         }  # fmt: skip
+
+
+def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
+    """How many times as long as in all steps the blocks of the middle rank take in each."""
+    units, steps = int(unit.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
+    own = sums.by(row * units + unit, (int(row.max(initial=-1)) + 1) * units).mean[row * units + unit] * sums.count
+    shape = int(row.max(initial=-1)) + 1, steps
+    took, ought = (np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape) for w in (sums.ns, own))
+    found = np.ones(steps)
+    there = ought > 0
+    ratio = np.where(there, took / np.where(there, ought, 1.0), np.nan)
+    found[there.any(axis=0)] = np.nanmedian(ratio[:, there.any(axis=0)], axis=0)
+    return np.where(found > 0, found, 1.0)
+
+
+def as_of_peers(noise: Floats) -> Floats:
+    """Standard errors of items, none much above that of the middle one: what one of them varies by beyond the others is
+    no chance, but a cause that comes and goes."""
+    known = np.sort(noise[np.isfinite(noise)])
+    middle = known[(len(known) - 1) // 2] if len(known) else np.inf
+    found: Floats = np.minimum(noise, COMES_AND_GOES * middle)
+    return found
 
 
 def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:

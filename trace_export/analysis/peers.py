@@ -44,7 +44,8 @@ class Group:
 class Items:
     """What is compared: the `mean` of each item and its standard error `noise`. Items with the same number in `alike`
     are proper peers of each other. `relative`: whether an excess is a share of the peers' value; `least`: the least
-    that counts. `nested`: whether an item may have a cause of its own inside of a group that has one."""
+    that counts. `nested`: whether an item may have a cause of its own inside of a group that has one. `by_step` (item ×
+    step): the value in a step by the mean, where an item varies by more than chance, else 1."""
 
     mean: Floats
     noise: Floats
@@ -52,6 +53,7 @@ class Items:
     relative: bool = True
     least: float = LEAST
     nested: bool = True
+    by_step: Floats | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints, lowest_fifth
+from trace_export.steps.graph import COLLECTIVE, FIFTH, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
 
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
@@ -81,22 +81,25 @@ class Typical:
 
     @cached_property
     def usual_delay(self) -> Floats:
-        """min(delay, the median of its kind). The pause between steps, and waits for what was not recorded, stay as
-        they are; where several ranks of a stage have a pause, it is at most that of the rank at the lowest fifth. The
-        pause before the first step of a segment counts from its first block, and is compared with its like."""
+        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late). The
+        pause between steps, and waits for what was not recorded, stay as they are; where several ranks of a stage have
+        a pause before a step, it is at most that of the rank at the lowest fifth."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
             of = ordinary & (graph.kind == kind)
-            found[of] = np.minimum(self.delay[of], np.quantile(self.delay[of], 0.5, method="lower"))
+            each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
+            ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
+            found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
         rows, others = self._late_members()
         found[rows] = np.minimum(found[rows], others)
-        for which in (graph.pause & graph.opens, graph.pause & ~graph.opens):
-            rows = np.flatnonzero(which & graph.counted & (graph.sort != POINT))
-            for stage in np.unique(self.stage[rows]):
-                of = rows[self.stage[rows] == stage]
-                if len(np.unique(graph.rank[of])) > 1:
-                    found[of] = np.minimum(self.delay[of], lowest_fifth(graph.rank[of], self.delay[of]))
+        rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
+        pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
+        place = (FIFTH * pl.len()).cast(pl.Int64)
+        least = pauses.select(pl.col("delay").sort().get(place).over("stage", "step")).to_series()
+        found[rows] = np.minimum(
+            self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
+        )
         return found
 
     def _late_members(self) -> tuple[Ints, Floats]:
@@ -173,7 +176,7 @@ class Typical:
             .filter(pl.col("len") >= FEW, pl.col("pairs") >= ENOUGH)
         )  # fmt: skip
         r = pl.when(pl.col("varied") > VARIED).then(pl.col("r").fill_nan(None)).fill_null(0)
-        found = each.select(r.median()).item() if each.height else None
+        found = each.select(r.median()).item() if each.height else _of_few(forward.join(back, on=key, suffix="_b"))
         return float(found) if isinstance(found, float) else 0.0
 
     def factor(self, mean: Floats) -> Floats:
@@ -204,3 +207,20 @@ class Typical:
     def collective(self) -> Flags:
         found: Flags = (self.graph.sort == COLLECTIVE) & self.graph.counted
         return found
+
+
+def _of_few(pairs: pl.DataFrame) -> float | None:
+    """The correlation in steps of few micro-batches: of all steps of a rank together, each beside its mean, without the
+    one step that speaks most for it; the median over ranks. None of fewer than `ENOUGH` pairs."""
+    step = ["rank", "chunk", "step"]
+    relative = {name: pl.col(name) / pl.col(name).mean().over(step) - 1 for name in ("length", "length_b")}
+    sums = pairs.with_columns(**relative).group_by(step).agg(
+        pl.len(), x=pl.col("length").pow(2).sum(), y=pl.col("length_b").pow(2).sum(),
+        xy=(pl.col("length") * pl.col("length_b")).sum(),
+    )  # fmt: skip
+    rest = [pl.col(name).sum().over("rank", "chunk") - pl.col(name) for name in ("len", "x", "y", "xy")]
+    left = sums.select("rank", "chunk", *rest).filter(pl.col("len") >= ENOUGH)
+    varied = pl.min_horizontal("x", "y") > VARIED**2 * pl.col("len")
+    r = pl.when(varied).then(pl.col("xy") / (pl.col("x") * pl.col("y")).sqrt()).otherwise(0.0)
+    found = left.group_by("rank", "chunk").agg(r=r.min())["r"].median()
+    return found if isinstance(found, float) else None
