@@ -134,7 +134,12 @@ RUNS: dict[str, GoldenRun] = {
     ),
     "nsys": GoldenRun(
         {"logs": "nsys/two_hosts"},
-        ["nsys logs --detail kernels --tracks rank --out out", "report logs", "inspect logs"],
+        [
+            "nsys logs --detail kernels --tracks rank --out out",
+            "report logs",
+            "report logs --detail kernels",
+            "inspect logs",
+        ],
     ),
     "sizes_of_the_run": GoldenRun(
         {"logs": "nsys/two_hosts"},

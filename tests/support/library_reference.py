@@ -21,6 +21,7 @@ from tests.conftest import ROOT
 from trace_export import model
 from trace_export.analysis import explanation, slowdown, transfer_split
 from trace_export.steps import path
+from trace_export.writers.formats import OUTPUT_FORMATS
 
 PAGE = ROOT / "trace_export" / "docs" / "library.md"
 FUNCTIONS = (
@@ -96,6 +97,7 @@ def _words() -> Iterator[str]:
         words = get_args(getattr(trace_export, name))
         if words and all(isinstance(word, str) for word in words):
             yield f"- `{name}`: {', '.join(words)}"
+    yield f"- `Format`: {', '.join(row.name for row in OUTPUT_FORMATS)}"
     yield "- `Inputs`: a folder, a file, or a list of files"
     yield "- `NumberSet`: " + 'all, "0,2-4", 3, range(2, 5), [0, 2]; None for all'
     yield "- `Progress`: a function of what is being done, how much of it is done, and out of how much"
