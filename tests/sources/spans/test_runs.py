@@ -45,6 +45,19 @@ def test_each_start_of_a_job_is_a_run_of_its_own(own: bool, tmp_path: Path) -> N
     assert last.spans.height == len(_runs()[2])
 
 
+def test_a_step_that_is_wholly_there_again_is_of_another_run(tmp_path: Path) -> None:
+    """Two seconds later, as where two runs of one step each were put into one file."""
+    blocks = nsys.blocks_of(3, 4, 1, random.Random(1), split=False)
+    rows = [(b.rank, b.kind, b.start_ns + at, b.end_ns + at, b.step, b.microbatch) for at in (0, 2 * 10**9)
+            for b in blocks]  # fmt: skip
+    names = ["rank", "kind", "start_ns", "end_ns", "step", "microbatch"]
+    pl.DataFrame(rows, names, orient="row").write_parquet(tmp_path / "run.spans.parquet")
+    assert trace_export.load(tmp_path, run="all").spans["run"].unique().sort().to_list() == [1, 2]
+    last = trace_export.load(tmp_path)
+    assert last.spans.height == len(blocks)
+    assert "runs-not-read" in [note.code for note in last.notes]
+
+
 def test_numbers_that_are_there_again_within_a_step_are_no_runs(tmp_path: Path) -> None:
     """Two chunks of a rank without a column that says so."""
     blocks = nsys.blocks_of(3, 4, 2, random.Random(1), split=False)

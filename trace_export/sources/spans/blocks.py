@@ -111,8 +111,8 @@ def group_of(scope: pl.Expr, columns: Collection[str]) -> pl.Expr:
 def runs_of(rows: pl.DataFrame) -> pl.Series:
     """The run of each row (rank, kind, start_ns, end_ns, step, microbatch, chunk) of a table that does not say it.
 
-    A job that is started again counts its steps anew: where a pass is there once more, after later steps or after
-    AGAIN_NS, and no other is under way, a run begins.
+    A job that is started again counts its steps anew: where a pass is there once more, after later steps, after
+    AGAIN_NS or with all passes of its step, and no other is under way, a run begins.
 
     Example: each rank has its forward 0 of step 1 at 0 and at 600 s, and at 600 s all have had step 2 and are idle.
     """
@@ -125,16 +125,22 @@ def runs_of(rows: pl.DataFrame) -> pl.Series:
         return alone
     turns = passes.sort("start_ns").with_columns(turn=pl.int_range(pl.len(), dtype=INT).over(key))
     again = turns.filter(pl.col("turn") > 0).group_by("turn").first().sort("turn").select("start_ns", "step")
-    if again.height > MOST_RUNS or not all(_begins_run(passes, *row) for row in again.iter_rows()):
+    if again.height > MOST_RUNS or not all(_begins_run(passes, key, *row) for row in again.iter_rows()):
         return alone
     return again["start_ns"].search_sorted(rows["start_ns"], side="right").cast(INT)
 
 
-def _begins_run(passes: pl.DataFrame, at: int, step: int) -> bool:
-    """Whether a run begins `at` a time, with this step."""
+def _begins_run(passes: pl.DataFrame, key: list[str], at: int, step: int) -> bool:
+    """Whether a run begins `at` a time, with this step. `key`: what names a pass."""
     before = passes.filter(pl.col("start_ns") < at)
     last_step, last_end = before.select(pl.col("step").max(), pl.col("end_ns").max()).row(0)
-    return last_end is not None and last_end <= at and (step < last_step or at - last_end > AGAIN_NS)
+    if last_end is None or last_end > at:
+        return False
+    if step < last_step or at - last_end > AGAIN_NS:
+        return True
+    after = passes.filter(pl.col("start_ns") >= at)
+    first, second = (set(part.filter(step=step).select(key).unique().iter_rows()) for part in (before, after))
+    return first == second
 
 
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
