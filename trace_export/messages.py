@@ -416,6 +416,11 @@ NOTES: dict[str, Explanation] = {
         "are numbered in order of appearance.",
         "Record whole steps. Where the source allows it, put the micro-batch number into the marker.",
     ),
+    "schedules-differ": Explanation(
+        "The order of the blocks is that of a known schedule in each of several runs, but not of the same one. No "
+        "theory is given for all of them together.",
+        "Choose a run with `--run`, or compare two with `compare DIR --run-a 1 --run-b 2`.",
+    ),
     "schema-newer": Explanation(
         "The file has a newer schema than those this version was tested with.",
         "Compare the result with the profiler's own view, or update trace-export.",

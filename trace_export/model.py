@@ -296,7 +296,8 @@ class Recognition:
     `likely`; or `unknown` (then it is only the closest).
     `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
     `runner_up` the next best and its distance. `twins` are schedules that cannot be distinguished from it. `weights` is
-    false where weight gradients were not compared, because none or only some were recorded.
+    false where weight gradients were not compared, because none or only some were recorded. `of_runs`: those of several
+    runs, by name, where they are not the same: then none is that of all.
     """
 
     plan: Plan | None = None
@@ -305,6 +306,7 @@ class Recognition:
     runner_up: tuple[str, float] | None = None
     twins: tuple[str, ...] = ()
     weights: bool = True
+    of_runs: tuple[str, ...] = ()
 
     @property
     def named(self) -> Plan | None:

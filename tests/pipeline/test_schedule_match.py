@@ -244,3 +244,12 @@ def test_jobs_of_paddle(job: str, name: str) -> None:
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
     found = recognised(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
     assert (found.plan.name, found.certainty) == (name, "exact")
+
+
+@pytest.mark.parametrize(("second", "named"), [("1f1b", None), ("gpipe", "gpipe")])
+def test_runs_of_different_schedules_have_none(second: str, named: str | None) -> None:
+    runs = [run_of(schedule(name, 4, 8)) for name in ("gpipe", second)]
+    spans = pl.concat([run.spans.with_columns(run=pl.lit(n, pl.Int32)) for n, run in enumerate(runs)])
+    found = recognised(replace(runs[0], spans=spans))
+    assert (found.named and found.named.name) == named
+    assert found.of_runs == (() if named else ("gpipe", second))

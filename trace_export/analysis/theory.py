@@ -112,6 +112,8 @@ def why_unknown(found: Recognition, stages: int) -> str:
         *first, last = (TITLES[name] for name in (found.plan.name, *found.twins))
         alike = f"{', '.join(first)} and {last}" if first else last
         return f"the order of the blocks that were read is that of {alike}"
+    if found.of_runs:
+        return f"that of the runs differs: {', '.join(TITLES[name] for name in found.of_runs)}"
     if stages == 1:
         return "a single stage shows no schedule"
     closest = "" if found.plan is None else f"; {TITLES[found.plan.name]} is closest, {found.distance:.1%} differ"

@@ -38,6 +38,8 @@ SMALL = 30_000
 it is so short that it costs nothing."""
 
 MOST_CHUNKS_TRIED = 64
+RUNS = 32
+"""So many runs are looked at, the newest: a log may hold thousands of restarts."""
 FIRST = ("1f1b", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 """The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 
@@ -158,13 +160,20 @@ class _Numbers:
 
 
 def recognise(passes: pl.DataFrame, declared: Declared) -> Recognition:
-    """The schedule of the fullest step of `passes` (`PASSES`), beside what is `declared` of the run.
+    """The schedule of the fullest step of `passes` (`PASSES`), beside what is `declared` of the run; of several runs
+    that of each, if it is the same.
 
     Where the micro-batch is null, the order of occurrence stands for it. A run without a backward (evaluation) or of a
     single stage has no schedule, and an unknown number of stages no order.
     """
     if declared.deeper:
         return Recognition()
+    runs = passes["run"].unique().sort()
+    if len(runs) > 1:
+        each = [recognise(passes.filter(pl.col("run").eq_missing(run)), declared) for run in runs[-RUNS:]]
+        names = tuple(dict.fromkeys(one.plan.name for one in each if one.certainty == "exact" and one.plan))
+        if len(names) > 1:
+            return Recognition(of_runs=names)
     step = without_pieces(sequences(passes.filter(in_fullest(passes, 1))))
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:
@@ -237,6 +246,10 @@ def declare(profile: Profile, found: Recognition) -> Profile:
     """`profile` that declares the schedule which was `found`, where it declares none and the order is certain
     enough."""
     plan = found.named
+    if found.of_runs:
+        names = ", ".join(TITLES[name] for name in found.of_runs)
+        text = f"the runs follow different schedules ({names}), and none of them is that of all; choose one with --run"
+        profile = profile.with_notes([Note("schedules-differ", "warning", text)])
     if profile.declared.schedule is not None or plan is None:
         return profile
     row = CATALOGUE[plan.name]
