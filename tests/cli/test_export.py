@@ -195,6 +195,14 @@ def test_the_command_that_opens_a_trace_can_be_pasted(run_cli: Cli, samples: Pat
         assert shlex.split(line)[2:] == ["trace-export", "open", str(out / "my_clock.pftrace")]
 
 
+def test_databases_are_named_by_their_folder_with_what_opens_it(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    out = tmp_path / "insight"
+    said = run_cli(samples / "ascend", "--step-task-info", "--format", "csv", "--out", out).stdout
+    assert f"wrote the table StepTaskInfo into databases below {out}/step_task_info: 4" in said
+    assert f"open it:  the folder {out}/step_task_info in MindStudio Insight" in said
+    assert ".db" not in said
+
+
 def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "chart.json.gz"
     result = run_cli(samples / "paddle" / "single", "--format", "chrome", "--gzip", "--out", out)

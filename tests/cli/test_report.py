@@ -13,7 +13,9 @@ import pytest
 
 import trace_export
 from tests.conftest import Cli
+from trace_export.analysis.verdict import Sentence, step_sentence
 from trace_export.chart.colours import DIFFERENT
+from trace_export.cli import terminal
 from trace_export.errors import SourceError
 from trace_export.model import SPANS
 from trace_export.schedules.schedule import schedule
@@ -212,6 +214,25 @@ def test_the_culprit_of_64_stages_is_on_the_first_screen(run_cli: Cli, tmp_path:
     for title in ("Stages",):
         table = done.stdout.partition(f"\n{title}\n")[2].partition("\n\n")[0].splitlines()
         assert table[1].split()[0] == "37"  # the worst row comes first
+
+
+def test_the_next_command_is_on_what_was_read(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.answer([Sentence("late-rank", {}, "It is late.", "see trace-export export DIR --ranks 3")], "'run 1'")
+    assert "see trace-export export 'run 1' --ranks 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lengths", "option"),
+    [([1540, 233, None], "--steps 1-2"), ([233, 240, 236], ""), ([900, 233, 236, 231], "--steps 1-3")],
+)
+def test_steps_far_longer_than_the_others_come_with_what_leaves_them_out(
+    lengths: list[int | None], option: str
+) -> None:
+    steps = pl.DataFrame({"step": range(len(lengths)), "step_ns": lengths, "pipeline_ns": lengths}).with_columns(
+        whole=True
+    )
+    said = step_sentence(steps, 1.0, 1.0, 0.3, host=False)
+    assert said.next == (f"to leave out step 0, far longer than the others: {option}" if option else "")
 
 
 def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:
