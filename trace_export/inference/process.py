@@ -15,12 +15,9 @@ from trace_export.inference.sequence_numbers import OPERATORS, Numbered, by_numb
 from trace_export.inference.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.inference.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
 
-BLOCKS = {
-    "kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "step": pl.Int32(),
-    "pair": pl.Int32(),
-}  # fmt: skip
-"""A block that was found: its time on the device, when its first work was launched, its step where that was recorded,
-and `pair` where sequence numbers say it (see model.SPANS)."""
+BLOCKS = {"kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "pair": pl.Int32()}
+"""A block that was found: its time on the device, when its first work was launched, and `pair` where sequence numbers
+say it (see model.SPANS)."""
 INTERVAL = {"start": pl.Int64(), "end": pl.Int64()}
 TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
 """A kernel that sends, receives or does both, of the pipeline."""
@@ -85,7 +82,7 @@ def find_blocks(process: Process) -> Inferred:
         if refused and (blocks["kind"] != "F").all():
             return nothing(f"{refused[0].why} in step {refused[0].step}", device)
     return Inferred(
-        _with_steps(blocks, process.steps),
+        blocks.sort("launched"),
         _transfers(work, threads.main),
         refused=tuple(refused),
         numbered=numbered is not None,
@@ -144,7 +141,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
     if numbered is None:
         return nothing(why)
-    blocks = _with_steps(_numbered_blocks(timeline, numbered), process.steps)
+    blocks = _numbered_blocks(timeline, numbered)
     return Inferred(
         blocks,
         _transfers(work, main),
@@ -214,18 +211,6 @@ def _blocks(found: Passes) -> pl.DataFrame:
             "launched": timeline.launch[begins],
         }
     ).with_columns(pair=pl.lit(None, pl.Int32))
-
-
-def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame | None) -> pl.DataFrame:
-    """`step` of each block: that of the last range around a step which began before its launch; null where the
-    ranges have no numbers."""
-    if steps is None or steps.is_empty():
-        return blocks.with_columns(step=pl.lit(None, pl.Int32))
-    begun = steps.select(launched="start", step=pl.col("step").cast(pl.Int32)).sort("launched")
-    first = begun["step"].first()
-    before = first - 1 if isinstance(first, int) and first > 0 else None
-    found = blocks.sort("launched").join_asof(begun, on="launched")
-    return found.with_columns(pl.coalesce("step", pl.lit(before, pl.Int32)))
 
 
 def _transfers(work: Work, main: int) -> pl.DataFrame:

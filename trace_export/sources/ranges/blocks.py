@@ -15,7 +15,7 @@ from trace_export.sources.ranges.ranges import Ranges
 def blocks(worked: pl.DataFrame, ranges: Ranges, host: bool) -> pl.DataFrame:
     """The blocks with the columns of SPANS, but `process` for rank and session time: those with GPU work, or with
     `host` all, at the times of their ranges."""
-    blocks = _with_steps(worked.filter(pl.col("role") == "block"), ranges.of("step"))
+    blocks = with_steps(worked.filter(pl.col("role") == "block"), ranges.of("step")).sort("id")
     blocks = _with_numbers(with_chunks(blocks, ranges))
     named = blocks.with_columns(run=0, marker=pl.col("text"), origin=pl.lit("host" if host else "device"))
     if host:
@@ -24,14 +24,15 @@ def blocks(worked: pl.DataFrame, ranges: Ranges, host: bool) -> pl.DataFrame:
     return ran.with_columns(start="work_start", end="work_end")
 
 
-def _with_steps(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Fills `step` where the name has none: that of the last step range which began before the block, and before the
-    first one its number less one. Null where the process has no step ranges."""
-    begun = steps.select("process", "start", within="step").sort("start")
+def with_steps(blocks: pl.DataFrame, steps: pl.DataFrame, moment: str = "start") -> pl.DataFrame:
+    """`blocks` (process, step and their `moment` in session time), by moment, with `step` where they have none: that of
+    the last step range which began before it, and before the first one its number less one. Null where the process has
+    no step ranges with numbers."""
+    begun = steps.select("process", pl.col("start").alias(moment), within="step").sort(moment)
     first = begun.group_by("process", maintain_order=True).agg(before=pl.col("within").first() - 1)
-    found = blocks.sort("start").join_asof(begun, on="start", by="process", check_sortedness=False)
+    found = blocks.sort(moment).join_asof(begun, on=moment, by="process", check_sortedness=False)
     found = found.join(first.filter(pl.col("before") >= 0), on="process", how="left", maintain_order="left")
-    return found.with_columns(step=pl.coalesce("step", "within", "before")).sort("id")
+    return found.with_columns(step=pl.coalesce("step", "within", "before")).drop("within", "before")
 
 
 def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:

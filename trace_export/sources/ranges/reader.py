@@ -33,11 +33,11 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import COLLECTIVES, MEMBERS, P2P, SPANS, Declared, Note, Profile, concat, conform, empty
+from trace_export.model import COLLECTIVES, INT, MEMBERS, P2P, SPANS, Declared, Note, Profile, concat, conform, empty
 from trace_export.sources.ranges import inferred as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.blocks import blocks
+from trace_export.sources.ranges.blocks import blocks, with_steps
 from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
@@ -246,8 +246,15 @@ def _infer(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
         beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
         launched = part.opened.launches(processes, part.named, beside)
         part.found = {
-            process: nothing(SEVERAL) if runs_several(one.devices) else find_blocks(one) for process, one in launched
+            process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), beside)
+            for process, one in launched
         }
+
+
+def _in_steps(process: int, found: Inferred, beside: Ranges) -> Inferred:
+    """What was found in a process, with the steps of its blocks by the ranges `beside` it and their launches."""
+    rows = found.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
+    return found._replace(blocks=with_steps(rows, beside.of("step"), "launched").drop("process"))
 
 
 def _check(part: _Part, options: ReadOptions) -> None:
