@@ -248,6 +248,7 @@ RUNS: dict[str, GoldenRun] = {
             "overview --log_dir logs --ranks 0-3 --steps 2-3 --align wall --strict --json --out part",
             "overview logs --quiet --debug --verbose --out quiet",
             "overview logs --multi_machine --replica 0 --stages 1-2 --time 0.1s-400ms --json --out some",
+            "overview logs --devices 0 --json --out devices",
         ],
     ),
     "compare": GoldenRun(
