@@ -73,7 +73,7 @@ def build(recorded: Recorded) -> Graph:
     waits = _wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
     first = lanes.first_of(blocks["step_index"].to_numpy())
     operations, waits = _collectives(recorded, lanes, operations, waits, names)
-    operations, waits, guessed = _transfers(recorded, lanes, operations, waits, names)
+    operations, waits, guessed = _transfers(recorded, lanes, first, operations, waits, names)
     operations, waits = _goes_on(lanes, first, operations, waits, names)
     operations, waits = _origins(recorded, first, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
@@ -154,7 +154,7 @@ class _Lanes:
 
     def first_of(self, step: Ints) -> Flags:
         """Which blocks are the first of their lane in a step."""
-        order = np.lexsort((np.arange(len(step)), step, self.lane))
+        order = np.argsort(self.lane * (int(step.max(initial=0)) + 1) + step, kind="stable")
         new = (np.diff(self.lane[order]) != 0) | (np.diff(step[order]) != 0)
         first = np.zeros(len(step), np.bool_)
         first[order[np.concatenate([[True], new])[: len(step)]]] = True
@@ -225,7 +225,7 @@ def _collectives(
 
 
 def _transfers(
-    recorded: Recorded, lanes: _Lanes, operations: Operations, waits: Waits, names: _Names
+    recorded: Recorded, lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
 ) -> tuple[Operations, Waits, Flags]:
     """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
     which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
@@ -239,7 +239,7 @@ def _transfers(
     if not len(moved):
         return operations, waits, np.zeros(len(operations.start), np.bool_)
     edges, src, dst = edges[moved], src[moved], dst[moved]
-    start, end, known, posted = _transfer_times(edges, lanes, operations)
+    start, end, known, posted = _transfer_times(edges, first, operations)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(known, sent, np.minimum(start, operations.end[src]))
     receiver_last = known & (received > sent)
@@ -261,25 +261,24 @@ def _transfers(
         *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
     ]
     when = operations.when.copy()
-    for some in found[-3:]:
+    for some in found[3:]:
         np.maximum.at(when, some.of, operations.when[some.on] + 1)
     guessed = np.concatenate([np.zeros(base, np.bool_), ~known])
     return Operations(**{**vars(operations), "when": when}), waits.and_also(*found), guessed
 
 
-def _transfer_times(edges: pl.DataFrame, lanes: _Lanes, operations: Operations) -> tuple[Times, Times, Flags, Flags]:
+def _transfer_times(edges: pl.DataFrame, first: Flags, operations: Operations) -> tuple[Times, Times, Flags, Flags]:
     """Start and end of each transfer, whether its message was recorded, and whether else it began when its receiver
     fell idle."""
     known = edges["arrived"].is_not_null()
-    count = len(lanes.lane)
+    count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
-    first = pl.Series(lanes.first_of(operations.step[:count]))
     blocks = pl.DataFrame(
         {
             "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
             "end": operations.end[:count], "free": ended, "work": operations.sort[:count] == WORK,
         }
-    ).with_columns(free=pl.when(~first).then("free"))  # fmt: skip
+    ).with_columns(free=pl.when(pl.Series(~first)).then("free"))  # fmt: skip
     begin, took, posted = guess.transfers(edges.with_columns(known=known), blocks)
     columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
     start = np.where(known.to_numpy(), np.maximum(columns[0], columns[1]), begin)
@@ -303,6 +302,8 @@ def _posted(
 ) -> list[Waits]:
     """The receives that promptly followed the end of a block of their rank, or else the start of one. Where the receive
     began after the send and that block ended before it, it was merely recorded late."""
+    if not len(rows):
+        return []
     found, open_ = [], np.ones(len(rows), np.bool_)
     for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
         at = received[rows]

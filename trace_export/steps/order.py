@@ -35,7 +35,8 @@ def levels(count: int, of: Ints, on: Ints) -> Levels:
     depth, rest = _depths(count, of, on)
     assert not rest
     waits = np.bincount(of, minlength=count)
-    order = np.lexsort((np.arange(count), -waits, depth))
+    most_waits = int(waits.max(initial=0))
+    order = np.argsort(depth * (most_waits + 1) + most_waits - waits, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     place = np.empty(count, np.int64)
     place[order] = np.arange(count)
