@@ -89,6 +89,29 @@ def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path:
         assert not same["causes"]
 
 
+@pytest.mark.parametrize("row", rows(REPORT))
+def test_the_overview_agrees_with_the_report(row: Row, tmp_path: Path) -> None:
+    """Bubble, step and pipeline time, levels and causes are the same on both pages, whatever is selected."""
+    given = Input.of(row)
+    given.write(tmp_path / "in")
+    options = [*given.options, *words(row, REPORT, given.host)]
+    pages = {}
+    for name in ("report", "overview"):
+        done = command(name, "in", "--json", *options, cwd=tmp_path)
+        one_sentence(done)
+        assert (done.returncode == 0) == (len(left(given.truth, row)) > 0), done.stderr
+        pages[name] = document(done.stdout) if done.returncode == 0 else {}
+    if not pages["report"]:
+        return
+    report, overview = (
+        next((each["facts"] for each in page["verdict"] if each["code"] == "step"), {}) for page in pages.values()
+    )
+    for name, error in (("bubble", 1e-9), ("step_ns", 1), ("pipeline_ns", 1)):
+        assert overview.get(name) == pytest.approx(report.get(name), abs=error), name
+    for name in ("levels", "causes"):
+        assert pages["overview"][name] == pages["report"][name], name
+
+
 @pytest.mark.parametrize("row", rows(PICTURE, overlap=(0,)))  # the oracle expects one block at a time in a row
 def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
     """Each block of the selection is drawn once, in the row of its stage or rank, as long as it was, to a pixel."""

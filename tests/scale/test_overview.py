@@ -264,15 +264,16 @@ def test_the_number_of_processes_changes_no_byte(
     assert len(by_one) == 12
 
 
-def test_of_some_ranks_their_replicas_are_read(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
+def test_some_ranks_are_read_alone(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
     folder, run = planted
     ranks = [run.rank(0, 5, 1), run.rank(2, 7, 0)]
     found = trace_export.overview(folder, tmp_path, ranks=ranks, steps=1, jobs=1).overview
     assert found.replicas["replica"].to_list() == [5, 7]
+    assert found.ranks["rank"].to_list() == ranks
     assert found.cells["step"].unique().to_list() == [1]
 
 
-def test_of_a_source_of_several_replicas_those_asked_for_are_read(tmp_path: Path) -> None:
+def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -> None:
     """Two replicas of two hosts, so that each table has a rank of both."""
     run = ManyRanks(stages=2, tensor=2, replicas=1, microbatches=2, steps=1)
     write(tmp_path / "logs", run)
@@ -281,7 +282,7 @@ def test_of_a_source_of_several_replicas_those_asked_for_are_read(tmp_path: Path
         frame.with_columns(dp=pl.col("tp"), tp=pl.lit(0, pl.Int32)).write_parquet(table)
     found = trace_export.overview(tmp_path / "logs", tmp_path, ranks=[1], jobs=1).overview
     assert found.unread == 0
-    assert found.ranks.select("rank", "replica").rows() == [(1, 1), (3, 1)]
+    assert found.ranks.select("rank", "replica").rows() == [(1, 1)]
 
 
 def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -> None:

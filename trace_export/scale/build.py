@@ -25,7 +25,7 @@ from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
 from trace_export.scale.parts import Part, split
 from trace_export.scale.places import REMEDY, Places, absent
-from trace_export.scale.replicas import Placed, all_ranks, of_replicas, workers_for
+from trace_export.scale.replicas import Placed, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
 from trace_export.sources.input_files import seconds
@@ -81,33 +81,32 @@ def overview(
     progress: Progress = silent,
     whole_ranks: int = WHOLE_RANKS,
 ) -> Overview:
-    """An overview of the `replicas` (all) that `placed` finds (None: of a table), and that have one of the ranks of
-    `wanted`; of at most `whole_ranks` ranks from the run read whole. Raises NothingToExportError where no source has a
-    block, AlignmentError, UsageError where there is no such replica."""
+    """An overview of the ranks of `wanted` in the `replicas` (all) that `placed` finds (None: of a table); of at most
+    `whole_ranks` ranks from the run read whole. Raises NothingToExportError where no source has a block,
+    AlignmentError, UsageError where there is no such replica."""
     if placed is None:
         run = wanted.run(progress)
         return of_run(run, run.profile.ranks["source"].n_unique())
     table, ranks = placed.with_steps(wanted.part.steps), wanted.source.read.ranks
     if ranks is not None:
-        table = table.filter(pl.col("dp").is_in(table.filter(ranks.holds("rank"))["dp"].implode()))
+        table = table.filter(ranks.holds("rank"))
     if replicas is not None:
         table = table.filter(replicas.holds("dp"))
-    all_of_them = ranks is None and replicas is None
-    some = None if all_of_them else Numbers.of(table["dp"].unique().drop_nulls()) if table.height else replicas
     if table["rank"].n_unique() <= whole_ranks:
-        found = of_run(_of_some(wanted, some, placed).run(progress), len(placed.located.sources))
+        found = of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
     else:
         found = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
-    lacking = absent(placed.places) if all_of_them else 0
+    lacking = absent(placed.places) if ranks is None and replicas is None else 0
     left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
     unread = 0 if left_out else max(table["rank"].n_unique() - found.ranks["rank"].n_unique(), 0)
     return replace(found, missing_ranks=lacking + unread)
 
 
 def _of_some(wanted: Request, replicas: Numbers | None, placed: Placed) -> Request:
-    """The request for all ranks, or those of some replicas."""
-    whole = replace(wanted, source=all_ranks(wanted.source), located=placed.located)
-    return whole if replicas is None else of_replicas(whole, replicas, placed)
+    """The request for all ranks that are wanted, or those of some replicas."""
+    if replicas is not None:
+        return of_replicas(wanted, replicas, placed)
+    return replace(wanted, located=placed.located if wanted.source.read.ranks is None else None)
 
 
 def of_run(run: Run, sources: int) -> Overview:
