@@ -65,7 +65,7 @@ def test_a_rule_need_match_in_one_of_the_sources_only(tmp_path: Path, capture: s
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_a_refusal_names_the_rules_that_matched_nothing(tmp_path: Path, capture: str) -> None:
     CAPTURES[capture](tmp_path, nsys.blocks_of(1, 4, 2, random.Random(3), split=False), Own())
-    with pytest.raises(TraceExportError, match="no name is matched by --marker 'absent=>F'"):
+    with pytest.raises(TraceExportError, match="no name is matched by `markers` 'absent=>F'"):
         trace_export.load(tmp_path, markers=["absent=>F"], infer="off")
 
 
