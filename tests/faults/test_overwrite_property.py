@@ -306,7 +306,11 @@ def only_files(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(Run, "report", lambda self, **_: REPORT)
     patch.setattr(Run, "summary", lambda *a: None)
     patch.setattr(
-        run, "compared", lambda *a: SimpleNamespace(verdict=(), names=("a", "b"), tables=list, json=str, gate=None)
+        run,
+        "compared",
+        lambda *a: SimpleNamespace(
+            causes=pl.DataFrame(), verdict=(), names=("a", "b"), tables=list, json=str, gate=None
+        ),
     )
     if world.chance.random() < 0.3:
         patch.delattr(os, "O_TMPFILE", raising=False)

@@ -138,7 +138,7 @@ def test_passes_after_a_long_start_are_not_denied(tmp_path: Path) -> None:
     path.write_text(head + opening + operator * 70_000 + "  " + events.lstrip())
     found = trace_export.inspect(tmp_path, jobs=1)
     assert not found.ranks.height
-    assert all("beginning" in str(error) and "--full" in str(error) for error in found.failures)
+    assert all("beginning" in str(error) and "`full" in str(error) for error in found.failures)
     assert trace_export.inspect(tmp_path, jobs=1, full=True).ranks["steps"].to_list() == [20]
 
 

@@ -54,7 +54,7 @@ def record(tmp_path: Path) -> Path:
 
 
 def spans(folder: Path) -> pl.DataFrame:
-    (source,) = find(folder).sources
+    (source,) = (source for source in find(folder).sources if source.path.suffix == ".blocks")
     profile = read(source, ReadOptions())
     assert [note.code for note in profile.notes if note.level == "warning"] == []
     return profile.spans

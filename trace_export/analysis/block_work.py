@@ -48,7 +48,7 @@ ONE = 0.5
 
 LOSS = r"(?i)soft_?max|nll_?loss|cross_?entropy|_cce_|argmaxwithvalue|aclnnlog_|caculateloss|masklabelbyindex"
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
-_ASCEND = re.compile(r"aclnn[A-Za-z0-9]+_(?:[A-Za-z0-9]+_)?([A-Za-z0-9]+)$")
+_ACLNN = re.compile(r"aclnn[A-Za-z0-9]+_(?:[A-Za-z0-9]+_)?([A-Za-z0-9]+)$")
 
 
 class Asked(NamedTuple):
@@ -381,8 +381,8 @@ def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tup
 
 def short(name: str) -> str:
     """The name of a kernel without template arguments and what compilers put around it."""
-    ascend = _ASCEND.match(name)
-    plain = ascend[1] if ascend else re.sub(r"^(?:void )?(?:[\w()]+::)*", "", re.split(r"[<(]", name)[0]) or name
+    vendor = _ACLNN.match(name)
+    plain = vendor[1] if vendor else re.sub(r"^(?:void )?(?:[\w()]+::)*", "", re.split(r"[<(]", name)[0]) or name
     return plain if len(plain) <= 40 else plain[:39] + "…"
 
 

@@ -88,5 +88,5 @@ def test_raw_data_beside_its_own_profile_is_passed_over(samples: Path, tmp_path:
 def test_host_ranges_without_markers(ascend_run: AscendRun) -> None:
     folder, _ = ascend_run("mindspore text without markers")
     source = find(folder).sources[0]
-    with pytest.raises(SourceError, match="nothing of the host to draw; leave out --host"):
+    with pytest.raises(SourceError, match="nothing of the host to draw; leave out `host_ranges`"):
         read(source, ReadOptions(host_ranges=True))

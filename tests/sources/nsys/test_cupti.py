@@ -175,5 +175,5 @@ def test_no_block_with_work_is_an_error(tmp_path: Path) -> None:
     export = Export()
     export.range(500, 0, 100, "F0.0.0")
     export.kernel(500, 200, 300, export.call(500, 150))
-    with pytest.raises(SourceError, match=r"no GPU work was launched inside any pipeline range; .*--host"):
+    with pytest.raises(SourceError, match=r"no GPU work was launched inside any pipeline range; .*`host_ranges`"):
         read(Source("nsys", export.write(tmp_path / "x.sqlite"), "h"), ReadOptions())
