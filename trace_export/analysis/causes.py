@@ -173,11 +173,12 @@ class Candidates:
         rows = np.flatnonzero(self.typical.transfer)
         if not len(rows):
             return
-        links, key = np.unique(
-            np.stack([graph.src[rows], graph.dst[rows], graph.kind[rows]]), axis=1, return_inverse=True
-        )
+        ranks, kinds = int(max(graph.src[rows].max(), graph.dst[rows].max())) + 1, len(graph.kinds)
+        number = (graph.src[rows] * ranks + graph.dst[rows]) * kinds + graph.kind[rows]
+        found, key = np.unique(number, return_inverse=True)
+        links = np.stack([found // kinds // ranks, found // kinds % ranks, found % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
-        for slow, members, lengths in self._beside(rows, key.reshape(-1), alike, groups):
+        for slow, members, lengths in self._beside(rows, key, alike, groups):
             place = self.compared.link_place(links[:, slow.items], graph.kinds)
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -119,18 +120,16 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     if not len(replay.windows):
         path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, known=False)
         return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
-    named = _scenarios(typical, apart)
     measured = float(replay.means([(typical.length, typical.delay)])[0])
+    names, scenarios = zip(*_scenarios(typical, apart), strict=True)
     found = Candidates(typical, every, measured).all()
-    scenarios = [scenario for _, scenario in named]
-    for each in found:
-        scenarios += [each.base, each.without, *([each.even] if each.even is not None else [])]
-    lengths = replay.means(scenarios)
-    gains = _gains(found, lengths[len(named) :])
+    without = (each for one in found for each in (one.base, one.without, one.even) if each is not None)
+    lengths = replay.means(chain((make() for make in scenarios), without))
+    gains = _gains(found, lengths[len(names) :])
     late = [each for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured]
     trust = _trust(typical, replay, late, measured)
     work = _work(typical, replay.windows, apart)
-    levels = _levels([("work", work), *((name, float(t)) for (name, _), t in zip(named, lengths, strict=False))])
+    levels = _levels([("work", work), *zip(names, lengths[: len(names)].tolist(), strict=True)])
     path = CriticalPath(graph, replay.windows)
     long = {"long-pause": (_pause(levels), True), "long-optimizer": (_optimizer(path), False)}
     if graph.recorded.partial:
@@ -154,26 +153,26 @@ def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:
     return kept["row"].cast(pl.Int64).to_numpy()
 
 
-def _scenarios(typical: Typical, apart: Ints) -> list[tuple[str, Scenario]]:
-    """The scenarios of the levels, with means over the operations of the same number in `apart`."""
+def _scenarios(typical: Typical, apart: Ints) -> Iterator[tuple[str, Callable[[], Scenario]]]:
+    """The levels, and what makes the scenario of each, with means over the operations of the same number in `apart`.
+    They are made one after the other: together they take several times as much memory as the graph."""
     block, length, zero = typical.is_block, typical.length, np.zeros(len(typical.graph))
     ranks = typical.means(typical.graph.rank, apart)
-    pause = np.where(typical.graph.pause, typical.usual_delay, 0.0)
 
     def only_blocks(lengths: Floats) -> Scenario:
         return np.where(block, lengths, 0.0), zero
 
-    found = [
-        ("schedule", only_blocks(typical.means(apart))),
-        ("stages", only_blocks(typical.means(typical.stage, apart))), ("ranks", only_blocks(ranks)),
-    ]  # fmt: skip
+    yield "schedule", lambda: only_blocks(typical.means(apart))
+    yield "stages", lambda: only_blocks(typical.means(typical.stage, apart))
+    yield "ranks", lambda: only_blocks(ranks)
     if typical.correlation >= ALIKE:
-        found.append(("microbatches", only_blocks(ranks * typical.factor(ranks))))
-    return [
-        *found, ("jitter", only_blocks(length)), ("transfers", (np.where(block | typical.transfer, length, 0.0), zero)),
-        ("collectives", (length, zero)), ("pause", (length, pause)), ("delays", (length, typical.usual_delay)),
-        ("late", (length, typical.delay)),
-    ]  # fmt: skip
+        yield "microbatches", lambda: only_blocks(ranks * typical.factor(ranks))
+    yield "jitter", lambda: only_blocks(length)
+    yield "transfers", lambda: (np.where(block | typical.transfer, length, 0.0), zero)
+    yield "collectives", lambda: (length, zero)
+    yield "pause", lambda: (length, np.where(typical.graph.pause, typical.usual_delay, 0.0))
+    yield "delays", lambda: (length, typical.usual_delay)
+    yield "late", lambda: (length, typical.delay)
 
 
 def _work(typical: Typical, windows: Windows, apart: Ints) -> float:

@@ -17,6 +17,8 @@ ENOUGH, FEW = 8, 4
 """Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
 MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
+DENSE = 4
+"""Numbers that are at most this many times as many as what they number are not made dense, which takes a sort."""
 VARIED = 0.02
 """And lengths that vary by this share."""
 
@@ -69,10 +71,11 @@ class Typical:
         for key in keys:
             low = int(key[rows].min(initial=0))
             number = number * (int(key[rows].max(initial=0)) - low + 1) + key[rows] - low
-        _, which = np.unique(number, return_inverse=True)
+        if number.max(initial=0) > DENSE * len(rows):
+            _, number = np.unique(number, return_inverse=True)
         found = self.length.copy()
-        counts = np.maximum(np.bincount(which), 1)
-        found[rows] = (np.bincount(which, self.length[rows]) / counts)[which] if len(rows) else 0.0
+        counts = np.maximum(np.bincount(number), 1)
+        found[rows] = (np.bincount(number, self.length[rows]) / counts)[number] if len(rows) else 0.0
         return found
 
     @cached_property

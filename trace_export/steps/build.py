@@ -28,6 +28,7 @@ from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
 
 KINDS = (*WORK_KINDS, "OPT")
+MOST = np.iinfo(np.int64).max
 POSTED = 0.05
 """A receive that starts within this share of a block's length after it was posted by what follows that block."""
 
@@ -138,17 +139,20 @@ class _Lanes:
         self.first = np.flatnonzero(np.concatenate([[True], new])) if len(blocks) else np.empty(0, np.int64)
         self._of = {(int(segment[i]), int(rank[i])): n for n, i in enumerate(self.first)}
         self.start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
-        self._times = np.unique(np.concatenate([self.start, end]))
-        latest = np.maximum.accumulate(self._key(self.lane, end)) if len(blocks) else end
-        self.end = self._times[latest - self.lane * self._size - 1] if len(blocks) else end
-
-    @property
-    def _size(self) -> int:
-        return len(self._times) + 1
+        self._zero = int(self.start.min(initial=MOST))
+        self._size = max(int(end.max(initial=0)) - self._zero, 0) + 2
+        self._times = np.unique(np.concatenate([self.start, end])) if len(self.first) > MOST // self._size else None
+        if self._times is not None:
+            self._size = len(self._times) + 1
+        latest = np.maximum.accumulate(self._key(self.lane, end)) - self.lane * self._size - 1
+        self.end = latest + self._zero if self._times is None else self._times[latest]
 
     def _key(self, lane: Ints, at: Times) -> Ints:
-        """Lanes one after another: how many of all times are at most `at`, behind those of the lanes before. So one
-        search, and one running maximum, serve all lanes."""
+        """Lanes one after another, so that one search, and one running maximum, serve all: the time since the first
+        block, behind those of the lanes before. Where that leaves the integers, how many of all times are at most
+        `at`."""
+        if self._times is None:
+            return lane * self._size + np.clip(at - self._zero + 1, 0, self._size - 1)
         found: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
         return found
 

@@ -56,13 +56,16 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     by_source = np.argsort(on, kind="stable")
     followers, first = of[by_source], np.searchsorted(on[by_source], np.arange(count + 1))
     depth, level, front, left = np.zeros(count, np.int64), 0, np.flatnonzero(missing == 0), count
+    seen_at = np.empty(count, np.int64)
     while len(front):
         depth[front], left = level, left - len(front)
         sizes = first[front + 1] - first[front]
         at = np.repeat(first[front] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
         reached = followers[at]
         np.subtract.at(missing, reached, 1)
-        front, level = np.unique(reached[missing[reached] == 0]), level + 1
+        free = reached[missing[reached] == 0]
+        seen_at[free] = here = np.arange(len(free))  # an operation that is there twice keeps its last place
+        front, level = free[seen_at[free] == here], level + 1
     return depth, left
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -84,13 +84,15 @@ class Replay:
         """The steps that have a length."""
         return _windows(self.graph, with_first=self._with_first)
 
-    def step_lengths(self, scenarios: Sequence[Scenario]) -> Floats:
-        """Step × scenario: the length of each of the `windows`."""
+    def step_lengths(self, scenarios: Iterable[Scenario]) -> Floats:
+        """Step × scenario: the length of each of the `windows`. Scenarios are taken as they are run."""
         size = max(1, SCENARIO_BYTES // max(1, 32 * len(self.graph)))
-        parts = [self._some(scenarios[at : at + size]) for at in range(0, len(scenarios), size)]
-        return np.concatenate(parts, axis=1) if parts else np.empty((len(self.windows), 0))
+        left, parts = iter(scenarios), [np.empty((len(self.windows), 0))]
+        while some := list(islice(left, size)):
+            parts.append(self._some(some))
+        return np.concatenate(parts, axis=1)
 
-    def means(self, scenarios: Sequence[Scenario]) -> Floats:
+    def means(self, scenarios: Iterable[Scenario]) -> Floats:
         """The mean length of a step in each scenario."""
         mean: Floats = self.step_lengths(scenarios).mean(axis=0)
         return mean
