@@ -52,9 +52,13 @@ RECORDED = os.environ.get("TRACE_EXPORT_RECORDED")
 """A folder of profiles that other tools recorded, for the extra suite in `tests/recorded`."""
 collect_ignore = [] if RECORDED else ["recorded"]
 
+WHOLE = ["agents", "api", "cli", "end_to_end", "faults", "live", "pairs", "recorded", "scale", "verdicts", "workers"]
+"""Folders of tests that run whole commands."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the long tests too")
+    parser.addoption("--fast", action="store_true", help="one row of each test, and none of whole commands")
     parser.addoption("--mutants", type=int, default=30, help="broken inputs for each reader")
 
 
@@ -65,9 +69,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--slow"):
         return
-    long_runs = [item for item in items if "slow" in item.keywords]
-    config.hook.pytest_deselected(items=long_runs)
-    items[:] = [item for item in items if "slow" not in item.keywords]
+    kept = [item for item in items if "slow" not in item.keywords]
+    if config.getoption("--fast"):
+        parts = [item for item in kept if item.nodeid.split("/")[1] not in WHOLE]
+        kept = list({item.nodeid.partition("[")[0]: item for item in reversed(parts)}.values())[::-1]
+    left_out = set(items).difference(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = kept
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import polars as pl
 import pytest
 
@@ -119,3 +120,8 @@ def test_what_cannot_be_repaired_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(with_argument('"queued": ?'))
     assert notes(loaded(path, host_ranges=True))["events-malformed"] == 24
+
+
+def test_a_time_that_is_not_utf_8_is_no_number() -> None:
+    table = chrome_json.times([msgspec.Raw(b'"\xe6"'), msgspec.Raw(b"1.5")], [msgspec.Raw(b""), msgspec.Raw(b"2")])
+    assert table.rows() == [(None, None), (1500, 3500)]

@@ -344,7 +344,7 @@ def _as_written(name: str, values: Iterable[msgspec.Raw]) -> pl.Series:
     parts = list(values)
     if not parts:
         return pl.Series(name, [], pl.String)
-    text = b"\0".join(parts).replace(b'"', b"").decode()
+    text = b"\0".join(parts).replace(b'"', b"").decode(errors="replace")  # what is not UTF-8 is not a number
     return pl.Series(name, [text]).str.split("\0").explode()
 
 
