@@ -91,6 +91,9 @@ def test_lines_of_paddle_state_the_time_of_all_steps_since_the_line_before(tmp_p
     [
         "validation loss at iteration 30 | lm loss value: 1.0 |", "saving checkpoint at iteration 30 to /ckpt",
         "Generating '/tmp/nsys-report-1234.qdstrm'", "Dumping profiler traces at step 30",
+        "Saving model checkpoint to ./out/checkpoint-30", "......Saving ckpt......", "***** Running Evaluation *****",
+        "Saving the checkpoint (or staging if async is enabled).", "[Torch] Saving ./ckpt/mp_00_model_states.pt...",
+        "Finished saving the checkpoint in 4.22 seconds.",
     ],
 )  # fmt: skip
 def test_what_is_done_beside_training_leaves_a_line_out(between: str, tmp_path: Path) -> None:
@@ -104,6 +107,89 @@ def test_what_is_done_beside_training_leaves_a_line_out(between: str, tmp_path: 
     found = step_times(tmp_path / "log")
     assert found is not None
     assert (found.step_ns, found.lines) == (1_000 * MS, 5)
+
+
+def test_profiled_steps_are_left_out_though_they_are_most(tmp_path: Path) -> None:
+    lines = [megatron(step, 2_000 if 8 <= step < 30 else 1_000) for step in range(1, 33)]
+    lines[29:29] = ["Capture range ended in the application.", "Generating '/tmp/nsys-report-1.qdstrm'"]
+    lines[7:7] = ["Capture range started in the application."]
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.step_ns, found.lines, found.steps) == (1_000 * MS, 7, 32)
+
+
+@pytest.mark.parametrize("line", [megatron, colossal, deepspeed])
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda text: text.replace("\n", "\r\n").encode(),
+        lambda text: text.replace("\n", "\r").encode(),
+        lambda text: text.replace("\n", "\r\n").encode("utf-16"),
+        lambda text: text.replace("time", "\x1b[1;31mtime\x1b[0m\x1b[K").encode(),
+        lambda text: ("\0 caf\xe9 \xff\xfe\n" + text).encode("latin-1"),
+        lambda text: "\n".join(f"[rank{r}]:{each}" for each in text.split("\n") for r in (1, 0)).encode(),
+        lambda text: text.encode() + b"\n" + 9_999 * b"iteration 3 | [3/9] steps: 3 loss: ",
+    ],
+    ids=["CRLF", "CR", "UTF-16", "colours", "latin", "ranks", "long line"],
+)
+def test_logs_as_terminals_and_launchers_leave_them(
+    written: Callable[[str], bytes], line: Callable[[int, float], str], tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_bytes(written("\n".join(line(n, 1_000 if n > 2 else 5_000) for n in range(1, 12))))
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.step_ns, found.lines) == (1_000 * MS, 9)
+
+
+def test_ranks_whose_lines_come_late_and_a_second_start(tmp_path: Path) -> None:
+    """Each of three ranks prints a line of torchtitan up to 1.6 s late; after a crash the steps begin anew at 6. Only
+    a step that some rank states late may be off."""
+    lines = []
+    for first, at in ((1, 0), (6, 90)):
+        rows = sorted((n + (n * 7 + r * 5) % 9 / 5, r, n) for n in range(first, first + 16) for r in range(3))
+        lines += [
+            f"[rank{r}]:[titan] 2026-08-21 12:{(at + n) // 60:02d}:{(at + n) % 60:02d},000 - root - INFO - step: {n:2d}"
+            "  loss:  7.12  memory: 47GiB  tps: 5,432"
+            for _, r, n in rows
+        ]
+    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.step_ns, found.deviation_ns) == (1_000 * MS, 0)
+
+
+def test_lines_of_the_first_rank_of_megatron_bridge_state_no_step(tmp_path: Path) -> None:
+    text = [f"Step Time : {5 if n < 2 else 14.26}s GPU utilization: 58.2MODEL_TFLOP/s/GPU" for n in range(9)]
+    (tmp_path / "log").write_text("\n".join(text), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.framework, found.step_ns, found.lines) == ("Megatron-Bridge", 14_260 * MS, 7)
+    both = [part for n, each in enumerate(text, 1) for part in (each, megatron(n, 14_300))]
+    (tmp_path / "log").write_text("\n".join(both), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.framework, found.step_ns) == ("Megatron-LM", 14_300 * MS)
+
+
+def test_lines_of_the_engine_of_deepspeed_state_when(tmp_path: Path) -> None:
+    text = [
+        f"[2024-03-01 12:00:{2 * n:02d},123] [INFO] [timer.py:258:stop] epoch=0/micro_step=8/global_step={10 * n}"
+        ", RunningAvgSamplesPerSec=12.3, CurrSamplesPerSec=12.4, MemAllocated=10.2GB"
+        for n in range(1, 12)
+    ]
+    (tmp_path / "log").write_text("\n".join(text), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert found is not None
+    assert (found.framework, found.step_ns, found.lines) == ("DeepSpeed", 200 * MS, 9)
+
+
+@pytest.mark.parametrize(("shown", "instead"), [("1000.0", "0.0"), ("1000.0", "1.0.0"), ("2025", "0")])
+def test_times_that_are_none(shown: str, instead: str, tmp_path: Path) -> None:
+    lines = [megatron(step, 1_000).replace(shown, instead) for step in range(1, 20)]
+    (tmp_path / "log").write_text("\n".join([*lines[:9], megatron(10, 1_000), *lines[10:]]), encoding="utf-8")
+    found = step_times(tmp_path / "log")
+    assert (found is None) == (shown == "1000.0")
 
 
 def test_other_batch_sizes_skipped_iterations_and_the_start_of_each_run_are_left_out(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ CELLS = PLAIN.cells
 
 
 def log(step_ns: float) -> StepTimes:
-    return StepTimes("Megatron-LM", step_ns, 50_000.0, 20, 24)
+    return StepTimes("Megatron-LM", step_ns, 50_000.0, lines=20, stated=24, steps=24)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,24 @@ def test_a_profiler_that_adds_nothing(tmp_path: Path) -> None:
     said = sentence(trace_export.load(tmp_path)._bubbles, log(simulate(PLAIN).step_ns))
     assert said.facts["added"] == pytest.approx(0)
     assert "next to nothing" in said.text
+
+
+@pytest.mark.parametrize(
+    ("slower", "deviation", "steps", "words"),
+    [
+        (1.0, 0.0, 5, "may be the lines of the profiled steps"),
+        (1.2, 0.0, 5, "the profiler adds 20%"),
+        (1.2, 0.15, 24, "no more than steps vary"),
+    ],
+)
+def test_what_a_log_cannot_tell(slower: float, deviation: float, steps: int, words: str, tmp_path: Path) -> None:
+    """A log of little more than the profiled steps may be of these alone, where it says that they take as long; and
+    steps that vary much hide what is added."""
+    WRITERS["table"](tmp_path, PLAIN)
+    plain = simulate(PLAIN).step_ns / slower
+    said = sentence(trace_export.load(tmp_path)._bubbles, StepTimes("NeMo", plain, deviation * plain, 5, 9, steps))
+    assert words in said.text
+    assert "idle_bubble" in said.facts or "20%" not in said.text
 
 
 def test_a_log_of_another_job_and_one_with_too_few_lines(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from trace_export.units import duration
 
 OTHER = 3.0
 """A log found beside the profiles whose steps are that many times shorter is of another job."""
+VARY = 2.0
+"""What profiled steps take more is within what steps vary up to this many deviations of the others."""
 ALIKE, MUCH = 0.03, 0.1
 """Up to the first share that a profiled step takes more, it is as long as the others; from the second on, the bubble
 without the profiler is estimated."""
@@ -62,8 +64,12 @@ def sentence(measured: Bubbles, log: StepTimes | None) -> Sentence:
     share = facts["added"]
     if share < -ALIKE:
         return Sentence("profiler-cost", facts, f"{text}: they are shorter; is the log of this job?")
+    if share <= ALIKE and 2 * len(measured.steps) > log.steps:
+        return Sentence("profiler-cost", facts, f"{text}: as long, but these may be the lines of the profiled steps.")
     if share <= ALIKE:
         return Sentence("profiler-cost", facts, f"{text}: the profiler adds next to nothing.")
+    if added <= VARY * log.deviation_ns:
+        return Sentence("profiler-cost", facts, f"{text}: the profiler adds no more than steps vary.")
     text += f": the profiler adds {share:.0%}"
     if share <= MUCH or bubble is None or pipeline is None or pipeline <= added:
         return Sentence("profiler-cost", facts, f"{text}.")
