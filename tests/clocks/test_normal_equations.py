@@ -1,4 +1,4 @@
-"""What docs/clocks-math.md states of `normal_equations`, by worked examples and against dense least squares."""
+"""The equations in the docstring of `normal_equations`, by worked examples and against dense least squares."""
 
 from __future__ import annotations
 

@@ -75,12 +75,6 @@ def test_the_page_of_commands_is_what_help_says() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "write it anew: python -m tests.support.command_reference"
 
 
-def test_the_picture_of_the_imports_is_current() -> None:
-    assert architecture.PAGE.read_text(encoding="utf-8") == architecture.page(), (
-        "write it anew: python -m tests.support.architecture"
-    )
-
-
 def test_the_files_that_the_architecture_names_exist() -> None:
     text = architecture.PAGE.read_text(encoding="utf-8")
     named = re.findall(r"`((?:\w+/)*\w+\.(?:py|md))`", text)
@@ -90,10 +84,10 @@ def test_the_files_that_the_architecture_names_exist() -> None:
 
 
 def test_the_glossary_has_one_line_a_term_in_alphabetical_order() -> None:
-    tables = (DOCS / "glossary.md").read_text(encoding="utf-8").split("\n## ")[1:]
-    for table in tables:
-        terms = [line.split("|")[1].strip().lower() for line in table.splitlines() if line.startswith("|")][2:]
-        assert terms == sorted(set(terms)), table.splitlines()[0]
+    lines = (DOCS / "glossary.md").read_text(encoding="utf-8").splitlines()
+    terms = [line.split("|")[1].strip().lower() for line in lines if line.startswith("|")][2:]
+    assert len(terms) > 10
+    assert terms == sorted(set(terms))
 
 
 def test_every_option_has_help() -> None:

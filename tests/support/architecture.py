@@ -1,7 +1,4 @@
-"""Which part of the program imports which, read from the source, and the picture of it in docs/architecture.md.
-
-`python -m tests.support.architecture` writes the picture into the page.
-"""
+"""Which part of the program imports which, read from the source, and the homes of facts in docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from tests.conftest import ROOT
 PACKAGE = ROOT / "trace_export"
 PAGE = PACKAGE / "docs" / "architecture.md"
 FILES = sorted(PACKAGE.rglob("*.py"))
-
-_PICTURE = re.compile(r"(?<=<!-- imports -->\n).*?(?=<!-- end of imports -->)", re.S)
 
 
 def part_of(module: str) -> str:
@@ -80,45 +75,3 @@ def _module(name: str) -> str:
     """The module of `from module import name`, which may itself be a module."""
     path = ROOT / Path(*name.split("."))
     return name if path.is_dir() or path.with_suffix(".py").exists() else name.rpartition(".")[0]
-
-
-def parts() -> dict[str, set[str]]:
-    """Which parts each part imports."""
-    graph: dict[str, set[str]] = {}
-    for path in FILES:
-        part = part_of(module_name(path))
-        graph.setdefault(part, set()).update(map(part_of, imported(path)))
-        graph[part].discard(part)
-    return graph
-
-
-def picture() -> str:
-    """The parts and their imports in Mermaid, without the arrows that follow from others."""
-    graph = {part: known for part, known in parts().items() if not part.startswith("__")}
-    below = {part: _reachable(graph, part) for part in graph}
-    arrows = [
-        f"    {part} --> {known}"
-        for part in sorted(graph)
-        for known in sorted(graph[part])
-        if not any(known in below[other] for other in graph[part] - {known})
-    ]
-    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```", ""])
-
-
-def _reachable(graph: dict[str, set[str]], part: str) -> set[str]:
-    found: set[str] = set()
-    rest = [part]
-    while rest:
-        new = graph.get(rest.pop(), set()) - found
-        found |= new
-        rest += new
-    return found
-
-
-def page() -> str:
-    """The page with the picture as it should be."""
-    return _PICTURE.sub(lambda _: picture(), PAGE.read_text(encoding="utf-8"))
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

@@ -1,7 +1,8 @@
 """The normal equations of a `Problem` under fixed weights, with latencies and event times eliminated.
 
-The unknowns are the offsets a (H) and the drifts d over the span (H), in this order, then the times of large
-collectives. docs/clocks-math.md derives what is computed here, in the same symbols.
+The unknowns are the offsets a (H) and the drifts d over the span (H), in this order, then the times T_c of large
+collectives. A message has the residual e = z - (a_j + d_j x_r) + (a_i + d_i x_s) - L, a member of a collective
+u = t - a - d x - T_c; one round minimises Σ w e² + Σ w u² + priors. What is eliminated leaves its Schur complement.
 """
 
 from __future__ import annotations
