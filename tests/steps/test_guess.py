@@ -55,3 +55,28 @@ def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     _, length, posted = transfers(edges, blocks)
     assert posted[:count].all()
     assert length.tolist() == [link - hop] * count + [0] * count  # what both ways wait is the rank's
+
+
+@pytest.mark.parametrize("stalls", ["rank", "link"])
+def test_a_rank_that_stalls_now_and_then_is_told_from_a_link_that_does(stalls: str) -> None:
+    """Rank 1 falls idle before each forward is made, and runs a backward that needs nothing after it. Every fourth
+    forward starts 9 ms late, and of a rank that stalls so does every fourth backward."""
+    count, hop, stall = 24, MS // 5, 9 * MS
+    made = [40 * MS * k + 10 * MS for k in range(count)]
+    late = [stall * (k % 4 == 0) for k in range(count)]
+    start = [m + hop + x for m, x in zip(made, late, strict=True)]
+    sent = pl.DataFrame({"rank": 0, "start": [m - 5 * MS for m in made], "end": made})
+    fed = pl.DataFrame({"rank": 1, "start": start, "end": [s + 5 * MS for s in start]})
+    gap = pl.Series([stall * (k % 4 == 2 and stalls == "rank") for k in range(count)])
+    alone = fed.select("rank", start=pl.col("end") + gap).with_columns(end=pl.col("start") + 5 * MS)
+    parts = [
+        sent.with_columns(free=pl.lit(None, pl.Int64)), fed.with_columns(free=pl.Series([m - MS for m in made])),
+        alone.with_columns(free=fed["end"]),
+    ]  # fmt: skip
+    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(work=True)
+    edges = pl.DataFrame(
+        {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
+        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
+    ).with_columns(known=False)
+    _, length, _ = transfers(edges, blocks)
+    assert length.tolist() == [hop + (x if stalls == "link" else 0) for x in late]

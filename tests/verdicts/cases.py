@@ -191,6 +191,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "slow rank, many micro-batches": (
         slow_rank, {"stages": 2, "microbatches": 64, "replicas": 2, "steps": 3, "tensor": 1}, ("nsys", "table")
     ),
+    "collecting rank, blocks alone": (collecting_rank, {**LONG, "stages": 4}, ("paddle", "table")),
+    "slow link, blocks alone": (slow_link, {"replicas": 3}, ("table",)),
+    "slow replica, blocks alone": (slow_replica, {"replicas": 3, "tensor": 1}, ("paddle", "table")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -17,6 +17,9 @@ WRONG = {
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""
 
+LEARNED = [("unequal micro-batches", 770_023), ("unequal, few micro-batches", 770_074)]
+"""Cases that were wrong once: replicas whose micro-batches are longer by chance, and receives that are posted late."""
+
 
 def _marks(name: str, seed: int) -> list[pytest.MarkDecorator]:
     marks = [] if seed < FAST else [pytest.mark.slow]
@@ -29,6 +32,7 @@ CASES = [
     for n, name in enumerate(PLANTED)
     for seed in range(SEEDS)
 ]
+CASES += [pytest.param(name, seed, id=f"{name}-{seed}") for name, seed in LEARNED]
 
 
 @pytest.mark.parametrize(("name", "seed"), CASES)

@@ -92,8 +92,10 @@ class Candidates:
         if not len(rows):
             return
         sums = Sums.of(typical.length[rows])
-        items, there = self.compared.work(self.row[rows], graph.step[rows], typical.unit[rows], sums)
         work = sorts == (WORK,)
+        items, there = self.compared.work(
+            self.row[rows], graph.step[rows], typical.unit[rows], sums, unequal=work and typical.correlation >= ALIKE
+        )
         blocks = typical.is_block if work else of
         left = self._unit_means()
         for slow in slow_groups(items, self.compared.groups(there)):

@@ -97,10 +97,11 @@ class Compared:
             "device": devices[0] if len(devices) == 1 else None,
         }  # fmt: skip
 
-    def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums) -> tuple[Items, Ints]:
+    def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums, *, unequal: bool = False) -> tuple[Items, Ints]:
         """The work of each rank over that of its peers, each `unit` (a kind and chunk of blocks) weighted by its time;
         and the rows of the ranks that have any. `sums`: of the lengths of blocks in a row, step and unit. A step that
-        is slow on all ranks, as the first ones are, says nothing of one of them, and is made as long as the others."""
+        is slow on all ranks, as the first ones are, says nothing of one of them, and is made as long as the others.
+        `unequal`: whether micro-batches are, by which all ranks of a replica vary together."""
         common = _of_steps(row, step, unit, sums)[step]
         sums = Sums(sums.count, sums.ns / common, sums.squares / common**2)
         shape = len(self.ranks), int(unit.max(initial=-1)) + 1
@@ -127,7 +128,8 @@ class Compared:
         usual_noise = as_of_peers(noise)
         varies = (noise > usual_noise)[:, None] & (ratio > 0)
         by_step = np.where(varies, ratio / np.where(value > 0, value, 1.0)[:, None], 1.0)
-        return Items(value, usual_noise, self.stage[there], by_step=by_step), there
+        chance = self.replica[there] if unequal else None
+        return Items(value, usual_noise, self.stage[there], by_step=by_step, chance=chance), there
 
     def link_alike(self, links: Ints) -> Ints:
         """A number for each of `links` (source, target and kind; one a column): peers are of one direction between the

@@ -45,7 +45,8 @@ class Items:
     """What is compared: the `mean` of each item and its standard error `noise`. Items with the same number in `alike`
     are proper peers of each other. `relative`: whether an excess is a share of the peers' value; `least`: the least
     that counts. `nested`: whether an item may have a cause of its own inside of a group that has one. `by_step` (item ×
-    step): the value in a step by the mean, where an item varies by more than chance, else 1."""
+    step): the value in a step by the mean, where an item varies by more than chance, else 1. `chance`: items with the
+    same number vary by the same chance, so that several of them are no surer than one; None where each has its own."""
 
     mean: Floats
     noise: Floats
@@ -54,6 +55,7 @@ class Items:
     least: float = LEAST
     nested: bool = True
     by_step: Floats | None = None
+    chance: Ints | None = None
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,9 @@ def _slow(
     alone = _outliers(excess, own, items.least if items.nested else np.inf)
     common = excess[~alone]
     average = float(common.mean())
-    wrong = float(np.sqrt((own[~alone] ** 2).sum() / len(common) ** 2 + (theirs**2).max()))
+    chances = np.arange(len(common)) if items.chance is None else items.chance[members[~alone]]
+    by_chance = np.bincount(chances, own[~alone])
+    wrong = float(np.sqrt((by_chance**2).sum() / len(common) ** 2 + (theirs**2).max()))
     least = np.sort(excess)[int(FIFTH * len(members))]
     apart = len(members) == 2 and least < SIGMAS * np.hypot(own, theirs)[excess.argmin()]
     shared = 0.0 if least < average / 2 or apart else average
@@ -181,7 +185,8 @@ def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
         near = outside & (items.alike == sort)
         near = near if near.any() else outside
         values = np.sort(mean[near])
-        wrong = float(np.sqrt(MEDIAN_ERROR * np.mean(items.noise[near] ** 2) / len(values)))
+        several = len(values) if items.chance is None else len(np.unique(items.chance[near]))
+        wrong = float(np.sqrt(MEDIAN_ERROR * np.mean(items.noise[near] ** 2) / several))
         middle = values[0] if len(values) == 2 and values[1] - values[0] > APART * wrong else np.median(values)
         chosen = items.alike[members] == sort
         base[chosen], error[chosen] = middle, wrong
@@ -194,7 +199,7 @@ def _beside_others(items: Items, mean: Floats) -> tuple[Floats, Floats]:
     _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
     for number, size in enumerate(sizes.tolist()):
         members = np.flatnonzero(sort == number)
-        if size < 4:  # few: with rules of their own
+        if size < 4 or items.chance is not None:  # with rules of their own
             for i in members:
                 base[[i]], error[[i]] = _beside(items, mean, np.array([i]))
             continue

@@ -25,6 +25,9 @@ SHARE = 0.4
 """Blocks that start late although their rank was free wait for their data, where this many on a way do."""
 ENOUGH = 3
 """Starts that say how late a rank is."""
+TWICE, OFTEN = 2, 0.5
+"""A rank stalls now and then where so many of its blocks start late beside those on one way, and fewer than this share
+of all."""
 MUCH = 1.25
 """A rank whose blocks all need a transfer starts late where it takes this many transfers' time longer than others."""
 WAY = ["src_rank", "dst_rank", "direction"]
@@ -72,15 +75,39 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     exposed = pl.col("gap").filter("seen").median().over("way")
     alike = alike & ~posted
     usual = pl.when(alike).then(middle).otherwise(exposed).fill_null(0)
-    seen = pl.when(alike).then(held).otherwise("seen").fill_null(False)
+    seen = (pl.col("seen") | (alike & held & near)).fill_null(False)
     length = (
         pl.when("known").then(0).when(posted).then(both).when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", usual))
     )  # fmt: skip
     begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
-    columns = {"begin": begin, "length": length.round().cast(pl.Int64), "posted": posted}
-    found = table.lazy().select(**columns).collect()  # lazily each median of a way is worked out once
+    columns = {"begin": begin, "posted": posted, "length": length}
+    columns["usual"] = pl.when(posted).then(usual_both).otherwise(usual)
+    lazily = table.lazy().select("dst", "dst_rank", "way", "known", "made", **columns)  # each median of a way once
+    found = _without_stalls(lazily.collect(), blocks.join(late, on="rank", how="left", maintain_order="left"))
     return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
+
+
+def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """The transfers, as long as others on their way where it is their receiver that stalled: whose blocks start late
+    now and then, whatever they wait for. What a link delays now and then is late on that way alone."""
+    needed = table.with_columns(here=pl.col("begin") + pl.col("usual")).group_by("dst").agg(
+        pl.col("here").max(), pl.col("way").sort_by("here").last(), known=pl.col("known").any()
+    )  # fmt: skip
+    ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
+    starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
+    starts = starts.filter(pl.col("work"), ~pl.col("known").fill_null(False)).drop_nulls("free")
+    much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("known")).median()).item() or 0)) + POSTED_NS
+    of_way = starts.with_columns(stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
+        pl.col("stalls").sum(), pl.len()
+    )  # fmt: skip
+    each = of_way.group_by("rank").agg(
+        elsewhere=pl.col("stalls").sum() - pl.col("stalls").max(), share=pl.col("stalls").sum() / pl.col("len").sum()
+    )
+    stalling = each.filter(pl.col("elsewhere") >= TWICE, pl.col("share") < OFTEN)["rank"]
+    stalled = pl.col("dst_rank").is_in(stalling.implode()) & (pl.col("length") > pl.col("usual") + much)
+    length = pl.when(stalled & ~pl.col("known")).then("usual").otherwise("length")
+    return table.with_columns(length=length.round().cast(pl.Int64))
 
 
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
