@@ -363,7 +363,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "recording-breaks": Explanation(
         "No rank has a block for more than ten times as long as a step takes: some profilers record a few seconds at a "
-        "time into one file. What comes after is a window of its own, and no figure contains the time between.",
+        "time into one file. What comes after is a window of its own, and no figure contains the time between. Where "
+        "the profile records the numbers of the steps and they go on by one, the job paused, and the time counts.",
         "If the job was recorded all the time, it paused there: find out what it did (checkpoint, evaluation, data).",
     ),
     "records-malformed": Explanation(

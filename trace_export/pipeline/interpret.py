@@ -23,7 +23,7 @@ from trace_export.pipeline import (
 )
 from trace_export.pipeline.doubles import without_doubles
 from trace_export.pipeline.merged_passes import without_merged
-from trace_export.pipeline.recording_breaks import at_breaks
+from trace_export.pipeline.recording_breaks import at_breaks, where_ranks_lack_one
 
 
 def interpret(profile: Profile, user: Declared) -> Profile:
@@ -40,10 +40,20 @@ def interpret_blocks(profile: Profile, user: Declared) -> Profile:
     profile, windows = segments.apart(profile)
     profile = prepared(profile)
     profile = stages.resolve(profile, user)  # stage and replica of each rank
-    profile = segments.restored(_by_segment(_labelled, profile), windows)
-    profile = at_breaks(profile)  # windows that are in one file
+    profile = _in_windows(profile, windows)
     profile = conclude(profile)  # passes, schedule, placement of the chunks, dependencies between passes
     return transfers.find_peers(profile)  # the other side of each send and receive
+
+
+def _in_windows(profile: Profile, windows: pl.DataFrame | None) -> Profile:
+    """`profile` with the labels of its blocks, window by window: those of its files, and those that lie in one file."""
+    recorded = not profile.spans["step"].null_count()
+    numbered = segments.restored(_by_segment(_labelled, profile), windows)
+    lacking = None if recorded or windows is not None else where_ranks_lack_one(numbered, profile)
+    if lacking is None:
+        return at_breaks(numbered, recorded=recorded)
+    profile, windows = segments.apart(lacking)
+    return segments.restored(_by_segment(_labelled, profile), windows)
 
 
 def _labelled(profile: Profile) -> Profile:

@@ -533,6 +533,16 @@ def test_an_export_of_2020_is_one_of_nsight(tmp_path: Path) -> None:
     assert "start-time-unknown" in [n.code for n in profile.notes]
 
 
+def test_an_export_without_its_names_says_so(tmp_path: Path, run_cli: Cli) -> None:
+    """As one leaves it that wrote some tables only."""
+    path = four(Export()).write(tmp_path / "x.sqlite")
+    with changing(path) as db:
+        db.execute("DROP TABLE StringIds")
+    result = run_cli("export", tmp_path, "--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert "has no table StringIds" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "rank"),
     [("x_rank1", 1), ("rank-3.node1", 3), ("Rank12", 12), ("report2", 0), ("node7", 0), ("rank99999999", 0)],

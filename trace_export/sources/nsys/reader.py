@@ -30,7 +30,7 @@ from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.nvtx import world_of
 from trace_export.sources.nsys.ranks import read_ranks
-from trace_export.sources.nsys.session import autograd_threads, interruptions, is_export, read_session
+from trace_export.sources.nsys.session import NAMES, autograd_threads, interruptions, is_export, read_session
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -73,6 +73,9 @@ def _open_one(source: Source, options: ReadOptions, stack: ExitStack) -> list[_E
     db = stack.enter_context(opened(source.path, options.beginning * PIECE_ROWS))
     if not is_export(db.tables()):
         raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")
+    if NAMES not in db.tables():
+        remedy = "export the report again, with all tables"
+        raise SourceError(source.path, "has no table StringIds, which holds the names of ranges and kernels", remedy)
     return [_Export(source, db)]
 
 

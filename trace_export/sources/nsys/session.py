@@ -23,6 +23,10 @@ from trace_export.units import duration
 
 METADATA = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 """The metadata table since 2023, and before."""
+NAMES = "stringids"
+"""The table of all names, in lower case."""
+_OF_2020 = frozenset({"nvtx_events", "cupti_activity_kind_runtime"})
+"""Exports of 2020 and 2021 have no metadata, and some no start time."""
 NEWEST = (3, 20)
 """The newest schema that was tested."""
 RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -63,13 +67,8 @@ class Session:
 
 def is_export(tables: frozenset[str]) -> bool:
     """Whether a database with these tables, in lower case, is an Nsight Systems export."""
-    known = {"target_info_session_start_time", "stringids"} <= tables
-    return (known and any(table.lower() in tables for table in METADATA)) or _of_2020(tables)
-
-
-def _of_2020(tables: frozenset[str]) -> bool:
-    """Exports of 2020 and 2021 have no metadata, and some no start time."""
-    return "stringids" in tables and bool({"nvtx_events", "cupti_activity_kind_runtime"} & tables)
+    known = bool({"target_info_session_start_time", NAMES} & tables)
+    return (known and any(table.lower() in tables for table in METADATA)) or bool(_OF_2020 & tables)
 
 
 def read_session(db: Database, path: Path) -> Session:
