@@ -27,7 +27,7 @@ def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     monkeypatch.setattr(chrome_json, "PIECE_BYTES", chrome_json.PIECE_BYTES // 2)
     monkeypatch.setattr(log_scanner, "READ_BYTES", log_scanner.READ_BYTES // 2)
-    for module in ("ascend.capture", "ascend.reader", "nsys.reader", "rocpd.reader"):
+    for module in ("ascend.database_rank", "nsys.reader", "rocpd.reader"):
         monkeypatch.setattr(f"trace_export.sources.{module}.PIECE_ROWS", sqlite.PIECE_ROWS // 2)
 
 

@@ -16,7 +16,7 @@ from tests.support.same_profiles import assert_same, small_pieces
 from trace_export import read as reading
 from trace_export.inspection import inspect as inspection
 from trace_export.model import Profile
-from trace_export.sources.ascend import capture, reader
+from trace_export.sources.ascend import database_rank
 from trace_export.sources.find import find
 from trace_export.sources.read import read_group
 from trace_export.sources.source import Group, ReadOptions, Source
@@ -101,7 +101,7 @@ def test_databases_of_all_kinds(
 
 def read_together(parts: list[tuple[int, str]], databases: list[Path], options: ReadOptions) -> None:
     """Whether each database (rank, kind) comes out as it does alone, in small pieces."""
-    with TemporaryDirectory() as folder, small_pieces(capture, reader):
+    with TemporaryDirectory() as folder, small_pieces(database_rank):
         sources = []
         for place, (rank, kind) in enumerate(parts):
             path = Path(folder) / str(place) / "ASCEND_PROFILER_OUTPUT" / "profiler.db"

@@ -1,4 +1,6 @@
-"""A profiler database of torch_npu, MindSpore or msprof: its tables as the frames that `reader.py` makes blocks of.
+"""Profiler databases of torch_npu, MindSpore or msprof: their tables as the frames that `reader.py` makes blocks of.
+
+`rows` reads one database, with numbers for texts; `tables` looks the texts up and makes the tables of many at once.
 
 Tables without rows are absent and columns come and go with the version, so both are asked for before they are used.
 Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295 means "not available".
@@ -8,17 +10,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import orjson
 import polars as pl
 
-from trace_export.model import COUNTERS, INT, TEXT, TIME, conform, empty
+from trace_export.model import COUNTERS, INT, TEXT, TIME, Schema, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import CAPTURE, STEPS, WORKED
+from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.shared.batch import places
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
@@ -32,9 +36,13 @@ PARTS = {_TASKS.lower(): "opid"}
 """The table of the tasks that communication operators are made of (see sqlite_beginning.views)."""
 
 _NO_STEPS = pl.DataFrame(schema=dict.fromkeys(STEPS, TIME))
-NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream", "device"), TIME))
-_HOST_MARKS = {"host_start_ns": TIME, "host_end_ns": TIME, "text": TEXT, "mark": TIME, "domain": TEXT}
-_NO_HOST_MARKS = pl.DataFrame(schema=_HOST_MARKS)
+_NOT_ON_DEVICE = pl.DataFrame(schema=dict.fromkeys(("start_ns", "end_ns", "mark", "stream", "device"), TIME))
+_HOST_MARKS: Schema = {"host_start_ns": TIME, "host_end_ns": TIME, "text": TEXT, "mark": TIME, "domain": TEXT}
+_NO_CALLS = empty(_HOST_MARKS)
+_NO_MARKS = empty(dict.fromkeys(_HOST_MARKS, TIME))
+_NO_OPERATORS = empty(dict.fromkeys(("op", "group", "start_ns", "end_ns", "opId", "count", "item"), TIME))
+NUMBERED = {"marks": ["text", "domain"], "operators": ["op", "group"], "tasks": ["task"]}
+"""The columns of each table that hold numbers of STRING_IDS."""
 _NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "moved"), TIME))
 
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
@@ -93,17 +101,102 @@ def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     )
 
 
-def marks(db: Database, dialects: Dialects, *, on_device: bool = True) -> tuple[pl.DataFrame, int]:
-    """The marker ranges as `MARKS`, with those of PyTorch that rules of the user name; and how many were dropped as the
-    device never reached their end. Without `on_device` all as the host saw them."""
+@dataclass(frozen=True)
+class Rows:
+    """What a database holds, with numbers of STRING_IDS for texts: the marker ranges as the host saw them (`marks`) and
+    as the `device` did, the `calls` of PyTorch that rules of the user name (with texts), the `operators` of
+    communication (None: only markers announce them) and the `tasks` that these are made of."""
+
+    db: Database
+    marks: pl.DataFrame
+    device: pl.DataFrame
+    calls: pl.DataFrame
+    operators: pl.DataFrame | None
+    tasks: pl.DataFrame
+
+
+def by_device(rows: Rows) -> tuple[dict[int, Rows], int]:
+    """The rows of each device that markers are on, in order, and of how many ranges no device reached the end.
+    Operators are left out where the profiler does not say where they ran."""
     alone = pl.lit(0, INT).alias("capture")
-    calls = api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_HOST_MARKS
-    if not db.has("MSTX_EVENTS"):
-        return placed(matched(calls.with_columns(alone), NOT_ON_DEVICE.with_columns(alone))[0].drop("capture")), 0
-    device = device_marks(db) if on_device else NOT_ON_DEVICE
-    host = pl.concat([named(db, host_marks(db), "text", "domain"), calls]).with_columns(alone)
-    found, unreached = matched(host, device.with_columns(alone))
-    return placed(found.drop("capture")), unreached.height
+    reached, unreached = matched(rows.marks.with_columns(alone), rows.device.with_columns(alone))
+    says = rows.db.has("COMMUNICATION_OP", "deviceId")
+    found = {
+        device: replace(
+            rows,
+            marks=reached.filter(device=device).select(rows.marks.columns),
+            device=rows.device.filter(device=device),
+            calls=rows.calls.clear(),
+            operators=communication(rows.db, device) if says else _NO_OPERATORS,
+        )
+        for device in sorted(reached["device"].drop_nulls().unique())
+    }
+    return found, unreached.height
+
+
+def rows(db: Database, dialects: Dialects, *, on_device: bool) -> Rows:
+    """The rows of a database; without `on_device` its markers only as the host saw them."""
+    marked, communicates = db.has("MSTX_EVENTS"), db.has("COMMUNICATION_OP")
+    return Rows(
+        db,
+        host_marks(db) if marked else _NO_MARKS,
+        device_marks(db) if marked and on_device else _NOT_ON_DEVICE,
+        api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_CALLS,
+        communication(db) if communicates else None,
+        copying(db) if communicates else _NO_COPYING,
+    )
+
+
+def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
+    """The marks (`MARKS`), operators and copies of these captures, one at least, each with `CAPTURE`; and of how many
+    ranges of a capture its device reached no end."""
+    found = _named(captures)
+    host = pl.concat([found["marks"], found["calls"].select(found["marks"].columns)])
+    reached, unreached = matched(host, found["device"])
+    marks = placed(reached)
+    recorded = [place for place, one in captures.items() if one.operators is not None]
+    operators = described(found["operators"])
+    announced = _announced(marks.filter(~pl.col("capture").is_in(recorded)))
+    return {
+        "marks": conform(marks, {**MARKS, **CAPTURE}),
+        "operators": pl.concat([conform(operators, {**OPERATORS, **CAPTURE}), announced]),
+        "copies": copies(found["tasks"], operators),
+    }, dict(unreached.group_by("capture").len().iter_rows())
+
+
+def _named(captures: Mapping[int, Rows]) -> dict[str, pl.DataFrame]:
+    """The tables of all captures as one each, with `CAPTURE`, and with texts for their numbers."""
+    parts = {
+        "marks": [one.marks for one in captures.values()],
+        "device": [one.device for one in captures.values()],
+        "calls": [one.calls for one in captures.values()],
+        "operators": [_NO_OPERATORS if one.operators is None else one.operators for one in captures.values()],
+        "tasks": [one.tasks for one in captures.values()],
+    }
+    numbers = pl.Series(list(captures), dtype=INT)
+    found = {
+        table: pl.concat(frames, how="vertical_relaxed").with_columns(numbers.gather(places(frames)).alias("capture"))
+        for table, frames in parts.items()
+    }
+    names = _texts(captures, found)
+    for table, columns in NUMBERED.items():
+        for column in columns:
+            own = names.rename({"id": column})
+            named = found[table].join(own, on=["capture", column], how="left", maintain_order="left")
+            found[table] = named.with_columns(pl.col("name").alias(column)).drop("name")
+    return found
+
+
+def _texts(captures: Mapping[int, Rows], found: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """The texts of all numbers in the tables `found`: capture, id, name."""
+    ids = [found[table].select("capture", id=column) for table, columns in NUMBERED.items() for column in columns]
+    wanted = dict(pl.concat(ids).drop_nulls().unique().group_by("capture").agg("id").iter_rows())
+    rows = [
+        (capture, number, text)
+        for capture, numbers in wanted.items()
+        for number, text in texts(captures[capture].db, numbers).items()
+    ]
+    return pl.DataFrame(rows, {**CAPTURE, "id": TIME, "name": TEXT}, orient="row")
 
 
 def device_marks(db: Database) -> pl.DataFrame:
@@ -145,12 +238,12 @@ def api_marks(db: Database, dialects: Dialects) -> pl.DataFrame:
     """The ranges of PyTorch on the host (operators, annotations) whose names `dialects` may know, as from `host_marks`
     with texts for ids. Their times are texts (msprof's schema)."""
     if not db.has("PYTORCH_API", "startNs", "endNs", "name"):
-        return _NO_HOST_MARKS
+        return _NO_CALLS
     names = texts(db, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
     known = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
     known = known.filter(dialects.may_know("text"))
     if known.is_empty():
-        return _NO_HOST_MARKS
+        return _NO_CALLS
     rows = db.frame(
         "SELECT CAST(startNs AS INTEGER) AS host_start_ns, CAST(endNs AS INTEGER) AS host_end_ns, name AS id"
         f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(known['id'].to_list())}'))"
@@ -180,20 +273,6 @@ def steps(db: Database) -> pl.DataFrame:
     return db.frame("SELECT id AS step, startNs AS start_ns, endNs AS end_ns FROM STEP_TIME")
 
 
-def operators(db: Database, ranges: pl.DataFrame, device: int | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """(`OPERATORS`, `COPIES`) of the communication tables, or else, at Level_none, of the marker `ranges`; with a
-    `device` those that ran there, none where the profiler does not say where they ran."""
-    if device is not None and not db.has("COMMUNICATION_OP", "deviceId"):
-        return empty(OPERATORS), empty(COPIES)
-    if not db.has("COMMUNICATION_OP"):
-        return _announced(ranges), empty(COPIES)
-    alone = pl.lit(0, INT).alias("capture")
-    found = described(named(db, communication(db, device), "op", "group").with_columns(alone))
-    tasks = named(db, copying(db), "task").with_columns(alone)
-    tasks = tasks.join(found, on="opId", how="semi", maintain_order="left") if device is not None else tasks
-    return conform(found, OPERATORS), copies(tasks, found)
-
-
 def communication(db: Database, device: int | None = None) -> pl.DataFrame:
     """The communication operators, with a `device` those there: op and group, which are ids, start_ns, end_ns, opId,
     count, item (its type)."""
@@ -214,8 +293,9 @@ def described(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
-    """`OPERATORS` that HCCL marked itself, in the domain `communication`, as JSON. These names have no index."""
-    own = ranges.filter(pl.col("domain") == "communication") if "domain" in ranges.columns else ranges.clear()
+    """`OPERATORS` and `CAPTURE` that HCCL marked itself, in the domain `communication`, as JSON. These names have no
+    index."""
+    own = ranges.filter(pl.col("domain") == "communication")
     parsed = []
     for text in own["text"].unique():
         with suppress(orjson.JSONDecodeError):
@@ -224,7 +304,7 @@ def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
                 parsed.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
     schema = {"text": TEXT, "op": TEXT, "group": TEXT}
     rows = own.join(pl.DataFrame(parsed, schema=schema), on="text")
-    return conform(rows.with_columns(_hashed(rows["group"])), OPERATORS)
+    return conform(rows.with_columns(_hashed(rows["group"])), {**OPERATORS, **CAPTURE})
 
 
 def _hashed(groups: pl.Series) -> pl.Series:
@@ -311,8 +391,8 @@ def _computing(db: Database, wanted: str, *columns: str, only: str = "TRUE") -> 
         yield db.frame(f"SELECT {wanted} FROM {tasks} WHERE t.{rows} AND {only}")
 
 
-def counters(db: Database, rank: int) -> pl.DataFrame:
-    """The sampled quantities of the device as in model.COUNTERS."""
+def counters(db: Database) -> pl.DataFrame:
+    """The sampled quantities of the device as in model.COUNTERS but for the rank."""
     parts = [empty(COUNTERS)]
     for table, name, unit, time, value, by in _COUNTERS:
         keys = by.split()
@@ -322,7 +402,7 @@ def counters(db: Database, rank: int) -> pl.DataFrame:
         samples = db.frame(f"SELECT {columns} FROM {table}", real=["value"])
         samples = named(db, samples, *(k for k in keys if k != "hbmId"))
         title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
-        parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit), rank=pl.lit(rank, INT)), COUNTERS))
+        parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit)), COUNTERS))
     return pl.concat(parts)
 
 

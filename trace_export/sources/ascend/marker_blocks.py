@@ -48,7 +48,7 @@ Busy = Callable[[pl.DataFrame], pl.Series]
 
 
 def spans(
-    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy | None
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy
 ) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """The blocks among `marks` (`MARKS`, `CAPTURE`) as in model.SPANS, by start, with the capture as their rank; and
     notes, each with the capture that it is on. `names` (dialects.NAMES) is what the texts mean.
@@ -82,12 +82,6 @@ def _noted(rows: pl.DataFrame, note: Note) -> list[tuple[int, Note]]:
         return []
     counts = rows.group_by("capture", maintain_order=True).len()
     return [(capture, replace(note, count=count)) for capture, count in counts.iter_rows()]
-
-
-def stage(names: pl.DataFrame) -> int | None:
-    """The rank's place in its pipeline, if its markers name it: those of trace_export.instrument do."""
-    place = names["place"].min()
-    return place if isinstance(place, int) else None
 
 
 def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
@@ -127,13 +121,12 @@ def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter((pl.col("end_ns") > until).fill_null(True) | pl.col("kind").is_null())
 
 
-def _worked(blocks: pl.DataFrame, busy: Busy | None) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+def _worked(blocks: pl.DataFrame, busy: Busy) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
     weights = blocks.filter(pl.col("kind") == "W")
     if weights.is_empty():
         return blocks, []
-    idle = ~busy(weights) if busy else weights["end_ns"] - weights["start_ns"] < EMPTY_NS
-    left_out = weights.filter(idle)
+    left_out = weights.filter(~busy(weights))
     if left_out.is_empty():
         return blocks, []
     notes = _noted(

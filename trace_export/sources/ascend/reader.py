@@ -1,177 +1,348 @@
-"""Captures of Ascend: usual databases as one table, all others one by one (`capture.py`).
+"""Ranks of an Ascend run, from torch_npu or MindSpore, database or text export → their tables.
 
-The calls of the table library take some 20 ms for a database, and hardly more for those of many.
+| step | what is made | by |
+|---|---|---|
+| 1 open | what the files of each source hold: a `Recorded` for each rank | `database_rank.py`, `text_export.py` |
+| 2 tables | markers, operators and copies of all ranks, with texts | `database.py`, `text_export.py` |
+| 3 blocks | markers → blocks, operators → transfers and collectives, at once | `marker_blocks.py`, `hccl.py` |
+| 4 kernels | passes that no marker names, rank by rank | `kernel_inference.py` |
+| 5 profile | a profile for each source | here |
+
+Steps 2 and 3 are mostly calls of the table library: some 20 ms for one database, and hardly more for many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, RANKS, TEXT, TIME, Declared, Note, Profile, conform
+from trace_export.model import (
+    COUNTERS,
+    HOSTS,
+    INT,
+    OUTSIDE,
+    RANKS,
+    SPANS,
+    TIME,
+    Declared,
+    KernelFile,
+    Note,
+    Profile,
+    Schema,
+    concat,
+    conform,
+)  # fmt: skip
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
-from trace_export.sources.ascend import capture, database, hccl, marker_blocks
-from trace_export.sources.ascend.capture import read_tasks
-from trace_export.sources.ascend.metadata import Metadata
+from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks, text_export
+from trace_export.sources.ascend.marker_blocks import CAPTURE, EMPTY_NS, MARKS, PASSES, STEPS
+from trace_export.sources.ascend.recorded import Recorded
+from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
-from trace_export.sources.shared.batch import Result, each, places, split
-from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
-from trace_export.sources.source import ReadOptions, Source
+from trace_export.sources.ranges.named import NameCounts
+from trace_export.sources.ranges.notes import impossible_times, unmatched, without_times
+from trace_export.sources.shared.batch import Result, caught, places, split
+from trace_export.sources.shared.sqlite import Database
+from trace_export.sources.source import ReadOptions, Source, TaskRequest
+from trace_export.stream_order import FEW
 
-__all__ = ["read", "read_tasks"]
-
-NAMES = {"marks": ["text"], "operators": ["op", "group"], "tasks": ["task"]}
-"""The columns of each table that hold ids of texts."""
-TABLES = ("TASK", "STRING_IDS", "MSTX_EVENTS", "COMMUNICATION_OP")
-"""What a usual database has."""
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """A database: who and where it is, its tables with ids for texts, and of one of which only the beginning was read,
-    when its recording ended."""
-
-    source: Source
-    db: Database
-    known: tuple[int, str, int | None]
-    host: tuple[str, str]
-    meta: Metadata
-    tables: Mapping[str, pl.DataFrame]
-    until: Mapping[str, int | None]
+SOME = 0.1
+"""Such a part of the kernels, and FEW, may run past the next one of their stream: wrong records."""
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The tables of each rank."""
-    made = _usual(sources, options) if len(sources) > 1 else {}
-    others = [source for source in sources if made.get(source) is None]
-    results = dict(zip(others, each(capture.read, others, options), strict=True))
-    return [made.get(source) or results[source] for source in sources]
-
-
-def _usual(sources: Sequence[Source], options: ReadOptions) -> dict[Source, Profile | None]:
-    """The profile of each usual database; None of one without forwards or backwards on the device. Not usual are those
-    that cannot be read, are no database or one that is read whole where only beginnings are, or lack a usual table; and
-    all where the user has rules, which may name other ranges than markers."""
-    if options.host_ranges or options.optimizer or options.markers:
-        return {}
+    """The tables of each rank, or why its files hold nothing that can be read."""
+    dialects = Dialects.of(options.markers)
     with ExitStack() as stack:
-        seen = [one for source in sources if (one := _seen(source, options, stack)) is not None]
-        made = _profiles(seen, Dialects.of(options.markers)) if seen else []
-        return {one.source: profile for one, profile in zip(seen, made, strict=True)}
-
-
-def _seen(source: Source, options: ReadOptions, stack: ExitStack) -> _Seen | None:
-    if not source.path.is_file():
-        return None
-    try:
-        db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS, database.PARTS))
-        short = "task" in db.shortened
-        usual = all(map(db.has, TABLES)) and (short or db.has("COMPUTE_TASK_INFO"))
-        if not usual or short != bool(options.beginning):
-            return None
-        marks = database.host_marks(db)
-        if marks.is_empty() or len(capture.devices_of(db, capture.identity(db, source)[0])) > 1:
-            return None
-        rank, device, origin = capture.identity(db, source)
-        tables = {
-            "marks": marks, "device": database.NOT_ON_DEVICE if short else database.device_marks(db),
-            "operators": database.communication(db), "tasks": database.copying(db),
-            "steps": database.steps(db), "counters": database.counters(db, rank),
-        }  # fmt: skip
-        host, meta = capture.host_of(db, source), capture.metadata_of(db, source, rank)
-        until = {path_text(source.path): db.last("TASK", "startNs")} if short else {}
-        return _Seen(source, db, (rank, origin, device), host, meta, tables, until)
-    except (SourceError, OSError, pl.exceptions.PolarsError):  # which the reader reports
-        return None
-
-
-def _profiles(seen: Sequence[_Seen], dialects: Dialects) -> list[Profile | None]:
-    """The profile of each of these databases; None of one without forwards or backwards on the device."""
-    tables = _named(seen)
-    reached, unreached = database.matched(tables["marks"], tables["device"])
-    marks = database.placed(reached)
-    names = dialects.parse(marks["text"]).names
-    steps = conform(tables["steps"], {**marker_blocks.STEPS, **marker_blocks.CAPTURE})
-    whole = not any(one.until for one in seen)
-    spans, notes = marker_blocks.spans(marks, names, steps, partial(_busy, seen) if whole else None)
-    operators = database.described(tables["operators"])
-    copies = database.copies(tables["tasks"], operators)
-    p2p, collectives = hccl.tables(operators, copies, [(one.meta, one.known[0]) for one in seen])
-    stages = _stages(marks, names)
-    ranks = [
-        capture.rank_row(one.source, (place, *one.known[1:]), one.host[0], one.meta, stages.get(place))
-        for place, one in enumerate(seen)
+        opened = [caught(source.path, partial(_opened, source, options, dialects, stack)) for source in sources]
+        parts = [part for found in opened if not isinstance(found, SourceError) for part in found]
+        results = iter(_results(parts, options, dialects) if parts else [])
+    return [
+        found if isinstance(found, SourceError) else _of_devices(source, found, [next(results) for _ in found])
+        for source, found in zip(sources, opened, strict=True)
     ]
-    all_ranks = Profile(
-        hosts=pl.DataFrame([capture.host_row(one.source, *one.host) for one in seen], HOSTS),
-        ranks=pl.DataFrame(ranks, RANKS),
+
+
+def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
+    """The device tasks of one rank. Raises SourceError when its files cannot be read."""
+    if request.path.is_dir():
+        return device_tasks.from_text(text_export.kernels(request.path), request)
+    with Database(request.path) as db:
+        return device_tasks.from_database(db, request)
+
+
+def _opened(source: Source, options: ReadOptions, dialects: Dialects, stack: ExitStack) -> list[Recorded]:
+    if source.path.is_dir():
+        return [text_export.recorded(source, dialects)]
+    return database_rank.recorded(source, options, dialects, stack)
+
+
+def _of_devices(source: Source, parts: Sequence[Recorded], results: Sequence[Result]) -> Result:
+    """The result of a source: that of its rank, or of all the ranks that the devices of its process are."""
+    if len(results) == 1:
+        return results[0]
+    profiles = []
+    for part, result in zip(parts, results, strict=True):
+        if isinstance(result, SourceError):
+            return result
+        ranks = result.ranks.with_columns(process=pl.lit(part.of_device, TIME))
+        profiles.append(replace(result, ranks=ranks))
+    whole = concat(profiles)
+    text = f"{SEVERAL}; each of its {len(profiles)} devices is drawn as a rank of its own, numbered by its place"
+    return replace(
+        whole,
+        hosts=whole.hosts.unique("host", keep="first", maintain_order=True),
+        notes=(*whole.notes, Note("ranks-of-devices", "note", text, str(source.path))),
+    )
+
+
+def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects) -> list[Result]:
+    """The profile of each rank, or its error. Until they are split, the ranks are numbered by their place here."""
+    tables, unreached = _tables(parts)
+    marks = _on_host(tables["marks"]) if options.host_ranges else tables["marks"]
+    names = dialects.parse(marks["text"]).names
+    steps = _joined([part.steps for part in parts], STEPS)
+    spans, noted = marker_blocks.spans(marks, names, steps, partial(_busy, parts))
+    known = [(part.meta, part.rank) for part in parts]
+    p2p, collectives = hccl.tables(tables["operators"], tables["copies"], known)
+    stages = _stages(marks, names)
+    counters = _joined([part.counters for part in parts], COUNTERS)
+    whole = Profile(
+        hosts=pl.DataFrame([_host_row(part) for part in parts], HOSTS),
+        ranks=pl.DataFrame([_rank_row(part, place, stages.get(place)) for place, part in enumerate(parts)], RANKS),
         spans=spans,
         p2p=p2p,
         collectives=collectives,
-        counters=tables["counters"].with_columns(rank="capture").drop("capture"),
+        counters=counters.with_columns(rank="capture").drop("capture"),
     )
-    made = split(all_ranks, [one.known[0] for one in seen], range(len(seen)))
-    passes = spans.filter(pl.col("kind").is_in(marker_blocks.PASSES), pl.lit(not whole) | (pl.col("origin") != "host"))
-    both = FORWARDS.any() & BACKWARDS.any() if whole else FORWARDS.any() | BACKWARDS.any()
-    with_passes = set(passes.group_by("rank").agg(both=both).filter("both")["rank"])
+    made = split(whole, [part.rank for part in parts], range(len(parts)))
+    is_pass = pl.col("kind").is_in(PASSES)
+    on_device = (is_pass & (pl.col("origin") != "host")).any().alias("device")
+    named = spans.group_by("rank").agg(is_pass.any(), on_device, F=FORWARDS.any(), B=BACKWARDS.any())
+    of_rank = {rank: tuple(kinds) for rank, *kinds in named.iter_rows()}
+    of_place = {place: [_unclosed(count)] for place, count in unreached.items()}
+    for place, note in noted:
+        of_place.setdefault(place, []).append(note)
     says_facts = run_facts(spans["marker"]) != Declared()
-    lost = dict(unreached.group_by("capture").len().iter_rows())
-    notes = [*((place, capture.unclosed_note(count)) for place, count in lost.items()), *notes]
-    return [
-        _finished(profile, one, [n for p, n in notes if p == place], says_facts) if place in with_passes else None
-        for place, (profile, one) in enumerate(zip(made, seen, strict=True))
+    ranks = [
+        _Rank(part, profile, marks, place, of_rank.get(place, (False,) * 4), of_place.get(place, []))
+        for place, (part, profile) in enumerate(zip(parts, made, strict=True))
     ]
+    return [caught(rank.path, partial(_finished, rank, options, dialects, says_facts=says_facts)) for rank in ranks]
 
 
-def _busy(seen: Sequence[_Seen], ranges: pl.DataFrame) -> pl.Series:
-    """`database.busy` of the ranges of each capture."""
-    parts = ranges.with_row_index("at").partition_by("capture")
-    known = [part.select("at").with_columns(busy=database.busy(seen[part["capture"][0]].db, part)) for part in parts]
+def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
+    """The markers, operators and copies of all ranks, and of how many ranges of a rank its device reached no end."""
+    schemas = {"marks": MARKS, "operators": hccl.OPERATORS, "copies": hccl.COPIES}
+    rows = {place: part.rows for place, part in enumerate(parts) if part.rows is not None}
+    texts = [(place, part) for place, part in enumerate(parts) if part.rows is None]
+    found = {
+        name: [
+            conform(part.tables[name].with_columns(pl.lit(place, INT).alias("capture")), {**schema, **CAPTURE})
+            for place, part in texts
+        ]
+        for name, schema in schemas.items()
+    }
+    unreached = {place: part.unreached for place, part in enumerate(parts) if part.unreached}
+    if rows:
+        tables, lost = database.tables(rows)
+        for name, table in tables.items():
+            found[name].append(table)
+        unreached |= lost
+    return {name: pl.concat(frames) for name, frames in found.items()}, unreached
+
+
+def _joined(tables: Sequence[pl.DataFrame], schema: Schema) -> pl.DataFrame:
+    """The tables of all ranks as one, with `CAPTURE`."""
+    return conform(pl.concat(tables).with_columns(places(tables).alias("capture")), {**schema, **CAPTURE})
+
+
+def _busy(parts: Sequence[Recorded], ranges: pl.DataFrame) -> pl.Series:
+    """For each of the weight-gradient `ranges` whether a kernel ran in it, or where none were recorded, whether it is
+    long."""
+    known = []
+    for own in ranges.with_row_index("at").partition_by("capture"):
+        busy = parts[own["capture"][0]].busy
+        worked = own["end_ns"] - own["start_ns"] >= EMPTY_NS if busy is None else busy(own)
+        known.append(own.select("at").with_columns(busy=worked))
     return pl.concat(known).sort("at")["busy"]
 
 
-def _named(seen: Sequence[_Seen]) -> dict[str, pl.DataFrame]:
-    """The tables of all databases, with texts for ids and the column `capture`."""
-    found = {}
-    for table in seen[0].tables:
-        frames = [one.tables[table] for one in seen]
-        found[table] = pl.concat(frames).with_columns(places(frames).alias("capture"))
-    names = _texts(seen, found)
-    for table, columns in NAMES.items():
-        for column in columns:
-            own = names.rename({"id": column})
-            named = found[table].join(own, on=["capture", column], how="left", maintain_order="left")
-            found[table] = named.with_columns(pl.col("name").alias(column)).drop("name")
-    return found
-
-
-def _texts(seen: Sequence[_Seen], tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """The texts of all ids in the `tables`: capture, id, name."""
-    ids = [tables[table].select("capture", id=column) for table, columns in NAMES.items() for column in columns]
-    wanted = dict(pl.concat(ids).drop_nulls().unique().group_by("capture").agg("id").iter_rows())
-    texts = [list(database.texts(one.db, wanted.get(place, [])).items()) for place, one in enumerate(seen)]
-    names = pl.DataFrame([row for own in texts for row in own], {"id": TIME, "name": TEXT}, orient="row")
-    return names.with_columns(places(texts).alias("capture"))
-
-
 def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
-    """The stage that the markers of each capture name, as `marker_blocks.stage` finds it."""
+    """The stage that the markers of each rank name: those of trace_export.instrument do."""
     told = marks.select("capture", "text").unique().join(names.select("text", "place").drop_nulls(), on="text")
     return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 
 
-def _finished(profile: Profile, one: _Seen, notes: Sequence[Note], says_facts: bool) -> Profile:
-    """With what is said of the whole source. `says_facts`: whether any source's markers say something of the run."""
-    path = str(one.source.path)
-    facts = run_facts(profile.spans["marker"]) if says_facts else Declared()
+def _host_row(part: Recorded) -> dict[str, object]:
+    return {"host": part.host, "machine": part.source.machine, "label": part.label, "epoch": part.epoch}
+
+
+def _rank_row(part: Recorded, number: int, marked_stage: int | None) -> dict[str, object]:
+    """The row of model.RANKS, its rank this number; the stage is that of the metadata, else the `marked_stage`."""
+    place = {"stage": marked_stage} | part.meta.place
+    return {
+        **place, "rank": number, "rank_origin": part.rank_origin, "device": part.device, "host": part.host,
+        "source": path_text(part.source.path), "kind": part.source.kind,
+        "stage_origin": None if place.get("stage") is None else "recorded",
+    }  # fmt: skip
+
+
+def _unclosed(count: int) -> Note:
+    text = "ranges still open on the device at the end of the capture, left out"
+    return Note("ranges-unclosed", "note", text, count=count)
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A rank whose markers have become blocks. `marks`: those of all ranks, this one's at `place`. `named`: whether it
+    has a pass at all, one on the device, a forward, a backward. `noted`: notes on its blocks."""
+
+    part: Recorded
+    profile: Profile
+    marks: pl.DataFrame
+    place: int
+    named: tuple[bool, bool, bool, bool]
+    noted: list[Note]
+
+    @property
+    def path(self) -> Path:
+        return self.part.source.path
+
+    @property
+    def texts(self) -> pl.Series:
+        """Of its markers."""
+        return self.marks.filter(pl.col("capture") == self.place)["text"]
+
+
+def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_facts: bool) -> Profile:
+    """The profile of a rank, with the blocks that its kernels show. `says_facts`: markers say something of the run.
+    Raises SourceError."""
+    part, spans = rank.part, rank.profile.spans
+    any_pass, on_device, *kinds = rank.named
+    on_kernels = part.whole and not options.host_ranges
+    if options.host_ranges and not any_pass:
+        what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
+        raise SourceError(
+            rank.path, what, "leave out `host_ranges`, or record with the passes marked by trace-export run"
+        )
+    if not any_pass or (on_kernels and not on_device):
+        spans, notes = _inferred(rank)
+    else:
+        spans, notes = (spans, []) if all(kinds) or not on_kernels else _completed(part, spans, rank.profile)
+        if options.optimizer:
+            from trace_export.sources.ascend import kernel_inference
+
+            spans = pl.concat([spans, kernel_inference.optimizer(part.optimizing(), spans, part.rank)])
+    said = [replace(note, where=note.where or str(rank.path)) for note in (*rank.noted, *notes)]
+    of_rules: list[Note] = []
+    if part.rows and dialects.of_user.rules and part.is_first:
+        of_rules = unmatched(rank.path, dialects.unmatched(rank.texts))
     return replace(
-        profile,
-        declared=one.meta.declared.or_else(facts),
-        notes=(*one.meta.notes, *(replace(note, where=path) for note in notes)),
-        recorded_until=dict(one.until),
+        rank.profile,
+        spans=spans,
+        declared=part.meta.declared.or_else(run_facts(spans["marker"]) if says_facts else Declared()),
+        notes=(*part.meta.notes, *part.notes, *of_rules, *said),
+        recorded_until=part.until,
     )
+
+
+def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
+    """The blocks that the kernels show, in place of those of markers that name no pass on the device, and what is to
+    be said of them. Raises SourceError where several processes wrote the kernels."""
+    from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
+
+    profile, any_pass = rank.profile, rank.named[0]
+    kernels, cut, far = kernel_inference.possible(rank.part.kernels())
+    if cut > max(FEW, SOME * kernels.height):
+        what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
+        raise SourceError(rank.path, f"{what}: several processes wrote it", "let each rank write a capture of its own")
+    spans = _of_kernels(kernels, rank.part, profile)
+    if spans.is_empty() and any_pass:
+        return profile.spans, []
+    why = _no_blocks(rank.texts, kernels) if spans.is_empty() else ""
+    notes = [_inferred_note(why, marked=any_pass), *impossible_times(rank.path, 0, cut)]
+    return spans, notes + ([without_times(rank.path, far)] if far else [])
+
+
+def _of_kernels(kernels: pl.DataFrame, part: Recorded, profile: Profile) -> pl.DataFrame:
+    """The blocks that the kernels of a rank show."""
+    from trace_export.sources.ascend import kernel_inference
+
+    return kernel_inference.spans(kernels, profile.p2p["start_ns"], profile.collectives["start_ns"], part.rank)
+
+
+def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[pl.DataFrame, list[Note]]:
+    """`spans` with the forwards, or the backwards, that no marker names, where the kernels show them, and show the
+    passes that markers name as these do; and a note, or a warning where they do not and much is computed outside. A
+    backward is of the step of the forward before it, a forward of that of the backward after it."""
+    missing = [kind for kind, some in (("F", FORWARDS), ("B", BACKWARDS)) if not spans.select(some.any()).item()]
+    if not missing:
+        return spans, []
+    from trace_export.sources.ascend import kernel_inference
+    from trace_export.sources.ranges.inferred import alike
+
+    kernels, *_ = kernel_inference.possible(part.kernels())
+    inferred = _of_kernels(kernels, part, profile)
+    of_marks, of_kernels = (blocks.rename({"start_ns": "start", "end_ns": "end"}) for blocks in (spans, inferred))
+    (named,) = {"F", "B"} - {*missing}
+    if alike(of_marks, of_kernels, named):
+        steps = spans.filter(FORWARDS | BACKWARDS).select("start_ns", "step").sort("start_ns")
+        more = inferred.filter(pl.col("kind").is_in(missing)).sort("start_ns").drop("step")
+        more = more.join_asof(steps, on="start_ns", strategy="backward" if "B" in missing else "forward")
+        more = conform(more, SPANS)
+        text = "blocks inferred from kernel types, because markers name only some of the passes"
+        return pl.concat([spans, more]), [Note("blocks-inferred", "note", text, count=more.height)]
+    if (outside := _outside(kernels, spans)) < OUTSIDE:
+        return spans, []
+    what = "backwards" if "B" in missing else "forwards"
+    text = f"no marker names {what}, kernels do not show them as exactly, and {outside:.0%} of the computing lies"
+    return spans, [Note("names-partial", "warning", f"{text} outside all blocks, which the bubble counts as idle")]
+
+
+def _outside(kernels: pl.DataFrame, spans: pl.DataFrame) -> float:
+    """The share of the time of the `kernels` that lies in none of the `spans`, by where they begin; without those of
+    optimizers, which are seldom named."""
+    ends = spans.select(begin="start_ns", until="end_ns").sort("begin")
+    placed = (
+        kernels.filter(~pl.col("text").str.contains(marker_blocks.OPTIMIZER))
+        .sort("start_ns")
+        .join_asof(ends, left_on="start_ns", right_on="begin")
+    )
+    length, inside = pl.col("end_ns") - pl.col("start_ns"), (pl.col("start_ns") < pl.col("until")).fill_null(False)
+    outside, total = placed.select(length.filter(~inside).sum(), total=length.sum()).row(0)
+    return outside / total if total else 0.0
+
+
+def _no_blocks(texts: pl.Series, kernels: pl.DataFrame) -> str:
+    """Why a rank has no block: what of its ranges (`texts`) and of its compute kernels (`WORKED`)."""
+    from trace_export.sources.ascend import kernel_inference
+
+    counts = NameCounts()
+    counts.add(texts)
+    frequent = ", ".join(counts.most_frequent())
+    named = f" (the most frequent names: {frequent})" if frequent else ""
+    return (
+        f"no pipeline blocks: no range is marked as a forward or a backward{named}, and {kernel_inference.why(kernels)}"
+    )
+
+
+def _inferred_note(nothing: str, *, marked: bool) -> Note:
+    """What is said of blocks that were inferred, or why there is `nothing`. `marked`: the host has markers of passes,
+    and the device none."""
+    if nothing:
+        return Note("blocks-not-found", "warning", nothing)
+    why = "no marker is on the device (they were made without a stream)" if marked else "no markers"
+    text = f"{why}; blocks were inferred from kernel types, with the loss as forward"
+    return Note("blocks-inferred", "note", text)
+
+
+def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
+    """The ranges as the host issued them."""
+    known = marks.filter(pl.col("host_start_ns").is_not_null())
+    return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))

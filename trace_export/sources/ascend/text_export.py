@@ -6,6 +6,7 @@ Columns come and go with level and version, so they are selected by name. Times 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
+from trace_export.sources.ascend import trace_view
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.layout import TABLE, home_of
-from trace_export.sources.ascend.marker_blocks import STEPS, WORKED
-from trace_export.sources.ascend.metadata import info_of, whole
+from trace_export.sources.ascend.layout import TABLE, TRACES, home_of
+from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED
+from trace_export.sources.ascend.metadata import info_of, metadata, whole
+from trace_export.sources.ascend.recorded import Recorded
 from trace_export.sources.ranges.devices import SEVERAL
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.ranges.notes import unmatched
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.sqlite import Database
-from trace_export.sources.shared.timestamps import valid_unix_times
+from trace_export.sources.shared.timestamps import ZERO_NS, valid_unix_times
+from trace_export.sources.source import Source
 from trace_export.units import thousandths
 
 KERNELS: Schema = {
@@ -46,6 +52,85 @@ MAX_JSON_TABLE = 512 << 20
 """A communication file holds some 2 kB for each operator, and is read whole."""
 LARGEST = 1 << 53
 """Of the numbers in JSON files: a time in µs far beyond ours, and the largest up to which a float is exact."""
+
+
+def recorded(source: Source, dialects: Dialects) -> Recorded:
+    """The rank of an export. Raises SourceError where it has several devices, and as `_on_one_clock` does."""
+    folder, rank = source.path, 0 if source.rank is None else source.rank
+    notes = list(unfinished(folder))
+    seen = _trace(folder, dialects)
+    rows = kernels(folder)
+    of_hccl = pl.col("core").is_in(COMMUNICATION).fill_null(False)
+    is_communication = of_hccl | pl.col("name").str.starts_with("hcom_")
+    communication = rows.filter(is_communication).collect(engine="streaming")
+    computing = rows.filter(~is_communication)
+    by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
+    correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
+    found, copies = operators(communication, folder, notes)
+    host, epoch, samples = source.host, None, counters(folder)
+    if seen.tasks is not None:
+        seen, epoch = _on_one_clock(seen, rows, found, folder, notes)
+    if epoch is not None:
+        host = f"{source.host} rank {rank}"
+        text = "samples of memory at unix times, left out: the times of the blocks count from the start of the rank"
+        notes += [Note("samples-unplaced", "note", text, str(folder), len(samples))] if len(samples) else []
+        samples = samples.clear()
+    return Recorded(
+        source=source,
+        rank=rank,
+        rank_origin="assumed" if source.rank is None else source.rank_origin,
+        device=device(folder),
+        host=host,
+        label=host,
+        epoch=epoch,
+        meta=metadata((), home_of(folder), rank, folder),
+        steps=seen.steps if correlated or by_step.is_empty() else steps(by_step),
+        tables={"marks": seen.marks, "operators": found, "copies": copies},
+        counters=pl.concat([seen.counters, samples]),
+        kernels=lambda: worked(computing),
+        busy=(lambda ranges: busy(computing, ranges)) if len(by_step) else None,
+        optimizing=lambda: kernels_called(computing, OPTIMIZER),
+        notes=(*seen.notes, *notes),
+    )
+
+
+def _on_one_clock(
+    seen: trace_view.TraceView, rows: pl.LazyFrame, operators: pl.DataFrame, folder: Path, notes: list[Note]
+) -> tuple[trace_view.TraceView, str | None]:
+    """The trace of a rank, whose times count from the start of its recording, in the clock of the tables beside it (the
+    `rows` of kernel_details.csv, or else the `operators`), and the epoch of that clock. Appends a note on it.
+
+    Raises SourceError where there are tables and nothing says how their clock and that of the trace differ.
+    """
+    path = _trace_in(folder)
+    table = rows.select("start_ns", "end_ns").collect(engine="streaming")
+    table = operators.select("start_ns", "end_ns").drop_nulls() if table.is_empty() else table
+    assert seen.tasks is not None
+    if table.is_empty():
+        return seen.moved(ZERO_NS), "start"
+    offset = trace_view.clock_offset(seen.tasks, table)
+    if offset is None and seen.marks.is_empty():
+        return trace_view.NOTHING, None
+    if offset is None:
+        what = "counts its times from the start of the recording, and nothing in it is in the tables beside it"
+        raise SourceError(path, what, "export the profile again, or draw trace_view.json without the tables beside it")
+    text = "times that count from the start of the recording, placed by the kernels that the tables have too"
+    notes.append(Note("trace-times-relative", "note", text, str(path)))
+    return seen.moved(offset), None
+
+
+def _trace(folder: Path, dialects: Dialects) -> trace_view.TraceView:
+    path = _trace_in(folder)
+    if path.is_file():
+        return trace_view.read(path, dialects)
+    return replace(
+        trace_view.NOTHING, notes=tuple(unmatched(folder, dialects.unmatched(pl.Series([], dtype=pl.String))))
+    )
+
+
+def _trace_in(folder: Path) -> Path:
+    """The trace of a text export, packed or not."""
+    return next((path for name in TRACES if (path := folder / name).is_file()), folder / TRACES[0])
 
 
 def kernels(folder: Path) -> pl.LazyFrame:

@@ -1,0 +1,110 @@
+"""Who wrote an Ascend database, and what it holds: a `Recorded` for each device of its process."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from trace_export.errors import SourceError, path_text
+from trace_export.model import conform
+from trace_export.sources.ascend import database, marker_blocks
+from trace_export.sources.ascend.layout import home_of
+from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
+from trace_export.sources.ascend.recorded import Recorded
+from trace_export.sources.ranges.devices import SEVERAL
+from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.shared.names import LONGEST_NAME
+from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
+from trace_export.sources.source import ReadOptions, Source
+
+LARGEST = 2**31
+"""Ranks and devices are numbered below this; `database.NOT_AVAILABLE` lies above."""
+
+
+def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: ExitStack) -> list[Recorded]:
+    """The rank of a database, which stays open as long as the stack, or those of several devices. Raises SourceError
+    where it holds no device tasks, and where kernels of several devices are told apart by no marker."""
+    db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS, database.PARTS))
+    if not (db.has("TASK") and db.has("STRING_IDS")):
+        raise SourceError(source.path, "holds no device tasks (table TASK)", "export the profile again")
+    rank, device, origin = _identity(db, source)
+    whole = "task" not in db.shortened
+    short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
+    host, label = _host_of(db, source)
+    found = Recorded(
+        source=source, rank=rank, rank_origin=origin, device=device, host=host, label=label,
+        meta=_metadata_of(db, source, rank), rows=database.rows(db, dialects, on_device=whole),
+        steps=conform(database.steps(db), marker_blocks.STEPS), counters=database.counters(db),
+        kernels=partial(database.kernels, db),
+        optimizing=partial(database.kernels_called, db, marker_blocks.OPTIMIZER),
+        busy=partial(database.busy, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
+        whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
+    )  # fmt: skip
+    return _by_device(db, found) if whole else [found]
+
+
+def _by_device(db: Database, found: Recorded) -> list[Recorded]:
+    """Of a process with several devices a rank for each that has markers."""
+    listed = _devices_of(db, found.rank)
+    if len(listed) < 2 or found.rows is None:
+        return [found]
+    by_device, unreached = database.by_device(found.rows)
+    if len(by_device) < 2:
+        if not by_device and len(database.has_work_on(db, listed)) > 1:
+            what = f"{SEVERAL}, and no marker is on any of them"
+            raise SourceError(found.source.path, what, "mark the passes with mstx.range_start(message, stream)")
+        return [found]
+    return [
+        replace(
+            found, rank=found.rank * len(by_device) + place if found.rank else device, rank_origin="inferred",
+            device=device, of_device=device, rows=rows, meta=replace(found.meta, place={}),
+            counters=found.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
+        )
+        for place, (device, rows) in enumerate(by_device.items())
+    ]  # fmt: skip
+
+
+def _devices_of(db: Database, rank: int) -> list[int]:
+    """The devices of a process with this rank, where the profiler lists several with one rank."""
+    if not db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
+        return []
+    rows = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP")
+    valid = [(r, d) for r, d in rows if isinstance(d, int) and 0 <= d < LARGEST]
+    owners = {r for r, _ in valid}
+    return sorted({d for r, d in valid if len(owners) == 1 or r == rank})
+
+
+def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
+    """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
+    known = [(-1, -1)]
+    if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
+        known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
+    inside = next(((r, d) for r, d in known if r == source.rank), known[0])
+    device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
+    if source.rank is not None:
+        return source.rank, device, source.rank_origin
+    if isinstance(inside[0], int) and 0 <= inside[0] < LARGEST:
+        return inside[0], device, "recorded"
+    return 0, device, "assumed"
+
+
+def _host_of(db: Database, source: Source) -> tuple[str, str]:
+    """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
+    if db.has("HOST_INFO", "hostUid", "hostName"):
+        for uid, name in db.texts(
+            f"SELECT substr(hostUid, 1, {LONGEST_NAME}), substr(hostName, 1, {LONGEST_NAME}) FROM HOST_INFO LIMIT 1"
+        ):
+            if uid:
+                return str(uid), str(name or uid)
+    return source.host, source.host
+
+
+def _metadata_of(db: Database, source: Source, rank: int) -> Metadata:
+    rows = []
+    if db.has("META_DATA", "name", "value"):
+        names = ", ".join(f"'{name}'" for name in META_NAMES)
+        value = f"CASE WHEN length(value) <= {MAX_JSON} THEN value ELSE '' END"
+        sql = f"SELECT name, {value} FROM META_DATA WHERE name IN ({names})"
+        rows = [(str(name), str(value)) for name, value in db.texts(sql)]
+    return metadata(rows, home_of(source.path.parent, [source.path.name]), rank, source.path)
