@@ -55,9 +55,8 @@ def _run(arguments: list[str]) -> None:
 
     hidden = False
     if arguments and arguments[0] not in WITHOUT_TABLES:
-        limits.check()
         # Where memory is limited, what Rust prints before it aborts is all that the user gets to know.
-        hidden = "--debug" not in arguments and not limits.memory_is_limited()
+        hidden = not limits.memory_is_limited() and "--debug" not in arguments
     with streams.foreign_text(hidden):
         try:
             code = app(arguments, prog_name="trace-export", standalone_mode=False)

@@ -5,9 +5,10 @@ Each is loaded and made when it is first asked for: a run needs one, and `--help
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -17,7 +18,6 @@ import typer
 from typer.core import TyperCommand
 
 from trace_export import options
-from trace_export.cli import memory
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.options import PANELS, Option, checked, flags, in_words_of, options_of
 
@@ -27,26 +27,29 @@ NEXT = "0.3"
 
 @dataclass(frozen=True)
 class Row:
-    """A command: its file and function, the class of its options, a line of what it does, and what is to be set before
-    a table library is loaded."""
+    """A command: its file and function, the class of its options, a line of what it does, and variables of the
+    environment that the table library is to find when it is loaded, unless the user has set them."""
 
     home: str
     kind: type
     summary: str
-    prepare: Callable[[], None] = lambda: None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
+
+GIVE_BACK = {"_RJEM_MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0"}
+"""Polars returns freed tables to the system at once: a report of 655,360 blocks holds 743 MB for 790."""
+KEEP = {"_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000", "POLARS_MAX_THREADS": "1"}
+"""A watch has small tables, beside a job; to get its pages anew for each step would take 5 % of its processor time."""
 
 ROWS = {
     "export": Row("export.export", options.Export, "Draw the profiles in a folder (the default)."),
     "inspect": Row("inspect.inspect", options.Inspect, "Check whether a folder can be drawn; writes nothing."),
-    "report": Row(
-        "report.report", options.Report, "Say why steps are slow, and what each cause costs.", memory.give_back
-    ),
+    "report": Row("report.report", options.Report, "Say why steps are slow, and what each cause costs.", GIVE_BACK),
     "compare": Row("compare.compare", options.Compare, "Compare two runs, or two steps of one, and say what differs."),
     "overview": Row("overview.overview", options.Overview, "Show any number of ranks on one page."),
     "simulate": Row("simulate.simulate_schedule", options.Simulate, "Draw the theoretical chart of a schedule."),
     "open": Row("open.open_trace", options.Open, "Show a finished trace in the Perfetto UI."),
-    "watch": Row("watch.watch", options.Watch, "Follow a job that still runs.", memory.keep),
+    "watch": Row("watch.watch", options.Watch, "Follow a job that still runs.", KEEP),
     "run": Row("run.run", options.RunCommand, "Run a training command with its blocks marked for the profiler."),
     "docs": Row("docs.docs", options.Docs, "Print a guide, such as how to collect a profile, or another page."),
     "mcp": Row("mcp.mcp", options.Mcp, "Answer an agent's questions about runs (Model Context Protocol)."),
@@ -132,7 +135,8 @@ def _as_typer_takes_it(call: Callable[..., None], row: Row) -> Callable[..., Non
     shown = {name: option for name, option in options_of(row.kind).items() if option.panel != options.LIBRARY}
 
     def run(help_all: bool, **typed: Any) -> None:
-        row.prepare()
+        for name, value in row.environment.items():
+            os.environ.setdefault(name, value)
         try:
             values = checked(_given(typed, row.kind), row.kind)
             call(**{name: value for name, value in values.items() if name in shown})
