@@ -11,7 +11,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ipaddress import ip_address
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -26,15 +25,13 @@ MISSING = (
     "install it as https://perfetto.dev/docs/analysis/trace-processor says, so that a shell finds it",
 )
 ASKED_EVERY_S = 0.1
-LISTENING = "0A"
 
 
 @contextmanager
 def serving(trace: Path, port: int = PORT) -> Iterator[subprocess.Popen[bytes]]:
     """A trace processor that has loaded `trace` and answers on this machine; it is ended with the block.
 
-    Raises UsageError where none is installed, TraceExportError where the port is taken, where it ends by itself, or
-    where other machines could reach it.
+    Raises UsageError where none is installed, TraceExportError where the port is taken or it ends by itself.
     """
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
@@ -47,9 +44,6 @@ def serving(trace: Path, port: int = PORT) -> Iterator[subprocess.Popen[bytes]]:
         )  # fmt: skip
         try:
             _wait(process, port, said)
-            if others := _addresses(port):
-                what = f"{program} listens on {', '.join(others)}, where other machines could read the trace"
-                raise TraceExportError(what, "it was ended; a newer version listens on localhost only")
             yield process
         finally:
             process.terminate()
@@ -91,24 +85,3 @@ def _wait(process: subprocess.Popen[bytes], port: int, said: IO[bytes]) -> None:
             lines = said.read().decode(errors="replace").strip().splitlines()
             last = f": {lines[-1]}" if lines else ""
             raise TraceExportError(f"the trace processor has ended with code {code}{last}")
-
-
-def _addresses(port: int) -> list[str]:
-    """Addresses besides those of this machine's loopback on which something listens at `port`, where the system says
-    so (/proc/net/tcp of Linux)."""
-    found = []
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path("/proc/net", table).read_text("ascii").splitlines()[1:]:
-                _, local, _, state, *_ = line.split()
-                host, _, number = local.partition(":")
-                address = ip_address(_address(host))
-                if state == LISTENING and int(number, 16) == port and not address.is_loopback:
-                    found.append(str(address))
-    return found
-
-
-def _address(digits: str) -> bytes:
-    """The bytes of an address, which the table has as 32-bit words in the order of the machine (little-endian)."""
-    data = bytes.fromhex(digits)
-    return b"".join(data[at : at + 4][::-1] for at in range(0, len(data), 4))
