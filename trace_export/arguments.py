@@ -272,24 +272,9 @@ def texts(value: object, parameter: str) -> tuple[str, ...]:
     return tuple(items)
 
 
-def text_or_none(value: object, parameter: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise wrong(parameter, value, "a text")
-    return value
-
-
-def address(value: object, parameter: str) -> str | None:
-    """The address of a Dask scheduler."""
-    if value is not None and not isinstance(value, str):
-        raise wrong(parameter, value, "an address such as tcp://HOST:PORT")
-    return value
-
-
-def columns(value: object, parameter: str) -> str | None:
-    """What the columns of a table mean, as `sources.spans.columns` reads it."""
-    if value is not None and not isinstance(value, str):
-        raise wrong(parameter, value, "a text such as rank=rank,kind=name,start=ts:us")
-    return value
+def text(what: str = "a text") -> Callable[[object, str], str | None]:
+    """The check of a text that may be None, and that an error calls `what`."""
+    return optional(partial(instance, kind=str, what=what))
 
 
 def times_by_name(value: object, parameter: str) -> dict[str, int]:

@@ -220,7 +220,7 @@ class Mapped(TypedDict, total=False):
             "Column mapping for a span table from another tool (Parquet, CSV, Chrome JSON):"
             " rank=rank,kind=op,start=t0:s,end=t1:s; also duration, step, stage, dp, microbatch, chunk, host; units s,"
             " ms, us, ns.",
-            arguments.columns, INPUT, metavar="MAP",
+            arguments.text("a text such as rank=rank,kind=name,start=ts:us"), INPUT, metavar="MAP",
         ),
     ]  # fmt: skip
 
@@ -249,7 +249,7 @@ class Scheduler(TypedDict, total=False):
         str | None,
         Option(
             "Read on the Dask cluster of this scheduler, tcp://HOST:PORT or tls://HOST:PORT (extra dask).",
-            arguments.address, WORKERS, metavar="ADDRESS",
+            arguments.text("an address such as tcp://HOST:PORT"), WORKERS, metavar="ADDRESS",
         ),
     ]  # fmt: skip
 
@@ -469,7 +469,7 @@ class Asking(TypedDict, total=False):
         Option(
             "Layers of the model: 80, 20,20,20,20, a layout of Megatron-LM, or count (with --detail kernels); say which"
             " split over the stages is best.",
-            arguments.text_or_none, INPUT, metavar="SPLIT",
+            arguments.text(), INPUT, metavar="SPLIT",
         ),
     ]  # fmt: skip
 
@@ -510,7 +510,7 @@ class Figure(TypedDict, total=False):
         ),
     ]  # fmt: skip
     title: Annotated[
-        str, Option("Title in place of the chart's own; '' for none.", arguments.text_or_none, PICTURES,
+        str, Option("Title in place of the chart's own; '' for none.", arguments.text(), PICTURES,
                     name="figure.title")
     ]  # fmt: skip
     legend: Annotated[
