@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,23 +19,36 @@ from tests.support.growing_logs import GrowingLogs
 from trace_export import load
 from trace_export.live import growth
 from trace_export.live.look import Look, Watch
+from trace_export.live.watching import LOOK_S, ticks
 from trace_export.read import load_options
 from trace_export.requests import Request
 
 JOB = Job(stages=3, microbatches=4, steps=range(20), announced=False)
 
 
+def test_a_watch_looks_at_once_and_then_by_the_clock_until_it_is_stopped() -> None:
+    waited: list[float | None] = []
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            waited.append(timeout)
+            return len(waited) == 3
+
+    assert list(ticks(Stop())) == [None] * 3
+    assert waited == [LOOK_S] * 3
+
+
 def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **options: object) -> list[Look]:
     """A look before and after each of the changes, as far as there is anything new."""
 
-    def ticks() -> Iterator[None]:
+    def after_each() -> Iterator[None]:
         yield None
         for change in changes:
             change()
             yield None
 
     request = Request(load_options(folder, options))
-    return list(Watch(request, last, slowdown=True).looks(ticks()))
+    return list(Watch(request, last, slowdown=True).looks(after_each()))
 
 
 def steps(found: list[Look]) -> list[int | None]:

@@ -15,7 +15,7 @@ from trace_export.analysis.compare_document import CompareDocument
 from trace_export.analysis.report_document import ReportDocument
 from trace_export.analysis.run_document import ExportDocument, SimulateDocument
 from trace_export.inspection.document import InspectDocument
-from trace_export.live.step_document import StepDocument
+from trace_export.live.step_figures import StepDocument
 from trace_export.scale.overview_document import OverviewDocument
 
 FOLDER = ROOT / "trace_export" / "docs" / "schemas"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import polars as pl
 
 from trace_export.analysis.explanation import CAUSES
 from trace_export.errors import TraceExportError
-from trace_export.live.changes import Ticks
 from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures
 from trace_export.live.window import FURTHER, LastSteps, Window
@@ -55,8 +54,9 @@ class Watch:
         self._explained_steps = 0
         self._new_steps = 0
 
-    def looks(self, ticks: Ticks) -> Iterator[Look]:
-        """A look for the beginning, and one after each change. Raises UsageError for impossible options."""
+    def looks(self, ticks: Iterable[None]) -> Iterator[Look]:
+        """A look for the beginning, and one for each tick before which something changed. Raises UsageError for
+        impossible options."""
         for _ in ticks:
             grown = self._growth.advance()
             if grown:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import cast
+from typing import Annotated, Literal
 
 import orjson
 import polars as pl
+from msgspec import Meta
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.slowdown import slowdown as slowdown_of
 from trace_export.analysis.summary import host_share
-from trace_export.documents import VERSION
+from trace_export.documents import VERSION, MeanNs, Ns, Ratio, Share, Time, Version
 from trace_export.files import GENERATOR
-from trace_export.live.step_document import StepDocument
 from trace_export.live.window import Step
 
 
@@ -34,29 +34,36 @@ class StepFigures:
     """
 
     step: int | None
-    start_ns: int
-    since_previous_ns: int | None
-    pipeline_ns: int
-    bubble: float | None
-    bubble_own: float | None
+    start_ns: Time
+    since_previous_ns: Ns | None
+    pipeline_ns: Ns
+    bubble: Share | None
+    bubble_own: Share | None
     host_times: bool
     slowest_stage: int | None
     slowest_rank: int
-    slowdown: float | None
+    slowdown: Ratio | None
     cause: str | None
-    cause_gain_ns: float | None
+    cause_gain_ns: MeanNs | None
     worst_link: tuple[int, int] | None
-    worst_link_ratio: float | None
-    clock_error_ns: float | None
+    worst_link_ratio: Ratio | None
+    clock_error_ns: MeanNs | None
     blocks: int
-    lag_s: float
+    lag_s: Annotated[float, Meta(description="seconds")]
 
     def json(self) -> bytes:
         """One line of JSON, a `StepDocument`, with the mark of this program."""
-        document = cast(
-            "StepDocument", {"generator": GENERATOR} | asdict(self) | {"document": "step", "version": VERSION}
-        )
-        return orjson.dumps(document)
+        return orjson.dumps({"generator": GENERATOR, **asdict(self), "document": "step", "version": VERSION})
+
+
+@dataclass(frozen=True)
+class StepDocument(StepFigures):
+    """A line of `trace-export watch --jsonl`: the figures of one step that all ranks have finished. docs/watch.md says
+    what each of them is."""
+
+    generator: Literal["trace-export"]
+    document: Literal["step"]
+    version: Version
 
 
 def step_figures(

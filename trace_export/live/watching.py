@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 from trace_export.errors import OutputError, UsageError
-from trace_export.live.changes import ticks
 from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
 from trace_export.live.step_figures import StepFigures
@@ -21,6 +20,9 @@ from trace_export.requests import Request
 from trace_export.write import WriteOptions, planned
 from trace_export.writers.outputs import Outputs
 
+LOOK_S = 1.0
+"""How often the folder is looked at. The system tells of changes only on disks of this machine, and job logs mostly lie
+on others."""
 MOST_LINES = 10_000
 """This many lines wait for room on the disk, the last ones."""
 
@@ -53,9 +55,16 @@ def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iter
         raise UsageError(f"{files[0]}: two outputs cannot be the same file", "name another place for one of them")
     Outputs(force=options.force).check([*files, *exported])
     kept = KeptFiles(options)
-    for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(log_dir, stop)):
+    for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(stop)):
         errors = kept.put(look)
         yield replace(look, failures=(*look.failures, *errors), _export=options.export)
+
+
+def ticks(stop: threading.Event) -> Iterator[None]:
+    """Yields at once, and then every `LOOK_S` seconds until `stop` is set."""
+    yield None
+    while not stop.wait(LOOK_S):
+        yield None
 
 
 class KeptFiles:
