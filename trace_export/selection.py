@@ -177,8 +177,10 @@ def absent(profile: Profile, wanted: Selection) -> list[Note]:
 
 def not_in_data(what: str, asked: Numbers | None, known: pl.Series) -> str:
     """Which of the `asked` numbers are not among the `known` ones; empty where all are."""
-    has = Numbers.of(known.drop_nulls())
-    lacking = asked.without(has) if asked else Numbers(())
+    if asked is None:
+        return ""
+    has = Numbers.of(known.drop_nulls().unique())
+    lacking = asked.without(has)
     return f"--{what}s {asked}: {what} {lacking} is not in the data, which has {what} {has}" if lacking.ranges else ""
 
 
