@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -83,25 +83,28 @@ def build(recorded: Recorded) -> Graph:
     first, blind = (
         np.concatenate([x, np.zeros(len(operations.start) - len(blocks), np.bool_)]) for x in (first, blind)
     )
-    kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
-    cut, waits = int((~kept).sum()), waits.only(kept)
-    joined = barriers.infer(recorded, operations, first, waits, names.kinds)
+    joined, cut = barriers.infer(recorded, operations, first, waits, names.kinds), 0
+    order = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
+    if order is None:  # the circles go before barriers are sought, and those that close with these
+        kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
+        joined = barriers.infer(recorded, operations, first, waits.only(kept), names.kinds)
+        when, waits = np.concatenate([operations.when, joined.start]), joined.waits
+        still = uncircled(len(when), waits.of, waits.on, when)
+        cut = int((~kept).sum() + (~still).sum())
+        joined = replace(joined, waits=waits.only(still))
+        order = levels(len(when), joined.waits.of, joined.waits.on)
+        assert order is not None
     more = len(joined.start)
     if more:
         operations = operations.and_also(
-            sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start,
-            when=joined.start,
-        )  # fmt: skip
-        waits = joined.waits
+            sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
+        )
         first, blind = (np.concatenate([x, np.zeros(more, np.bool_)]) for x in (first, blind))
-        kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
-        cut, waits = cut + int((~kept).sum()), waits.only(kept)
-    order_ = levels(len(operations.start), waits.of, waits.on)
     columns = {name: value for name, value in vars(operations).items() if name != "when"}
     return Graph(
-        recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind, waits=waits,
-        levels=order_, guessed=np.concatenate([guessed, np.zeros(len(operations.start) - len(guessed), np.bool_)]),
-        barriers=joined.names, cut=cut,
+        recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind,
+        waits=joined.waits, levels=order, barriers=joined.names, cut=cut,
+        guessed=np.concatenate([guessed, np.zeros(len(operations.start) - len(guessed), np.bool_)]),
     )  # fmt: skip
 
 

@@ -22,18 +22,12 @@ class Levels:
     turns: tuple[tuple[Ints, ...], ...]
 
 
-def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
-    """Which of the waits of `count` operations, of which `of[i]` waits for `on[i]`, are kept: where some form a circle,
-    those in it that run against the order of `when` are left out."""
-    _, rest = _depths(count, of, on)
-    return _without_circles(count, of, on, when) if rest else np.ones(len(of), np.bool_)
-
-
-def levels(count: int, of: Ints, on: Ints) -> Levels:
-    """The levels of `count` operations, of which `of[i]` waits for `on[i]`, in no circle. O(waits) and a few calls of
-    numpy a level."""
+def levels(count: int, of: Ints, on: Ints) -> Levels | None:
+    """The levels of `count` operations, of which `of[i]` waits for `on[i]`; None where some wait in a circle. O(waits)
+    and a few calls of numpy a level."""
     depth, rest = _depths(count, of, on)
-    assert not rest
+    if rest:
+        return None
     waits = np.bincount(of, minlength=count)
     most_waits = int(waits.max(initial=0))
     order = np.argsort(depth * (most_waits + 1) + most_waits - waits, kind="stable")
@@ -54,7 +48,7 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     """The level of each operation, and how many have none because they wait in a circle."""
     missing = np.bincount(of, minlength=count)
     by_source = np.argsort(on, kind="stable")
-    followers, first = of[by_source], np.searchsorted(on[by_source], np.arange(count + 1))
+    followers, first = of[by_source], np.concatenate([[0], np.cumsum(np.bincount(on, minlength=count))])
     depth, level, front, left = np.zeros(count, np.int64), 0, np.flatnonzero(missing == 0), count
     seen_at = np.empty(count, np.int64)
     while len(front):
@@ -69,8 +63,9 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     return depth, left
 
 
-def _without_circles(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
-    """Which waits are left when those against the order of `when` go that are part of a circle."""
+def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
+    """Which of the waits of `count` operations, of which `of[i]` waits for `on[i]`, are kept: where some form a circle,
+    those in it that run against the order of `when` are left out."""
     from scipy import sparse  # seldom needed, and long to load
     from scipy.sparse import csgraph
 
