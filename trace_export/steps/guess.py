@@ -13,10 +13,11 @@ transfer cannot be seen, it took as long as others on its way, at most the gap.
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from trace_export.ordering import group_number
-from trace_export.steps.graph import Flags, Times
+from trace_export.steps.graph import Flags, Floats, Times
 from trace_export.tolerances import POSTED_NS
 
 ALIKE, MOSTLY = 0.1, 0.8
@@ -40,6 +41,9 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and known, whether there is a message. `blocks`: rank,
     start, end, free (when the block before on its rank had ended, null for the first of a step), work.
     """
+    if edges["known"].all():
+        nothing = np.zeros(len(edges), np.int64)
+        return nothing, nothing, nothing > 0
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "free")[edges["dst"]]
     way = group_number(edges, *WAY).alias("way")
     table = (
@@ -47,8 +51,10 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
         .with_columns(made, taken["start"], taken["free"])
         .rename({"end": "made"})
     )
-    two = (pl.len() == 2).over("dst")  # of a block of two passes: it waits for the input that is here last
-    other = pl.when(two).then(pl.col("made").sum().over("dst") - pl.col("made"))
+    dst, both_made = table["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
+    np.add.at(both_made, dst, table["made"].to_numpy())
+    two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
+    other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
     table = table.with_columns(gap=pl.col("start") - pl.col("made"), idle=pl.col("free").fill_null(pl.col("made")))
     table = table.with_columns(free=pl.max_horizontal("idle", other))
     table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
@@ -58,45 +64,59 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     table = table.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)
     # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
     # are all alike, it does.
-    held = ~pl.col("known") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
-    middle = pl.col("gap").filter(held).median().over("way")
-    near = (pl.col("gap") - middle).abs() <= pl.max_horizontal(ALIKE * middle, pl.lit(POSTED_NS))
-    often = held.mean().over("way") >= SHARE  # else launches that were late by chance look so
-    alike = (often & (near.filter(held).mean().over("way") >= MOSTLY)).fill_null(False)
+    guessed = ~pl.col("known")
+    held = guessed & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    usual_both = both.filter(~pl.col("known")).median().over("way")
-    near_both = (both - usual_both).abs() <= pl.max_horizontal(ALIKE * usual_both, pl.lit(POSTED_NS / 2))
-    queued = ~alike | (middle > usual_both + POSTED_NS)  # the data waited for a rank that was always as busy
-    varies_both = (both - usual_both).abs().filter(~pl.col("known")).median().over("way")
-    varies = (pl.col("gap") - middle).abs().filter(held).median().over("way")
-    steady = (near_both.filter(~pl.col("known")).mean().over("way") >= MOSTLY) | (varies_both < varies)
-    posted = queued & (usual_both > POSTED_NS) & steady
-    posted = (posted & ~pl.col("known")).fill_null(False)
-    exposed = pl.col("gap").filter("seen").median().over("way")
-    alike = alike & ~posted
-    usual = pl.when(alike).then(middle).otherwise(exposed).fill_null(0)
-    seen = (pl.col("seen") | (alike & held & near)).fill_null(False)
+    table = table.select("dst", "dst_rank", "way", "known", "made", "idle", "gap", "seen", held=held, both=both)
+    ways = table.select(
+        "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
+        exposed=pl.when("seen").then("gap"),
+    ).group_by("way").agg(
+        pl.col("held").mean(), pl.col("exposed").median(), middle=pl.col("gap").median(), usual=pl.col("both").median()
+    ).sort("way")  # fmt: skip
+    at = table["way"].to_numpy() - 1
+    table = table.with_columns(ways.select("middle", "usual")[at])
+    off, off_both = (pl.col("gap") - pl.col("middle")).abs(), (pl.col("both") - pl.col("usual")).abs()
+    near = off <= pl.max_horizontal(ALIKE * pl.col("middle"), pl.lit(POSTED_NS))
+    ways = ways.with_columns(
+        table.select(
+            "way",
+            near=pl.when("held").then(near), off=pl.when("held").then(off),
+            near_both=pl.when(guessed).then(
+                off_both <= pl.max_horizontal(ALIKE * pl.col("usual"), pl.lit(POSTED_NS / 2))
+            ),
+            off_both=pl.when(guessed).then(off_both),
+        ).group_by("way").agg(pl.col("near", "near_both").mean(), pl.col("off", "off_both").median()).sort("way")
+        .drop("way")
+    )  # fmt: skip
+    often = pl.col("held") >= SHARE  # else launches that were late by chance look so
+    alike = (often & (pl.col("near") >= MOSTLY)).fill_null(False)
+    queued = ~alike | (pl.col("middle") > pl.col("usual") + POSTED_NS)  # data waited for a rank always as busy
+    steady = (pl.col("near_both") >= MOSTLY) | (pl.col("off_both") < pl.col("off"))
+    posted = (queued & (pl.col("usual") > POSTED_NS) & steady).fill_null(False)
+    usual = pl.when(posted).then("usual").when(alike).then("middle").otherwise("exposed").fill_null(0)
+    ways = ways.select(posted=posted, alike=alike & ~posted, usual=usual)
+    table = table.drop("usual").with_columns(ways[at])
+    seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & near)
+    posted = pl.col("posted") & guessed
     length = (
-        pl.when("known").then(0).when(posted).then(both).when(seen).then("gap")
-        .otherwise(pl.min_horizontal("gap", usual))
+        pl.when("known").then(0).when(posted).then("both").when(seen).then("gap")
+        .otherwise(pl.min_horizontal("gap", "usual"))
     )  # fmt: skip
     begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
-    columns = {"begin": begin, "posted": posted, "length": length}
-    columns["usual"] = pl.when(posted).then(usual_both).otherwise(usual)
-    lazily = table.lazy().select("dst", "dst_rank", "way", "known", "made", **columns)  # each median of a way once
-    found = _without_stalls(lazily.collect(), blocks.join(late, on="rank", how="left", maintain_order="left"))
+    table = table.select("dst", "dst_rank", "way", "known", "usual", begin=begin, length=length, posted=posted)
+    found = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
     return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
 
 
 def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The transfers, as long as others on their way where it is their receiver that stalled: whose blocks start late
     now and then, whatever they wait for. What a link delays now and then is late on that way alone."""
-    needed = table.with_columns(here=pl.col("begin") + pl.col("usual")).group_by("dst").agg(
-        pl.col("here").max(), pl.col("way").sort_by("here").last(), known=pl.col("known").any()
-    )  # fmt: skip
+    known = np.zeros(len(blocks), np.bool_)
+    known[table["dst"].filter(table["known"]).to_numpy()] = True
     ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
-    starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
-    starts = starts.filter(pl.col("work"), ~pl.col("known").fill_null(False)).drop_nulls("free")
+    starts = blocks.with_columns(_needed(table, (table["begin"] + table["usual"]).to_numpy(), len(blocks)))
+    starts = starts.filter(pl.col("work") & ~pl.Series(known)).drop_nulls("free")
     much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("known")).median()).item() or 0)) + POSTED_NS
     of_way = starts.with_columns(stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
         pl.col("stalls").sum(), pl.len()
@@ -110,16 +130,27 @@ def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(length=length.round().cast(pl.Int64))
 
 
+def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
+    """way, here: of each of `count` blocks when the last of its inputs is there, and on which way it came; way 0 and
+    minus infinity without inputs. `here`: of the transfers in `table`."""
+    way, dst = table["way"].to_numpy(), table["dst"].to_numpy()
+    last, at = np.zeros(count, way.dtype), np.full(count, -np.inf)
+    np.maximum.at(at, dst, here)
+    of_last = here == at[dst]
+    last[dst[of_last]] = way[of_last]
+    return pl.DataFrame({"way": last, "here": at})
+
+
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
     that need nothing from another rank; in others only where those of all ways take much longer than a transfer, for
     the receive may have been posted late, and one link may be slow."""
-    middle = pl.col("gap").filter("seen").median()
-    needed = table.select("dst", "way", here=pl.col("made") + middle.over("way").fill_null(0)).group_by("dst").agg(
-        pl.col("here").max(), pl.col("way").sort_by("here").last()
-    )  # fmt: skip
-    starts = blocks.with_row_index("dst").join(needed.cast({"dst": pl.UInt32}), on="dst", how="left")
-    alone = pl.col("here").is_null()
+    of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
+    gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
+    starts = blocks.with_columns(
+        _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
+    )
+    alone = pl.col("way") == 0
     waits = starts.filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
         "rank", "way", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
     ).drop_nulls("wait")  # fmt: skip
@@ -127,7 +158,7 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     ordinary = by_itself["late"].median()
-    transfer = float(table.select(middle).item() or 0)
+    transfer = float(table.select(pl.col("gap").filter("seen").median()).item() or 0)
     others = others.join(by_itself, on="rank", how="anti")
     known = ordinary if isinstance(ordinary, float) else 0.0
     much = pl.when(pl.col("late") > known + MUCH * transfer).then("late").otherwise(known)
