@@ -11,7 +11,7 @@ import polars as pl
 
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
 from trace_export.analysis.hidden import hidden
-from trace_export.analysis.typical import ALIKE, Typical
+from trace_export.analysis.typical import ALIKE, Overhead, Typical
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
 from trace_export.steps.graph import Floats, Graph, Ints
 from trace_export.steps.path import CriticalPath
@@ -98,6 +98,7 @@ class Explanation:
     levels: pl.DataFrame
     trust: Trust
     correlation: float
+    overhead: Overhead
 
     @property
     def steps(self) -> int:
@@ -119,7 +120,9 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
     if not len(replay.windows):
         path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, known=False)
-        return Explanation(graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0)
+        return Explanation(
+            graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
+        )
     measured = float(replay.means([(typical.length, typical.delay)])[0])
     names, scenarios = zip(*_scenarios(typical, apart), strict=True)
     found = Candidates(typical, every, measured).all()
@@ -142,7 +145,9 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         found, gains = [*found, joint], [*gains, (gain, None)]
     seen = [_seen(graph, replay.windows, each) for each in found]
     causes = _causes(found, gains, measured, long, seen, behind, known=known)
-    whole = Explanation(graph, replay.windows, path, measured, causes, levels, trust, typical.correlation)
+    whole = Explanation(
+        graph, replay.windows, path, measured, causes, levels, trust, typical.correlation, typical.overhead
+    )
     return replace(whole, levels=levels.clear()) if whole.incomplete else whole
 
 

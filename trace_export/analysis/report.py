@@ -20,14 +20,12 @@ from trace_export.analysis.report_tables import (
     stage_means,
     tables,
 )
-from trace_export.analysis.theory import Overhead, Theory
+from trace_export.analysis.theory import Theory
 from trace_export.analysis.theory import explain as theory_of
 from trace_export.analysis.transfer_split import links, split_messages
-from trace_export.analysis.typical import Typical
 from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, Note, Profile
-from trace_export.steps.graph import WORK, Graph
 from trace_export.steps.idle import CAUSES
 from trace_export.units import EPOCH_NS, utc
 
@@ -182,7 +180,7 @@ def report(measured: Bubbles, found: Explanation) -> Report:
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
         .sort(*STEP_KEY, "stage")
     )
-    theory = theory_of(of_whole_steps(whole), overhead(found._graph))
+    theory = theory_of(of_whole_steps(whole), found.overhead)
     return Report(
         steps=steps,
         ranks=ranks,
@@ -213,15 +211,6 @@ def idle_of(ranks: pl.DataFrame) -> pl.DataFrame:
     rows = [(name, usual[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()]
     frame = pl.DataFrame(rows, schema={"cause": pl.String, "idle_ns": pl.Float64}, orient="row")
     return frame.with_columns(share=pl.col("idle_ns") / pl.lit(length, pl.Float64)).filter(pl.col("idle_ns") > 0)
-
-
-def overhead(graph: Graph) -> Overhead:
-    """What the blocks and transfers of a run take besides their work, as a mean."""
-    typical = Typical(graph)
-    block = (graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind
-    delays = [float(typical.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, typical.transfer)]
-    length = float(typical.length[typical.transfer].mean()) if typical.transfer.any() else 0.0
-    return Overhead(delays[0], delays[1] + length)
 
 
 def _marked(table: ReportTable, inferred: float, host: float) -> ReportTable:

@@ -14,6 +14,7 @@ import polars as pl
 
 from trace_export.analysis.durations import Measured, measure
 from trace_export.analysis.formulas import ClosedForm, closed_form
+from trace_export.analysis.typical import Overhead
 from trace_export.analysis.whole_steps import only_whole
 from trace_export.errors import UsageError
 from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, Recognition, Schema, conform, empty
@@ -66,15 +67,6 @@ class _StageWork:
     inputs: Times
     weights: Times
     split: bool
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """What a block and a transfer take besides their work, in nanoseconds: the ordinary delay of a block; the mean time
-    of a transfer, with its ordinary delay."""
-
-    block_ns: float = 0.0
-    transfer_ns: float = 0.0
 
 
 def explain(profile: Profile, overhead: Overhead) -> Theory:

@@ -24,6 +24,15 @@ VARIED = 0.02
 
 
 @dataclass(frozen=True)
+class Overhead:
+    """What a block and a transfer take besides their work, in nanoseconds: the ordinary delay of a block; the mean time
+    of a transfer, with its ordinary delay."""
+
+    block_ns: float = 0.0
+    transfer_ns: float = 0.0
+
+
+@dataclass(frozen=True)
 class Typical:
     """Arrays with a row per operation of `graph`. Steps that do not count are in no mean, and have no causes."""
 
@@ -210,6 +219,14 @@ class Typical:
     def collective(self) -> Flags:
         found: Flags = (self.graph.sort == COLLECTIVE) & self.graph.counted
         return found
+
+    @cached_property
+    def overhead(self) -> Overhead:
+        graph = self.graph
+        block = (graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind
+        delays = [float(self.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
+        length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
+        return Overhead(delays[0], delays[1] + length)
 
 
 def _of_few(pairs: pl.DataFrame) -> float | None:

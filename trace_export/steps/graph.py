@@ -128,12 +128,9 @@ class Graph:
     @cached_property
     def binding(self) -> Ints:
         """For each operation the wait (a row of `waits`) that was met last; -1 where it waits for nothing."""
-        met = self.waits.met(self.start, self.end)
-        order = np.lexsort((np.arange(len(met)), -met, self.waits.of))
-        of = self.waits.of[order]
+        last = np.flatnonzero(self.waits.met(self.start, self.end) == self.ready[self.waits.of])[::-1]
         found = np.full(len(self), -1, np.int64)
-        first = np.concatenate([[True], np.diff(of) != 0]) if len(of) else np.empty(0, np.bool_)
-        found[of[first]] = order[first]
+        found[self.waits.of[last]] = last  # of several the first one, which is written last
         return found
 
     @cached_property
