@@ -672,7 +672,17 @@ class Export(
     """The options of the command `export`."""
 
 
-class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Printing, total=False):
+class Answering(Printing, total=False):
+    """How much of an answer is printed."""
+
+    full: Annotated[
+        bool,
+        _flag("Print all sentences and tables, and what the columns mean; default: what fits on one screen.",
+              panel=TERMINAL, usual=True),
+    ]  # fmt: skip
+
+
+class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Answering, total=False):
     """The options of the command `report`."""
 
     format: Annotated[
@@ -683,11 +693,6 @@ class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Printing, 
             " rank as a heat map. Default: as the name of --out says, else text.",
             None, usual=True,
         ),
-    ]  # fmt: skip
-    full: Annotated[
-        bool,
-        _flag("Print all sentences and tables, and what the columns mean; default: what fits on one screen.",
-              panel=TERMINAL, usual=True),
     ]  # fmt: skip
     path: Annotated[
         "Path | None",
@@ -716,7 +721,7 @@ class Overview(Folder, Overviewing, Printing, total=False):
     ]
 
 
-class Compare(Comparing, Printing, total=False):
+class Compare(Comparing, Answering, total=False):
     """The options of the command `compare`."""
 
     a: Annotated[

@@ -194,7 +194,7 @@ def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, P
     answer = " ".join(done.stdout.partition("\n\n")[0].split())
     assert answer == (
         "The pipeline time is 385 ms in b.csv, 55 ms (16.7%) more than in a.parquet; the bubble is 27.3% in both."
-        " In a step, b.csv has 40 ms more from the work of a rank, 15 ms more from the schedule with all blocks alike."
+        " In a step, b.csv has 40 ms more from the work of a rank, 15 ms more from waits of the schedule itself."
         " No cause that is named in either run differs by 1% of a step."
     )
     assert done.stderr.count("schedule-recognised") == 1  # what holds for both is said once

@@ -39,7 +39,7 @@ def test_a_file_that_is_no_profile(run_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("x")
     result = run_cli("--log_dir", tmp_path / "log")
     assert result.returncode == 1
-    first = f"trace-export: {tmp_path / 'log'}: this file is not a profile; looked for workerlog.N"
+    first = f"trace-export: {tmp_path / 'log'}: this file is not a profile; looked for profiles of paddle, nsys"
     assert sentence(result).startswith(first)
     assert sentence(run_cli("report", tmp_path / "log")).startswith(first)
     assert first.replace("trace-export: ", "error: ") in run_cli("inspect", tmp_path / "log").stderr
@@ -74,7 +74,7 @@ def test_files_are_read_by_themselves(run_cli: Cli, samples: Path, tmp_path: Pat
 def test_an_empty_folder_names_what_was_looked_for(run_cli: Cli, tmp_path: Path) -> None:
     result = run_cli("--log_dir", tmp_path)
     assert result.returncode == 1
-    assert "no profile in this folder; looked for workerlog.N" in sentence(result)
+    assert "no profile in this folder; looked for profiles of paddle, nsys" in sentence(result)
 
 
 @pytest.mark.parametrize("logs", [True, False], ids=["logs lie in the folder itself", "nothing lies there"])

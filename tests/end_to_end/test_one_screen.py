@@ -14,6 +14,7 @@ import pytest
 
 from samples.generators.data_parallel import REDUCE, WRITERS, Job
 from samples.generators.pipeline import MS
+from tests.conftest import Cli
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
 from trace_export import api
 from trace_export.analysis.report import Report
@@ -185,3 +186,30 @@ def test_many_causes_in_many_stages_fit_as_well(tmp_path: Path, capsys: pytest.C
     assert len(report.brief()[0].frame) <= 5
     assert len(report.brief()[1].frame) == 8
     assert any(line.endswith("more: --full") for line in lines)
+
+
+@pytest.mark.parametrize(("slower", "limit"), [(1.0, HEALTHY), (1.2, SICK)])
+def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path, run_cli: Cli) -> None:
+    """A run beside a copy of itself, and beside one with a slow rank and other blocks; the rest is in --full."""
+    job = Job(stages=8, replicas=2)
+    WRITERS["paddle"](tmp_path / "a", job)
+    slow = {(0, 3): slower, (1, 6): slower} if slower > 1 else {}
+    WRITERS["paddle"](tmp_path / "b", replace(job, slow=slow, gap=int(job.gap * slower**20)))
+    brief, full = (run_cli("compare", "a", "b", *more, cwd=tmp_path).stdout for more in ((), ("--full",)))
+    assert len(brief.splitlines()) <= limit
+    assert max(map(len, brief.splitlines())) <= COLUMNS
+    assert "All tables: --full." in brief
+    assert ("Causes" in brief) == (slower > 1)
+    assert full.count("\n") > brief.count("\n")
+    for row in ("jitter", "bubble (own window)", "Blocks"):
+        assert row in full
+
+
+def test_report_and_export_say_the_same_of_clocks(tmp_path: Path, run_cli: Cli) -> None:
+    """Two replicas on two hosts each, and nothing that both exchange: the hosts of one are aligned, and no more."""
+    WRITERS["paddle"](tmp_path / "job", Job(stages=4, replicas=2, hosts=4, stages_first=True))
+    drawn = run_cli("job", "--format", "csv", "--out", "out", cwd=tmp_path)
+    told = " ".join(run_cli("report", "job", cwd=tmp_path).stdout.split())
+    assert "2 groups of hosts that nothing connects, each on its own time axis" in drawn.stdout
+    assert "nothing connects 2 groups of hosts, each on its own time axis; the clocks within a group agree to" in told
+    assert "the clocks of 4 hosts agree" not in told

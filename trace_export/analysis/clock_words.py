@@ -70,10 +70,15 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
     if len(user):
         given = [f"{_name(c)} {duration(c['user_offset_ns'], sign=True)}" for c in user.iter_rows(named=True)]
         yield f"moved by you: {', '.join(given[:SHOWN])}{', …' * (len(given) > SHOWN)}"
-    if (groups := clocks["component"].n_unique() - bool(clocks["component"].null_count())) > 1:
+    if (groups := unconnected(clocks)) > 1:
         yield f"{groups} groups of hosts that nothing connects, each on its own time axis"
     for clock in clocks.drop_nulls("steps").iter_rows(named=True):
         yield f"the correction of {_name(clock)} changes {len(clock['steps'])} ×"
+
+
+def unconnected(clocks: pl.DataFrame) -> int:
+    """How many groups of hosts nothing connects to one another; 0 if all are connected."""
+    return clocks["component"].drop_nulls().n_unique()
 
 
 def _name(clock: Mapping[str, Any]) -> str:

@@ -25,13 +25,22 @@ ALIKE = 0.005
 NOTABLE = 0.05
 """A relative change above this is flagged."""
 SHARES = ("bubble (global)", "bubble (own window)")
+MAIN = ("step time", "pipeline time", "busy", SHARES[0])
+"""The figures of a step that one screen has, whether they differ or not."""
+ROWS_BRIEF = 6
+"""Rows of a table of one screen that differ."""
+CAUSES_SAID = 3
+"""Sentences on causes that one screen has."""
 OTHER_BLOCKS = ("stages", "micro-batches", "chunks", "times")
 """Where these differ, so may what a block holds: its layers, or the size of its micro-batch."""
 BACKWARDS = ("B", "W", "FB")
 OTHER_PLACES = ("stages", "ranks")
 """Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
 
+LEVELS_TITLE = "What the difference is made of"
 PAUSE = "long-pause"
+CHANGED = "cause-changed"
+"""The code of the sentences on causes."""
 PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "dst_rank", "direction", "group", "parts")
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
@@ -81,10 +90,35 @@ class Comparison:
         gate = [] if self.gate is None else [Sentence("gate", asdict(self.gate), self.gate.sentence)]
         return (*gate, *_sentences(self))
 
-    def markdown(self) -> str:
-        """The comparison as Markdown, such as for a comment."""
+    @property
+    def answer(self) -> tuple[Sentence, ...]:
+        """The sentences of `verdict` that fit on a screen: of many causes the first ones."""
+        changed = [sentence for sentence in self.verdict if sentence.code == CHANGED]
+        return tuple(sentence for sentence in self.verdict if sentence not in changed[CAUSES_SAID:])
+
+    def markdown(self, *, full: bool = False) -> str:
+        """The comparison as Markdown, such as for a comment. `full`: with all sentences and tables."""
         a, b = self.names
-        return document(f"{a} and {b}", "", self.verdict, self.tables())
+        said, shown = (self.verdict, self.tables()) if full else (self.answer, self.brief())
+        return document(f"{a} and {b}", "", said, shown)
+
+    def brief(self) -> list[ReportTable]:
+        """The tables of one screen: of each the rows that differ most. Tables in which nothing differs are left out."""
+        step, size = _step(self.whole), pl.col("difference").abs()
+        longest = 0.0 if step is None else max(step["a"], step["b"])
+        main = self.whole["what"].is_in(MAIN).arg_true().to_list()
+        frames = [
+            (self.whole, ~pl.col("what").is_in((*MAIN, *SHARES)) & (size >= SMALL * longest), main),
+            (self.levels, size >= SMALL * longest, [self.levels.height]),
+            (self.causes, size.is_null() | (size >= SAID * longest), []),
+            (self.blocks, pl.col("change").abs() >= ALIKE, []),
+        ]
+        shown = []
+        for table, (frame, differs, always) in zip(self.tables(), frames, strict=True):
+            rows = frame.with_row_index("row").filter(differs).sort(size, descending=True, maintain_order=True)["row"]
+            if table.frame.height and (rows.len() or frame is self.whole):
+                shown.append(table.part(sorted({*rows.head(ROWS_BRIEF), *always})))
+        return shown
 
     def tables(self) -> list[ReportTable]:
         """The comparison as people read it: ms and %, differences of shares in points."""
@@ -102,7 +136,7 @@ class Comparison:
         ]
 
     def _level_table(self) -> ReportTable:
-        title = "What the difference is made of"
+        title = LEVELS_TITLE
         if self.levels.is_empty():
             return ReportTable(title, pl.DataFrame(), "cannot be said: no step is whole in one of the runs")
         total = self.levels.select(pl.lit("a step").alias("level"), pl.col("a_ns", "b_ns", "difference").sum())
@@ -288,10 +322,8 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
         text = f"{a} and {b} are not alike ({'; '.join(comparison.unlike)}): only what is alike is compared."
         yield Sentence("unlike", {"unlike": list(comparison.unlike)}, text)
     figures = {row["what"]: row for row in comparison.whole.iter_rows(named=True)}
-    time = figures.get("step time")
-    if time is None or time["change"] is None:
-        time = figures.get("pipeline time")
-    if time is None or time["change"] is None:
+    time = _step(comparison.whole)
+    if time is None:
         return
     much = f"{duration(abs(time['difference']))} ({abs(time['change']):.1%})"
     how = "more" if time["difference"] > 0 else "less"
@@ -308,6 +340,12 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     longer = max(time["a"], time["b"])
     yield from _level_sentence(comparison, longer)
     yield from _cause_sentences(comparison, longer)
+
+
+def _step(whole: pl.DataFrame) -> dict[str, Any] | None:
+    """The row of the step time, else of the pipeline time; None where a run has neither."""
+    rows = {row["what"]: row for row in whole.drop_nulls("change").iter_rows(named=True)}
+    return rows.get("step time") or rows.get("pipeline time")
 
 
 def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
@@ -351,4 +389,4 @@ def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
             then = ""
             text = f"In both: {cause_words.title(row)}; without that a step would be shorter by {gains}."
         facts = {name: value for name, value in row.items() if value is not None}
-        yield Sentence("cause-changed", facts, text, then)
+        yield Sentence(CHANGED, facts, text, then)

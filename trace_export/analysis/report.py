@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.clock_words import unconnected
 from trace_export.analysis.explanation import Explanation, explain
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import (
@@ -243,4 +244,6 @@ def _clocks(profile: Profile) -> str:
     errors = profile.clocks["sd_ns"].drop_nulls().to_numpy()
     if not len(errors):
         return "; how well the hosts' clocks agree is not known, so waits across hosts may be wrong"
+    if (groups := unconnected(profile.clocks)) > 1:
+        return f"; nothing connects {groups} groups of hosts, so waits between the groups are not known"
     return f"; waits across hosts are known to about ±{errors.max() / 1000:.3g} µs"

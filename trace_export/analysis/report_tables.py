@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -68,6 +68,12 @@ class ReportTable:
     heat: tuple[float, float] | None = None
     left_out: int = 0
     bars: Sequence[tuple[float, float]] = ()
+
+    def part(self, rows: Sequence[int]) -> ReportTable:
+        """The table with some of its rows."""
+        flagged = {new: self.flagged[old] for new, old in enumerate(rows) if old in self.flagged}
+        left_out = self.left_out + self.frame.height - len(rows)
+        return replace(self, frame=self.frame[list(rows)], flagged=flagged, left_out=left_out)
 
     def leading(self, count: int = SHOWN) -> list[int]:
         """The numbers of the first `count` rows and of those that are flagged."""

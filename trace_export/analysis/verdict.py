@@ -13,6 +13,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.clock_words import unconnected
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
@@ -30,7 +31,7 @@ UNEVEN = 1.5
 """Steps are not alike if the longest takes this many times as long as the shortest."""
 
 LEVELS = {
-    "work": "the work of a rank", "schedule": "the schedule with all blocks alike", "stages": "unequal stages",
+    "work": "the work of a rank", "schedule": "waits of the schedule itself", "stages": "unequal stages",
     "ranks": "unequal ranks, and replicas that wait", "microbatches": "unequal micro-batches", "jitter": "jitter",
     "transfers": "transfers", "collectives": "collectives", "pause": "the pause between steps",
     "delays": "ordinary delays", "late": "late starts",
@@ -162,7 +163,7 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
     said = [f"{duration(times['work'])} of work", *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more)]
     if profile.ranks["stage"].n_unique() > 1:
-        said.insert(1, f"{duration(times['schedule'])} that {who} waits even with all blocks alike{why}")
+        said.insert(1, f"{duration(times['schedule'])} of waits that {who} has even if all blocks are equal{why}")
     less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
     together = f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
     return f": {together}{', less ' * bool(less)}{' and '.join(less)}", facts
@@ -205,11 +206,14 @@ def _certainty(found: Explanation, profile: Profile) -> Sentence:
     drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
     errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
     hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
+    clocks = profile.clocks.join(drawn, on="host", how="semi")
     work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
     steps, chosen = found._graph.recorded.steps, any(note.code == "ranks-chosen" for note in profile.notes)
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
+        "clock_groups": unconnected(clocks) if hosts > 1 else 0,
+        "wall_clocks": int((clocks["status"] == "wall").sum()) if hosts > 1 else 0,
         "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
         "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
@@ -237,8 +241,15 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
         yield f"How sure: the error of the clocks of {facts['hosts']} hosts is not known, so waits may be wrong"
+    elif facts["clock_groups"] > 1:
+        yield f"How sure: nothing connects {facts['clock_groups']} groups of hosts, each on its own time axis"
+        yield f"the clocks within a group agree to about ±{duration(facts['clock_sd_ns'])}"
     else:
-        yield f"How sure: the clocks of {facts['hosts']} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
+        aligned = facts["hosts"] - facts["wall_clocks"]
+        yield f"How sure: the clocks of {aligned} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
+    if facts["wall_clocks"] and facts["clock_sd_ns"] is not None:
+        who, whom = ("1 host", "it") if facts["wall_clocks"] == 1 else (f"{facts['wall_clocks']} hosts", "them")
+        yield f"{who} could not be aligned, so waits for {whom} may be wrong"
     inferred = [
         _of_ranks(facts["stages_inferred"]),
         f"the micro-batch of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",

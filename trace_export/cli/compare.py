@@ -55,10 +55,13 @@ def compare(**given: Unpack[Compare]) -> None:
     if as_json:
         terminal.json(done.comparison.json())
     elif output == "markdown":
-        terminal.text(done.comparison.markdown())
+        terminal.text(done.comparison.markdown(full=given["full"]))
     elif not given["quiet"]:
-        terminal.answer(done.comparison.verdict, quote(str(b or a)))
-        terminal.tables(done.comparison.tables())
+        both, full = done.comparison, given["full"]
+        terminal.answer(both.verdict if full else both.answer, quote(str(b or a)))
+        terminal.tables(both.tables() if full else both.brief())
+        if not full:
+            terminal.hint("All tables: --full.")
         notes = [getattr(side, "notes", ()) for side in (done.a, done.b)]
         terminal.notes_of_two(done.comparison.names, (notes[0], notes[1]), given["verbose"])
         terminal.files(done.files)

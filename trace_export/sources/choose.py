@@ -102,13 +102,14 @@ def nothing_found(
     if ranks is not None and _of_family(found, family):
         return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
     others, known = _unrecognised(found, {"", *(row.kind for row in of_command(family))})
-    looked_for = "" if known else f"looked for {', '.join(row.files for row in of_command(family))}"
+    names = ", ".join(row.files for row in of_command(family)) if family else f"profiles of {', '.join(commands())}"
+    looked_for = "" if known else f"looked for {names}"
     linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
     links = f"folders that links here lead to are searched with `follow_links` ({linked})" if linked else ""
-    guide = f"trace-export docs{f' {family}' if family else ''} says how to collect one"
+    page = family or ("NAME" if looked_for else "")
+    guide = f"{f'trace-export docs {page}'.rstrip()} says how to collect one"
     there = sorted({of_kind(source.kind).command for source in found.sources})
-    names = ", ".join(there)
-    instead = f"there are profiles of {names}, drawn without `family`" if family and there else ""
+    instead = f"there are profiles of {', '.join(there)}, drawn without `family`" if family and there else ""
     said = filter(None, (*others, looked_for, instead, links, guide))
     return NothingToExportError(_no_profile(log_dir, files, family), "; ".join(said))
 

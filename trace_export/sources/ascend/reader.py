@@ -302,7 +302,8 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
         return spans, []
     what = "backwards" if "B" in missing else "forwards"
     text = f"no marker names {what}, kernels do not show them as exactly, and {outside:.0%} of the computing lies"
-    return spans, [Note("names-partial", "warning", f"{text} outside all blocks, which the bubble counts as idle")]
+    then = "outside all blocks, which the bubble counts as idle; name all passes (trace-export docs instrument)"
+    return spans, [Note("names-partial", "warning", f"{text} {then}")]
 
 
 def _outside(kernels: pl.DataFrame, spans: pl.DataFrame) -> float:

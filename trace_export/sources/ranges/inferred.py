@@ -91,7 +91,10 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
         )
         notes.append(Note("names-partial", "warning", text, str(path), len(refused)))
     if unknown:
-        text = f"processes whose names say only some of the passes; of the others, {most_frequent_reason(unknown)}"
+        text = (
+            f"processes whose names say only some of the passes; of the others, {most_frequent_reason(unknown)}; name "
+            "all passes (trace-export docs instrument)"
+        )
         notes.append(Note("names-partial", "warning", text, str(path), len(unknown)))
     return replace(
         named, blocks=pl.concat(blocks, how="diagonal_relaxed"), p2p=pl.concat(p2p, how="diagonal_relaxed"),
