@@ -238,9 +238,10 @@ def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
 def _parts(profile: Profile, steps: pl.DataFrame, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
     """The parts of collectives; a collective belongs to the last step that began before its last member did."""
     begins = blocks.group_by("step_index", "segment").agg(at=pl.col("start").min())
-    if profile.declared.step_zeros is not None:  # a step begins at its zero, perhaps with a collective
-        zeros = pl.DataFrame(profile.declared.step_zeros, schema={"step": pl.Int32, "at": pl.Int64}, orient="row")
-        begins = steps.join(zeros.with_columns(pl.col("at") - zero), on="step").select("step_index", "segment", "at")
+    if profile.declared.step_zeros is not None:  # more time lies between steps than around the blocks of any
+        bounds = profile.spans.group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("step")
+        middle = (pl.col("start_ns") + pl.col("end_ns").shift().fill_null(pl.col("start_ns"))) // 2
+        begins = steps.join(bounds, on="step").select("step_index", "segment", at=middle - zero)
     begins = begins.sort("at", "step_index")
     parts = profile.collectives.lazy().drop_nulls(["start_ns", "end_ns"]).select(
         "op", "group", "sequence", "rank", start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero

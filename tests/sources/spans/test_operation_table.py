@@ -43,7 +43,6 @@ def test_times_are_those_of_the_table(tmp_path: Path) -> None:
     assert sorted(blocks["start_ns"] - blocks["start_ns"].min()) == sorted(start - start.min())
 
 
-@pytest.mark.xfail(reason="a collective before the zero of its step counts for the step before", strict=True)
 def test_operations_around_the_blocks_stay_in_their_step(tmp_path: Path) -> None:
     """Gathers long before the first block of a step, and long after the last one of it."""
     path = SMALL.write(tmp_path)
