@@ -17,7 +17,7 @@ from tests.support.profiles import ORIGIN, concluded
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation, explain
-from trace_export.model import Profile
+from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, start_and_end
 from trace_export.steps.build import build
@@ -68,6 +68,29 @@ def planted(
 
 def explained(made: Profile) -> Explanation:
     return explain(build(recorded(made)))
+
+
+def with_reductions(made: Profile, between: int, late: int = 0) -> Profile:
+    """After each step all ranks reduce something twice, the second time `between` after the first, as for an optimizer
+    that nobody recorded; rank 0 comes `late` to it."""
+    ended = made.spans.group_by("step", "rank").agg(start=pl.col("end_ns").max())
+    first = ended.with_columns(end=pl.col("start").max().over("step") + MS // 2, sequence=2 * pl.col("step"))
+    second = first.with_columns(
+        start=pl.col("end") + between + pl.when(pl.col("rank") == 0).then(late).otherwise(0),
+        end=pl.col("end") + between + late + MS // 2, sequence=pl.col("sequence") + 1,
+    )  # fmt: skip
+    both = pl.concat([first, second]).rename({"start": "start_ns", "end": "end_ns"})
+    return concluded(
+        replace(made, collectives=conform(both.with_columns(op=pl.lit("allReduce"), group=pl.lit("all")), COLLECTIVES))
+    )
+
+
+def test_what_all_members_of_a_collective_do_before_it_makes_no_one_late() -> None:
+    """But for the one that takes longer than the others."""
+    assert explained(with_reductions(planted({}), 5 * MS)).causes.is_empty()
+    (cause,) = explained(with_reductions(planted({}), 3 * MS, late=3 * MS)).causes.iter_rows(named=True)
+    assert (cause["code"], cause["ranks"]) == ("late-collective", [0])
+    assert cause["gain_ns"] == pytest.approx(3 * MS, rel=0.01)
 
 
 PLANTED = {

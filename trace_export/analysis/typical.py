@@ -93,9 +93,10 @@ class Typical:
 
     @cached_property
     def usual_delay(self) -> Floats:
-        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late). The
-        pause between steps, and waits for what was not recorded, stay as they are; where several ranks of a stage have
-        a pause before a step, it is at most that of the rank at the lowest fifth."""
+        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of a
+        collective at least what its other members take after what they wait for: they do in common what nobody
+        recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
+        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
@@ -103,8 +104,8 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        rows, others = self._late_members()
-        found[rows] = np.minimum(found[rows], others)
+        rows, ordinary, others = self._members()
+        found[rows] = np.minimum(np.clip(found[rows], ordinary, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
         pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
         place = (FIFTH * pl.len()).cast(pl.Int64)
@@ -114,14 +115,15 @@ class Typical:
         )
         return found
 
-    def _late_members(self) -> tuple[Ints, Floats]:
-        """The collectives of a group for which the same rank nearly always comes last, and the delays that they would
-        have without it: where a step has no other of their kind, no median tells that it is late. A rank that comes
-        as soon after its work as the others after theirs is not late, however long it worked."""
+    def _members(self) -> tuple[Ints, Floats, Floats]:
+        """The collectives, what their members but the last ordinarily take after their work, and the delays that they
+        would have without the member that nearly always comes last in their group: where a step has no other of their
+        kind, no median tells that it is late. A rank that comes as soon after its work as the others after theirs is
+        not late, however long it worked. Infinite where none nearly always comes last."""
         parts, graph = self.graph.recorded.parts, self.graph
         rows = np.flatnonzero(graph.sort == COLLECTIVE)
         if not len(rows):
-            return rows, np.empty(0)
+            return rows, np.empty(0), np.empty(0)
         each = parts.group_by("collective").agg(
             pl.col("op", "group").first(), members=pl.len(), second=pl.col("start").top_k(2).min(),
             last=pl.col("rank").sort_by("start").last(),
@@ -132,11 +134,14 @@ class Typical:
         total = pl.col("counted").sum()
         often = each.group_by("op", "group").agg(seen=total, share=most / total)
         late = (pl.col("share") >= MOSTLY) & (pl.col("seen") >= SEEN) & (pl.col("members") > 1) & pl.col("counted")
-        found = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").with_columns(late=late)
-        which = found["late"].fill_null(False).to_numpy()
-        others = found["ordinary"].fill_null(0).clip(0)
-        delay = np.maximum((found["second"] - found["ready"]).to_numpy(), others.to_numpy()).astype(np.float64)
-        return rows[which], delay[which]
+        ordinary = pl.col("ordinary").fill_null(0).clip(0)
+        without = pl.when(late.fill_null(False)).then(
+            pl.max_horizontal(pl.col("second") - pl.col("ready"), ordinary).cast(pl.Float64)
+        )
+        found = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").select(
+            ordinary=ordinary.cast(pl.Float64), without=without.fill_null(np.inf)
+        )  # fmt: skip
+        return rows, found["ordinary"].to_numpy(), found["without"].to_numpy()
 
     def _ordinary_member_delay(self, rows: Ints) -> pl.DataFrame:
         """collective, ordinary: how long after what a member itself waits for it starts the collective, the median of
@@ -157,7 +162,9 @@ class Typical:
         )  # fmt: skip
         ready = pl.concat([x.select("collective", "rank", "ready") for x in (met.filter("block"), joint)])
         each = members.join(ready.group_by("collective", "rank").max(), on=["collective", "rank"])
-        each = each.filter(pl.col("start") < pl.col("start").max().over("collective"))
+        each = each.sort("collective", "start").filter(
+            pl.int_range(pl.len()).over("collective") < pl.len().over("collective") - 1
+        )
         return each.group_by("collective").agg(ordinary=(pl.col("start") - pl.col("ready")).median()).with_columns(
             pl.col("collective").cast(parts.schema["collective"])
         )  # fmt: skip
