@@ -75,7 +75,10 @@ class Job:
     standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
     the length of a micro-batch, in all its blocks alike; a step has the same work with and without. `lead`: between
     what a rank waits for and what it does next. `overlap`: so long before its end does a block release its rank, as
-    streams do. Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
+    streams do. With `rendezvous` a lane sends and receives in batches, as Megatron does without overlap: after a block,
+    in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken
+    and what the next ones need is there; what it sends is taken once the receiver has come to the batch of its
+    receive. Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -84,7 +87,8 @@ class Job:
     hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all),
     `shapes` (rank → what its blocks hold, and how long they are by that; only where it is given do blocks have kernels
     of layers), `collected` (rank → how much later one block of it in eight starts, by chance, as in a garbage
-    collection), `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
+    collection), `head` (how many times as long the blocks of the last chunk of the last stage take: it has the loss),
+    `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
     from the first). What is planted is there in the steps `during` alone, where these are given.
 
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `warm_up` (of
@@ -117,6 +121,7 @@ class Job:
     spread: float = 0.0
     uneven: float = 0.0
     overlap: int = 0
+    rendezvous: bool = False
     clipped: bool = True
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
@@ -126,6 +131,7 @@ class Job:
     loading: Mapping[int, int] = field(default_factory=dict)
     pause: int = 0
     collected: Mapping[int, int] = field(default_factory=dict)
+    head: float = 1.0
     throttled: Mapping[Cell, float] = field(default_factory=dict)
     during: frozenset[int] | None = None
     costs: tuple[float, ...] = ()
@@ -248,6 +254,27 @@ def _vee(stage: int, stages: int, microbatches: int) -> list[Operation]:
     return order
 
 
+@dataclass(frozen=True)
+class _Batches:
+    """When the sends and receives before the blocks of a batch are `done`, and when those after them are `sent`, by
+    stage and number."""
+
+    done: Mapping[tuple[int, int], int]
+    sent: Mapping[tuple[int, int], int]
+
+
+def _batch_of(order: Order, schedule: str) -> list[int]:
+    """The batch of each operation of a stage: a pair of a forward and a backward in the steady state of `interleaved`,
+    else one alone."""
+    kinds = [operation.kind for operation in order]
+    if schedule != "interleaved" or "B" not in kinds:
+        return list(range(len(order)))
+    warm = kinds.index("B") - 1
+    pairs = kinds.count("F") - warm
+    steady = [warm + n // 2 for n in range(2 * pairs)]
+    return [*range(warm), *steady, *range(warm + pairs, len(order) - pairs)]
+
+
 def simulate(job: Job) -> Run:
     """Runs the job."""
     return _Simulator(job).run()
@@ -346,16 +373,44 @@ class _Simulator:
         """Adds the blocks and transfers of a replica in a step; returns until when its stages are busy. Stages are free
         from `begin`, blocks start once their stage has `gathered` its parameters, and the first receives may be
         `posted` before."""
+        blocks, transfers = len(self.found.blocks), len(self.found.transfers)
+        batches = _Batches({}, {})
+        while True:  # until no batch ends later than it did when blocks waited for it
+            free, now = self._once(replica, step, begin, gathered, posted, batches)
+            if now == batches or not self.job.rendezvous:
+                return free
+            batches = now
+            del self.found.blocks[blocks:], self.found.transfers[transfers:]
+
+    def _once(
+        self,
+        replica: int,
+        step: int,
+        begin: Mapping[Cell, int],
+        gathered: Mapping[Cell, int],
+        posted: Mapping[Cell, int],
+        batches: _Batches,
+    ) -> tuple[dict[Cell, int], _Batches]:
+        """`_pipeline` where batches are done as they are in `batches`, and when they are done by that."""
         job = self.job
         free = [begin[replica, s] for s in range(job.stages)]
         before = [posted[replica, s] for s in range(job.stages)]
         """When the block before the one at hand started."""
+        begins = list(free)
+        """When the batch before the one at hand began."""
         count, ends = Counter[int](), dict[tuple[int, Half], int]()
+        batch_of = [_batch_of(order, job.schedule) for order in self.orders]
+        number: dict[tuple[int, Half], int] = {}
+        """The batch before which a block is."""
+        done, sent = dict[Cell, int](), dict[Cell, int]()
         vee = job.schedule == "vee"
         for stage, operation in in_feasible_order(self.orders, job.chunks, vee):
             cell = replica, stage
             at, n = job.cells.index(cell), count[stage]
-            start = max(free[stage], gathered[cell]) + job.lead
+            batch = batch_of[stage][n]
+            if n == 0 or batch != batch_of[stage][n - 1]:
+                begins[stage] = free[stage]
+            start = max(free[stage], gathered[cell], batches.done.get((stage, batch), 0)) + job.lead
             for half in operation.halves():
                 source = source_of(half, stage, job.stages, job.chunks, vee)
                 if source is None:
@@ -366,22 +421,32 @@ class _Simulator:
                 modes = ("early", "at once", "late")
                 mode = modes[self.posts[step, at, n]] if job.receives == "random" else job.receives
                 post = before[stage] if mode == "early" else free[stage]
-                start = max(start, self._transfer(step, half, cell, source[0], ends[source], post, mode) + job.lead)
+                made = ends[source]
+                if job.rendezvous:
+                    post, made = begins[stage], max(made, batches.sent.get((source[0], number[source]), 0))
+                arrived = self._transfer(step, half, cell, source[0], made, post, mode)
+                for one in ((stage, batch), (source[0], number[source] + 1)):
+                    done[one] = max(done.get(one, 0), arrived)
+                start = max(start, arrived + job.lead)
             if self._planted(step):
                 start += job.held.get(cell, 0)
                 if self.collections[step, at, n]:
                     start += max(job.collected.get(rank, 0) for rank in job.lane(*cell))
             size = self.sizes[step, replica, operation.microbatch]
             length = self.lengths[operation.kind] * self._speed(cell, step) * size * (1 + self.noise[step, at, n])
+            if self._planted(step) and stage == job.stages - 1 and operation.chunk == job.chunks - 1:
+                length *= job.head
             end = start + round(length)
             ends |= {(stage, half): end for half in operation.halves()}
             before[stage], free[stage] = start, end - job.overlap
+            number |= {(stage, half): batch for half in operation.halves()}
+            sent[stage, batch] = free[stage]
             count[stage] += 1
             numbers = operation.chunk, operation.microbatch_b, operation.chunk_b
             for rank, late, early in zip(job.lane(*cell), *self.apart[:, step, at, n].tolist(), strict=True):
                 times = start + late, end - early
                 self.found.blocks.append(Block(rank, step, operation.kind, operation.microbatch, *times, *numbers))
-        return {(replica, s): at for s, at in enumerate(free)}
+        return {(replica, s): at for s, at in enumerate(free)}, _Batches(done, sent)
 
     def _transfer(self, step: int, half: Half, cell: Cell, source: int, sent: int, posted: int, mode: str) -> int:
         """When the transfer from stage `source` has arrived. Each tensor rank has its own, all alike."""

@@ -103,6 +103,12 @@ def held_host(job: Job, draw: Draw) -> Planted:
     return {"held": cells}, _of(job.of_host(host), host=host)
 
 
+def loss_head(job: Job, draw: Draw) -> Planted:
+    """The last chunk of the model, on the last stage, has the loss."""
+    ranks = [rank for a in range(job.replicas) for rank in job.lane(a, job.stages - 1)]
+    return {"head": draw.uniform(2, 4)}, {"stage": job.stages - 1, **_of(ranks)}
+
+
 def pause(job: Job, draw: Draw) -> Planted:
     return {"pause": draw.randrange(20, 60) * MS}, {"code": "pause"}
 
@@ -194,6 +200,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "collecting rank, blocks alone": (collecting_rank, {**LONG, "stages": 4}, ("paddle", "table")),
     "slow link, blocks alone": (slow_link, {"replicas": 3}, ("table",)),
     "slow replica, blocks alone": (slow_replica, {"replicas": 3, "tensor": 1}, ("paddle", "table")),
+    "loss, sends awaited": (
+        loss_head, {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}, ("paddle", "table")
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -12,7 +12,6 @@ from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 2, 16
 WRONG = {
-    "slow link": ((0,), "blocks alone do not tell a slow link from a rank that starts late"),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""

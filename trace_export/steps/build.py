@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import WORK_KINDS
-from trace_export.steps import barriers, guess
+from trace_export.steps import barriers, batches, guess
 from trace_export.steps.graph import (
     COLLECTIVE,
     OPTIMIZER,
@@ -246,7 +246,19 @@ def _transfers(
     if not len(moved):
         return operations, waits, np.zeros(len(operations.start), np.bool_)
     edges, src, dst = edges[moved], src[moved], dst[moved]
-    start, end, known, posted = _transfer_times(edges, first, operations)
+    known = edges["arrived"].is_not_null().to_numpy()
+    count = len(first)
+    forward = operations.kind[:count] == KINDS.index("F")
+    times = operations.start[:count], operations.end[:count]
+    batched = None if known.any() else batches.infer(src, dst, forward, first, *times)
+    if batched is None:
+        start, end, posted = _transfer_times(edges, known, first, operations)
+        after = np.full(len(src), -1)
+    else:
+        src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
+        after = np.where(np.append(first, True)[after], -1, after)
+        posted = ~first[dst]
+        start, end = _exchanged(edges, src, dst, after, posted, operations)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(known, sent, np.minimum(start, operations.end[src]))
     receiver_last = known & (received > sent)
@@ -265,6 +277,7 @@ def _transfers(
         _wait(dst, number, operations.start[dst], operations),
         _before_on_way(np.flatnonzero(known), code, from_rank, to_rank, lanes.lane[dst], number, operations),
         _wait(number[posted], dst[posted] - 1, start[posted], operations),
+        _wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
         *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
     ]
     when = operations.when.copy()
@@ -274,10 +287,25 @@ def _transfers(
     return Operations(**{**vars(operations), "when": when}), waits.and_also(*found), guessed
 
 
-def _transfer_times(edges: pl.DataFrame, first: Flags, operations: Operations) -> tuple[Times, Times, Flags, Flags]:
-    """Start and end of each transfer, whether its message was recorded, and whether else it began when its receiver
-    fell idle."""
-    known = edges["arrived"].is_not_null()
+def _exchanged(
+    edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, operations: Operations
+) -> tuple[Times, Times]:
+    """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
+    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step)."""
+    made = operations.end[src]
+    begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
+    goes_on = np.where(after >= 0, operations.start[after], MOST)
+    length = np.clip(np.minimum(operations.start[dst], goes_on) - begin, 0, None)
+    way = edges.select(guess.WAY).with_columns(length=length)
+    usual = pl.col("length").filter(pl.col("length") > 0).median().over(guess.WAY).fill_null(0)
+    took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
+    return begin, begin + took
+
+
+def _transfer_times(
+    edges: pl.DataFrame, known: Flags, first: Flags, operations: Operations
+) -> tuple[Times, Times, Flags]:
+    """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
     count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
     blocks = pl.DataFrame(
@@ -286,11 +314,10 @@ def _transfer_times(edges: pl.DataFrame, first: Flags, operations: Operations) -
             "end": operations.end[:count], "free": ended, "work": operations.sort[:count] == WORK,
         }
     ).with_columns(free=pl.when(pl.Series(~first)).then("free"))  # fmt: skip
-    begin, took, posted = guess.transfers(edges.with_columns(known=known), blocks)
+    begin, took, posted = guess.transfers(edges.with_columns(known=pl.Series(known)), blocks)
     columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
-    start = np.where(known.to_numpy(), np.maximum(columns[0], columns[1]), begin)
-    end = np.where(known.to_numpy(), np.maximum(start, columns[2]), begin + took)
-    return start, end, known.to_numpy(), posted
+    start = np.where(known, np.maximum(columns[0], columns[1]), begin)
+    return start, np.where(known, np.maximum(start, columns[2]), begin + took), posted
 
 
 def _before_on_way(

@@ -1,0 +1,83 @@
+"""Sends and receives that ranks wait for in batches, where no message tells: inferred from the blocks.
+
+A framework that overlaps no communication sends and receives between two blocks, or, in the steady state of an
+interleaved schedule, between two pairs of a forward and a backward: a rank goes on when all that it sent is taken and
+all that it needs next is there. What it sent is taken once the receiver has come to the receive, that is, has ended the
+blocks before.
+
+Example: rank 0 sends to rank 1, whose block before that receive ends at 50 ms. The data for the next block of rank 0
+are there at 20 ms, but it begins at 50 ms: it waited until what it sent was taken. Where ranks do not wait for their
+sends, nearly all such blocks begin at 20 ms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trace_export.steps.graph import Flags, Ints, Times
+from trace_export.tolerances import POSTED_NS
+
+ENOUGH, MOSTLY = 8, 0.7
+"""Ranks wait for a batch where blocks that could begin before it is done begin afterwards, in this share of at least
+this many cases. In simulated jobs it is 0.88 or more where they wait, and 0.28 or less where they do not."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """By block the `first` and the `last` of its batch, rows of the blocks."""
+
+    first: Ints
+    last: Ints
+
+    def after(self, block: Ints) -> Ints:
+        """The first block of the next batch."""
+        return self.last[block] + 1
+
+
+def infer(src: Ints, dst: Ints, forward: Flags, opens: Flags, start: Times, end: Times) -> Batches | None:
+    """The batches of a run whose edges lead from the blocks `src` to the blocks `dst` of other ranks; None where ranks
+    do not wait for their sends.
+
+    By block, in the order of each rank: whether it is a `forward`; whether it `opens` a step of its rank; `start` and
+    `end`.
+    """
+    row = np.arange(len(start))
+    for pairs in (np.zeros(len(start), np.bool_), _second_of_pair(forward, opens)):
+        first = np.where(pairs, row - 1, row)
+        batches = Batches(first, _last(first))
+        if _waits(batches, src, dst, opens, start, end):
+            return batches
+    return None
+
+
+def _last(first: Ints) -> Ints:
+    """The last row of each batch."""
+    bounds = np.append(np.flatnonzero(np.diff(first, prepend=-1)), len(first))
+    return np.repeat(bounds[1:] - 1, np.diff(bounds))
+
+
+def _second_of_pair(forward: Flags, opens: Flags) -> Flags:
+    """The backwards that follow a forward at once. From the first of a step on forwards and backwards take turns, until
+    the forwards end."""
+    before = np.append(False, forward[:-1])
+    second: Flags = ~forward & before & ~opens
+    return second
+
+
+def _waits(batches: Batches, src: Ints, dst: Ints, opens: Flags, start: Times, end: Times) -> bool:
+    """Whether ranks wait for all of a batch: for what they sent before it, and for what its second block needs."""
+    first, made = batches.first[dst], end[batches.last[src]]
+    needs = np.full(len(start) + 1, np.iinfo(np.int64).min)
+    np.maximum.at(needs, first[first == dst], made[first == dst])
+    after, free = batches.after(src), ~np.append(opens, True)
+    sends = free[after] & free[first]
+    receives = free[first] & (first < dst)
+    block = np.concatenate([after[sends], first[receives]])
+    ready = np.maximum(end[block - 1], needs[block])
+    awaited = np.concatenate([end[first[sends] - 1], made[receives]])
+    later = start[block] - awaited
+    cases = (awaited > ready + POSTED_NS) & (later <= awaited - ready)  # else it waited for something else besides
+    waited = later[cases] >= -POSTED_NS
+    return int(cases.sum()) >= ENOUGH and float(waited.mean()) >= MOSTLY
