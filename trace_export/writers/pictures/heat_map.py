@@ -8,7 +8,8 @@ from textwrap import wrap
 
 from trace_export.chart.colours import TEXT
 from trace_export.writers import mark
-from trace_export.writers.pictures.svg import FONTS, INKS, Still, safe
+from trace_export.writers.html import safe
+from trace_export.writers.pictures.svg import FONTS, INKS, Still
 
 SHADES = ("#fff7ec", "#fee8c8", "#fdd49e", "#fdbb84", "#fc8d59", "#ef6548")
 """From the least value of the scale to the greatest (ColorBrewer's OrRd, without its darkest)."""

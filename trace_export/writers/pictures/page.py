@@ -9,31 +9,24 @@ policy forbids. Without scripts the page shows the still picture.
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any, Protocol
 
-import orjson
 import polars as pl
 
-from trace_export.cells import cells_of
 from trace_export.chart.colours import DIFFERENT, TEXT
 from trace_export.errors import printable
 from trace_export.writers import mark
+from trace_export.writers.html import ROWS, Said, cells, digest, grid, safe, said_item, script_data
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
 from trace_export.writers.pictures.heat_map import shade
-from trace_export.writers.pictures.svg import safe
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "longer")
-
-
-ROWS = 30
-"""A longer table is folded: flagged rows and as many others are seen at once."""
 
 
 class Place(Protocol):
@@ -44,16 +37,6 @@ class Place(Protocol):
 
     @property
     def step(self) -> tuple[int | None, int | None] | None: ...
-
-
-class Said(Protocol):
-    """A sentence of the answer, and what to do `next`, if something is to be done."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def next(self) -> str: ...
 
 
 class Table(Protocol):
@@ -111,7 +94,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
     """The whole document. `still_steps`: how many steps the picture for browsers without scripts shows."""
     style, script = (files(__package__).joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
     policy = (
-        f"default-src 'none'; img-src data:; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        f"default-src 'none'; img-src data:; style-src '{digest(style)}'; script-src '{digest(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
     title = safe(report.title or figure.title)
@@ -133,7 +116,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
         _beside(report.beside, figure),
         *(_table(table, figure, report.folded) for table in report.tables),
-        f'<script type="application/json" id="data">{_json(_data(figure, first, report.focus))}</script>',
+        f'<script type="application/json" id="data">{script_data(_data(figure, first, report.focus))}</script>',
         f"<script>{script}</script></body></html>\n",
     ])  # fmt: skip
 
@@ -146,12 +129,6 @@ def _answer(figure: Figure, report: Contents) -> str:
     return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
 
 
-def said_item(said: Said) -> str:
-    """A sentence in a list, and below it what to do next."""
-    then = f'<p class="next"><b>Next:</b> {safe(said.next)}.</p>' if said.next else ""
-    return f"<li>{safe(said.text)}{then}</li>"
-
-
 def _first(figure: Figure, focus: Focus | None) -> int:
     """The panel that the chart shows first."""
     keys = figure.panels.select("run", "step").rows()
@@ -162,10 +139,6 @@ def _first(figure: Figure, focus: Focus | None) -> int:
 def _is_step(key: tuple[int | None, int | None], wanted: tuple[int | None, int | None]) -> bool:
     """Whether a panel is that of a step; a chart of a single run has none of its number."""
     return key[0] in (None, wanted[0]) and key[1] == wanted[1]
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _legend(figure: Figure, focus: Focus | None) -> list[str]:
@@ -236,11 +209,6 @@ def _coded(column: pl.Series) -> dict[str, Any]:
     return {"values": shown, "codes": codes.to_numpy()}
 
 
-def _json(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a script element: no `<`, so no tag can end or open in it."""
-    return orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY).decode().replace("<", "\\u003c")
-
-
 def _beside(tables: Sequence[Table], figure: Figure) -> str:
     """Tables side by side where there is room."""
     if not tables:
@@ -257,16 +225,14 @@ def _table(table: Table, figure: Figure, folded: bool = False) -> str:
 
 
 def _rows(table: Table, figure: Figure) -> str:
-    columns = [(name, cells_of(column, no="no"), column.dtype.is_numeric()) for name, column in _columns(table)]
-    head = "".join(f"<th{_right(number)}>{safe(name)}</th>" for name, _, number in columns)
-    cells = [[f"<td{_right(number)}>{escape(cell)}</td>" for cell in column] for _, column, number in columns]
+    head, columns = cells(table.frame)
     if table.bars:
         head = head.replace("</th>", "</th><th></th>", 1)
-        cells.insert(1, [_bar(*ends) for ends in table.bars])
+        columns.insert(1, [_bar(*ends) for ends in table.bars])
     if table.heat is not None:
-        for at, (_, values) in enumerate(_columns(table)[1:], 1):
-            cells[at] = [_warm(cell, value, table.heat) for cell, value in zip(cells[at], values, strict=True)]
-    rows = ["".join(row) for row in zip(*cells, strict=True)]
+        for at, values in enumerate(table.frame.get_columns()[1:], 1):
+            columns[at] = [_warm(cell, value, table.heat) for cell, value in zip(columns[at], values, strict=True)]
+    rows = ["".join(row) for row in zip(*columns, strict=True)]
     for number, place in table.flagged.items():
         link = _link(place, figure)
         first, end = rows[number].split("</td>", 1)
@@ -274,18 +240,7 @@ def _rows(table: Table, figure: Figure) -> str:
     marked = [f"<tr{_flag(number in table.flagged)}>{row}</tr>" for number, row in enumerate(rows)]
     seen = [row for number, row in enumerate(marked) if number < ROWS or number in table.flagged]
     folded = [row for number, row in enumerate(marked) if number >= ROWS and number not in table.flagged]
-    html = _grid(head, seen)
-    if folded:
-        html += f"<details><summary>{len(folded)} more rows</summary>{_grid(head, folded)}</details>"
-    return html
-
-
-def _columns(table: Table) -> list[tuple[str, pl.Series]]:
-    return list(table.frame.to_dict().items())
-
-
-def _grid(head: str, rows: Sequence[str]) -> str:
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+    return grid(head, seen, folded)
 
 
 def _bar(start: float, end: float) -> str:
@@ -316,7 +271,3 @@ def _link(place: Place, figure: Figure) -> str:
         return ""
     data = "".join(f' data-{name}="{at}"' for name, at in (("row", row), ("step", step)) if at is not None)
     return f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'
-
-
-def _right(number: bool) -> str:
-    return ' class="number"' if number else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import accumulate
 from math import ceil, floor, log10
 from textwrap import wrap
@@ -18,9 +17,10 @@ from typing import Any
 import polars as pl
 
 from trace_export.chart.colours import DIFFERENT, IDLE_GRAYS, TEXT
-from trace_export.errors import UsageError, printable
+from trace_export.errors import UsageError
 from trace_export.model import WORK_KINDS
 from trace_export.writers import mark
+from trace_export.writers.html import safe
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
 from trace_export.writers.pictures.style import PIXELS_PER_MM
 
@@ -377,11 +377,6 @@ def _style(figure: Figure, size: _Size) -> str:
 
 def _text(x: float, y: float, words: str, style: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" class="{style}">{safe(words)}</text>'
-
-
-def safe(words: object) -> str:
-    """`words` as text of XML or HTML: markup escaped, and what XML cannot hold spelt out."""
-    return escape(printable(words))
 
 
 def _shortened(words: str) -> str:
