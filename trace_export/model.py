@@ -47,7 +47,7 @@ are the evidence for the number: `recorded` in the profile, `user-specified`, `a
 files), `inferred` (from the shape of the work). `outside`: the share of the time in which the device computed that lies
 outside all blocks, null where it is unknown; figures count it as idle. `pid`: the
 number of the process on its host, `begun_ns` when it or the profiler's session around it began, in the time of that
-host, and `job` a digest of what its environment calls the start of the job, alike in all its processes; null where the
+host, and `job` a digest of what names the start of the job, alike in all its processes; null where the
 source does not say."""
 
 OUTSIDE = 0.05

@@ -121,9 +121,11 @@ class Job:
     tasks of a transfer are a wait and then a copy, shorter than its operator, and sends and receives, which are under
     way at a time, have streams of their own. `nested`: a WeightGradStore.pop inside each B and FB. `kernels`: the least
     number of kernels in a forward or backward, unless `cut` says which kernels a block has.
-    `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`: marks without a
-    stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of blocks or, where
-    these have none, of kernels. `together`: all ranks are devices of one process, which records no metadata.
+    `begun_us`: when the job began, which the identifier of its group of all ranks says; without it groups are counted,
+    as newer versions do. `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`:
+    marks without a stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of
+    blocks or, where these have none, of kernels. `together`: all ranks are devices of one process, which records no
+    metadata.
     """
 
     stages: int = 4
@@ -154,6 +156,7 @@ class Job:
     together: bool = False
     wrong: WrongTimes = field(default_factory=dict)
     packed: bool = False
+    begun_us: int | None = None
     layout: Layout = "capture"
     pipeline_info: Mapping[str, object] | None = None
     seed: int = 1
@@ -307,9 +310,10 @@ def metadata(job: Job, rank: int) -> dict[str, object]:
         sizes["context_parallel_size"] = job.context
     found: dict[str, object] = {"distributed_args": sizes}
     if job.framework == "pytorch":
+        world = WORLD if job.begun_us is None else f"10.0.0.7%enp3s0_{60000}_0_{job.begun_us}"
         pipeline = [job.rank(s, column) for s in range(job.stages)]
         found["parallel_group_info"] = {
-            WORLD: {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(job.ranks))},
+            world: {"group_name": "default_group", "group_rank": rank, "global_ranks": list(range(job.ranks))},
             group_of(column): {"group_name": "pp", "group_rank": stage, "global_ranks": pipeline},
         }
     if job.pipeline_info is not None:

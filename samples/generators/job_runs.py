@@ -21,8 +21,8 @@ from samples.generators.rocpd_export import Export as RocpdExport
 STAGES, MICROBATCHES = 2, 4
 EPOCH_NS = Trace().base_ns or 0
 ATTEMPT = "PT_PROFILER_JOB_ATTEMPT_INDEX"
-NAMED = ("torch: handler", "rocpd")
-"""The writers that record what the environment calls a start."""
+NAMED = ("torch: handler", "rocpd", "ascend")
+"""The writers that record which start of the job it is."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Recorded:
     @property
     def at_ns(self) -> int:
         return round(self.at_s * 1e9)
+
+    @property
+    def begun_us(self) -> int | None:
+        """When its start began, where that is recorded."""
+        return None if self.attempt is None else 1_760_000_000_000_000 + 60_000_000 * self.attempt
 
     def pid(self, rank: int) -> int:
         return 4000 + 1000 * self.run + rank
@@ -129,7 +134,12 @@ def _ascend(framework: str) -> Writer:
         job = ascend.Job(STAGES, MICROBATCHES, 2, hosts=1, framework=framework)
         return [
             ascend.record(
-                folder / one.folder, job, at_ns=one.at_ns, ranks=one.ranks, first_step=one.first_step, pid=one.pid(0)
+                folder / one.folder,
+                replace(job, begun_us=one.begun_us),
+                at_ns=one.at_ns,
+                ranks=one.ranks,
+                first_step=one.first_step,
+                pid=one.pid(0),
             ).blocks
             for one in plan
         ]

@@ -121,7 +121,7 @@ def test_what_the_environment_calls_a_start_says_which_run_it_is(
     else:
         assert blocks_in(run) == passes(truth[1])
         assert notes(run) == ["runs-not-read", "run-incomplete"]
-    named = "pretrain", "10.0.0.7", "29500"
+    named = "pretrain", "10.0.0.7", "29500", "enp3s0"
     assert not any(word in str(value) for word in named for row in run.ranks.rows() for value in row)
 
 

@@ -6,6 +6,7 @@ only the file. Nothing here is needed to read blocks, so whatever is damaged bec
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import orjson
 from trace_export.files import read_file
 from trace_export.model import Declared, Note
 from trace_export.sources.ascend.layout import METADATA, info_file, names_in
+from trace_export.sources.shared.names import job_of
 
 _SIZES = {
     "tp": ("tensor_model_parallel_size", "tp"),
@@ -30,6 +32,10 @@ _SIZES = {
 MAX_JSON = 16 << 20
 """Metadata are a few kB, and of a job of 100,000 ranks, whose groups they list, a few MB."""
 
+WORLD = "default_group"
+"""The name of the group of all ranks."""
+_DATED = re.compile(r"%.*_\d{16}$")
+"""The end of the identifier of a group that says when it was made."""
 META_NAMES = ("pp_info", "distributed_args", "parallel_group_info")
 
 
@@ -44,11 +50,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is known of one rank. `groups`: decimal group hash → group. `place`: columns of model.RANKS."""
+    """What is known of one rank. `groups`: decimal group hash → group. `place` and `job`: columns of model.RANKS."""
 
     declared: Declared = Declared()
     groups: dict[str, Group] = field(default_factory=dict)
     place: dict[str, int | None] = field(default_factory=dict)
+    job: str | None = None
     notes: tuple[Note, ...] = ()
 
     def members(self, group: str) -> tuple[int, ...]:
@@ -143,8 +150,9 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
         tp=sizes.get("tp"),
         dp=sizes.get("dp"),
         cp=sizes.get("cp"),
+        world=next((len(group.members) for group in groups.values() if group.name == WORLD), None),
     )
-    return Metadata(declared, groups, place, tuple(notes))
+    return Metadata(declared, groups, place, _job(values.get("parallel_group_info")), tuple(notes))
 
 
 def _metadata_file(folder: Path, notes: list[Note]) -> dict[str, Any]:
@@ -187,6 +195,15 @@ def _groups(info: object, rank: int | None) -> dict[str, Group]:
         if place is not None and place < len(members):
             found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, members)
     return found
+
+
+def _job(info: object) -> str | None:
+    """The start of the job, by the group of all ranks: its identifier `ADDRESS%NIC_PORT_N_MICROSECONDS` says when it
+    was made, and is alike on all of its ranks. Newer versions count groups, alike in every start."""
+    for identifier, entry in info.items() if isinstance(info, dict) else ():
+        if isinstance(entry, dict) and entry.get("group_name") == WORLD and _DATED.search(identifier):
+            return job_of([identifier])
+    return None
 
 
 def _place(groups: dict[str, Group], sizes: dict[str, int | None], rank: int | None) -> dict[str, int | None]:
