@@ -13,6 +13,7 @@ from tests.support.clock_runs import Clocks, Run, make
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window
+from trace_export.errors import AlignmentError
 from trace_export.model import KERNELS, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret
 
@@ -53,6 +54,23 @@ def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> Non
     most = errors_us(found, clocks).group_by("host").agg(pl.col("error").abs().quantile(0.9))
     assert most["error"].to_numpy().max() < 10
     assert found.clocks.filter(pl.col("host") != host)["bound_ns"].to_numpy().max() < 40_000
+
+
+@pytest.mark.parametrize("size_us", [-1e6, -5e6, -3.6e9])
+@pytest.mark.parametrize("host", ["host00", "host01", "host03"])
+def test_a_clock_that_is_set_back_far_is_refused(host: str, size_us: float) -> None:
+    """Its sends would be paired in the order of its clock, with those of other steps."""
+    run = make(replace(BEFORE, set_us={host: (0.5, size_us)}))
+    with pytest.raises(AlignmentError, match=f"the clock of {host} was set back .* there step 2 begins"):
+        aligned(run)
+    align(interpret(run.profile, Declared()), "none")
+
+
+def test_one_block_with_a_wrong_time_does_not_set_a_clock_back() -> None:
+    run = make(BEFORE)
+    odd = pl.when(pl.int_range(pl.len()) == 40).then(pl.col("start_ns", "end_ns") - 10**10)
+    spans = run.profile.spans.sort("rank", "start_ns").with_columns(odd.otherwise(pl.col("start_ns", "end_ns")))
+    aligned(replace(run, profile=replace(run.profile, spans=spans)))
 
 
 @pytest.mark.parametrize("seed", range(6))

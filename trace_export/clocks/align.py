@@ -39,6 +39,7 @@ def align(
     times first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
     `strict` that is an error, and always for a host that has no wall clock (`hosts.epoch`) and no offset of the user.
     Such hosts cannot be left on their clocks where there is another one, except with `none`.
+    A clock that was set back by more than some blocks is refused.
     Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`), SourceError (the file
     cannot be read).
     """
@@ -55,9 +56,10 @@ def align(
             _refuse_without_wall_clock(profile, by_host, profile.ranks["host"].drop_nulls().unique().to_list())
         clocks = apply.uncorrected(profile.ranks, "none" if how == "none" else "single-host" if one_host else "wall")
     else:
-        from trace_export.clocks.clock_steps import find_steps
+        from trace_export.clocks.clock_steps import find_steps, set_back
         from trace_export.clocks.fit import fit_observations  # its solvers take longer to import than most runs to draw
 
+        _refuse_set_back(set_back(profile))
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
         edges, own = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
         observed = moved.messages, moved.collectives, moved.ranks, edges
@@ -135,6 +137,17 @@ def _checked(
     _refuse_without_wall_clock(profile, by_host, [*unconstrained, *separate, *unsure])
     keep = pl.col("host").is_in(unsure)
     return pl.concat([clocks.filter(~keep), apply.uncorrected(profile.ranks, "wall").filter(keep)]).sort("host")
+
+
+def _refuse_set_back(hosts: pl.DataFrame) -> None:
+    """Raises AlignmentError for the first of `hosts`, as `set_back` gives them: a time before and one after may be the
+    same on its clock, and sends are paired in its order."""
+    for host, step, back_ns in hosts.head(1).iter_rows():
+        raise AlignmentError(
+            f"the clock of {host} was set back while it was recorded: there step {step} begins at least "
+            f"{duration(back_ns)} before the step before it ends",
+            "choose other ranks with `ranks`, or draw the times as they are with `align` none",
+        )
 
 
 def _refuse_without_wall_clock(profile: Profile, by_host: Mapping[str, int], unaligned: Collection[str]) -> None:

@@ -31,6 +31,8 @@ MOST = 16
 """Of so many steps between two hosts, their clocks are no clocks."""
 LONG = 2
 """A clock on which so many times as much passes between two messages as otherwise at most was set."""
+BACK = 3
+"""Where steps of a rank overlap by so many of its longest blocks, its clock was set back."""
 ALIKE = 0.3
 """Two pairs of hosts see the same step where they differ by no larger a share in its size."""
 
@@ -94,6 +96,28 @@ def find_steps(known: Observations, profile: Profile) -> pl.DataFrame:
         moved = round(1e3 * float(np.median(sizes)))
         rows.append((known.hosts[host], since, *times, moved, known.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
+
+
+def set_back(profile: Profile) -> pl.DataFrame:
+    """host, step, back_ns: the hosts on whose clocks a rank begins the forwards and backwards of `step`, as numbered by
+    the profile, at least `back_ns` before it ends those of the step before, which is longer than any block explains.
+    One block may have a wrong time.
+
+    Example: on a clock that is set back by 5 s between the steps 1 and 2, a rank begins step 2 before step 0.
+    """
+    blocks = profile.spans.filter(pl.col("step").is_not_null() & pl.col("kind").is_in(["F", "B", "FB"]))
+    if profile.declared.step_zeros is not None:
+        blocks = blocks.clear()
+    length = (pl.col("end_ns") - pl.col("start_ns")).max()
+    begun = blocks.group_by("rank", "run", "step").agg(
+        pl.col("start_ns").bottom_k(FEW).max(), pl.col("end_ns").top_k(FEW).min(), pl.len(), length=length
+    ).sort("rank", "run", "step")  # fmt: skip
+    before = pl.col("end_ns").shift().over("rank", "run")
+    turned = begun.with_columns(back_ns=before - pl.col("start_ns")).filter(
+        pl.col("back_ns") > BACK * pl.col("length").max().over("rank"), pl.col("len") >= FEW
+    )
+    placed = turned.join(profile.ranks.select("rank", "host"), on="rank").select("host", "step", "back_ns")
+    return placed.sort("host", "back_ns").unique("host", keep="last", maintain_order=True)
 
 
 def _pairs(known: Observations) -> dict[tuple[int, int], tuple[int, int]]:
