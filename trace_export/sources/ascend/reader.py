@@ -188,7 +188,7 @@ def _rank_row(part: Recorded, number: int, marked_stage: int | None) -> dict[str
     place = {"stage": marked_stage} | part.meta.place
     return {
         **place, "rank": number, "rank_origin": part.rank_origin, "device": part.device, "host": part.host,
-        "source": path_text(part.source.path), "kind": part.source.kind,
+        "source": path_text(part.source.path), "kind": part.source.kind, "job": part.meta.job,
         "stage_origin": None if place.get("stage") is None else "recorded",
     }  # fmt: skip
 
