@@ -91,9 +91,9 @@ class Bubbles:
         """
         windows = self.windows
         tail = _optimizer_tail(self.whole.spans, windows)
-        length = (pl.col("end_ns") - pl.col("start_ns")).filter
-        gaps = self._whole.idle.group_by(RANK_STEP_KEY).agg(
-            length(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in INNER
+        sums = self._whole.idle.group_by(*RANK_STEP_KEY, "cause").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        gaps = sums.group_by(RANK_STEP_KEY).agg(
+            pl.col("ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in INNER
         )
         inner = [f"{cause}_ns" for cause in INNER]
         return (
@@ -187,7 +187,7 @@ class Bubbles:
             *RANK_STEP_KEY,
             "start_ns",
             "end_ns",
-            pl.col("cause").replace_strict(CAUSES, return_dtype=pl.String),
+            pl.col("cause").cast(pl.String).replace_strict(CAUSES),
             "waits_for",
         )
         parts = [

@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, TEXT, TIME, Schema
-from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Flags, Graph, Ints, Times
+from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, TIME, Schema
+from trace_export.ordering import ordered
+from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Graph, Ints, Times
 
 CAUSES = {
     "warm_up": "warm-up",
@@ -38,7 +39,8 @@ INNER = tuple(cause for cause in CAUSES if cause not in ("warm_up", "optimizer",
 """The causes between a rank's blocks."""
 
 IDLE: Schema = {
-    "rank": INT, "run": INT, "step": INT, "start_ns": TIME, "end_ns": TIME, "cause": TEXT, "waits_for": INT,
+    "rank": INT, "run": INT, "step": INT, "start_ns": TIME, "end_ns": TIME, "cause": pl.Enum(list(CAUSES)),
+    "waits_for": INT,
 }  # fmt: skip
 """A stretch between the blocks of a rank in a step, with its cause (a key of `CAUSES`), and the rank that is waited
 for, where it is another one. The stretches of a gap add up to it."""
@@ -69,8 +71,8 @@ def idle(graph: Graph) -> pl.DataFrame:
         (block, since, needed, input_of, source), (block, needed, begun, late, nobody),
         (block, begun, ready, inner, source), (block, ready, start, delay, nobody),
     ]  # fmt: skip
-    block, since, until, cause, source = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _table(graph, block, since, until, cause, source)
+    lasting = [tuple(column[part[2] > part[1]] for column in part) for part in parts]
+    return _table(graph, *(np.concatenate(column) for column in zip(*lasting, strict=True)))
 
 
 def _gaps(graph: Graph) -> tuple[Ints, Times]:
@@ -78,20 +80,19 @@ def _gaps(graph: Graph) -> tuple[Ints, Times]:
     rows = np.flatnonzero(graph.sort == WORK)
     columns = {name: getattr(graph, name)[rows] for name in ("rank", "step", "start", "end")}
     table = pl.DataFrame({"operation": rows, **columns})
-    order = table.sort("rank", "step", "start", "end", "operation")
-    before = order.with_columns(before=pl.col("end").cum_max().shift(1).over("rank", "step"))
+    before = ordered(table, "rank", "step", "start", "end").with_columns(
+        before=pl.col("end").cum_max().shift(1).over("rank", "step")
+    )
     gaps = before.filter(pl.col("start") > pl.col("before"))
     return gaps["operation"].to_numpy(), gaps["before"].to_numpy()
 
 
 def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, source: Ints) -> pl.DataFrame:
     """`cause`: the place of each among `CAUSES`."""
-    some: Flags = until > since
-    block, since, until, cause, source = (x[some] for x in (block, since, until, cause, source))
     zero, steps = graph.recorded.zero_ns, graph.recorded.steps
     named = steps.select(STEP_KEY)[graph.step[block]]
     found = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero})
-    found = found.with_columns(cause=pl.Series(list(CAUSES), dtype=TEXT).gather(cause))
+    found = found.with_columns(cause=pl.Series(list(CAUSES), dtype=IDLE["cause"]).gather(cause))
     waits_for = pl.Series("waits_for", source)
     found = found.with_columns(waits_for=pl.when(waits_for >= 0).then(waits_for), run=named["run"], step=named["step"])
     return found.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items()).sort(*RANK_STEP_KEY, "start_ns")
