@@ -176,7 +176,7 @@ class Candidates:
         if not len(rows):
             return
         ranks, kinds = int(max(graph.src[rows].max(), graph.dst[rows].max())) + 1, len(graph.kinds)
-        number = (graph.src[rows] * ranks + graph.dst[rows]) * kinds + graph.kind[rows]
+        number = (graph.src[rows].astype(np.int64) * ranks + graph.dst[rows]) * kinds + graph.kind[rows]
         found, key = np.unique(number, return_inverse=True)
         links = np.stack([found // kinds // ranks, found // kinds % ranks, found % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)

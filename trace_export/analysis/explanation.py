@@ -114,10 +114,10 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     """The explanation of a graph; its means are of all steps, or of those in `shown` (run, step), but what is slow is
     searched in all. O(operations × scenarios) time: ten levels, and two for each cause."""
     typical, replay = Typical(graph), Replay(graph)
-    every, apart = replay.windows, np.zeros(len(graph), np.int64)
+    every, apart = replay.windows, np.zeros(len(graph), np.int8)
     if shown is not None:
         rows = _rows(graph, shown)
-        replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int64)
+        replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
     if not len(replay.windows):
         path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, known=False)
         return Explanation(

@@ -53,23 +53,23 @@ class Typical:
     @cached_property
     def stage(self) -> Ints:
         """-1 at points."""
-        return self.graph.of("stage").fill_null(-1).to_numpy().astype(np.int64)
+        return self.graph.of("stage")
 
     @cached_property
     def replica(self) -> Ints:
         """-1 at points."""
-        return self.graph.of("replica").fill_null(-1).to_numpy().astype(np.int64)
+        return self.graph.of("replica")
 
     def column(self, name: str) -> Ints:
         """A column of `recorded.blocks` by operation, -1 elsewhere and where it is null."""
-        values = self.graph.recorded.blocks[name].fill_null(-1).to_numpy().astype(np.int64)
+        values = self.graph.recorded.blocks[name].cast(pl.Int32).fill_null(-1).to_numpy()
         return np.where(self.is_block, values[self.graph.block], -1) if len(values) else self.graph.block
 
     @cached_property
     def unit(self) -> Ints:
         """Blocks with the same number are of one kind and chunk, and are first parts of backwards or none is; -1
         elsewhere."""
-        part = 2 * np.maximum(self.column("chunk"), 0) + np.maximum(self.column("first_part"), 0)
+        part = 2 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
         _, number = np.unique(self.graph.kind * (part.max(initial=0) + 1) + part, return_inverse=True)
         return np.where(self.is_block, number, -1)
 
@@ -152,7 +152,7 @@ class Typical:
         of = number[waits.of]
         met = pl.DataFrame(
             {
-                "collective": of, "before": number[waits.on], "rank": graph.rank[waits.on],
+                "collective": of, "before": number[waits.on], "rank": graph.rank[waits.on].astype(np.int64),
                 "ready": waits.met(graph.start, graph.end), "block": graph.block[waits.on] >= 0,
             }
         ).filter(pl.col("collective") >= 0)  # fmt: skip

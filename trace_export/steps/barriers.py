@@ -114,7 +114,7 @@ def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Ba
     points = members.select("who", "step").unique(maintain_order=True).with_row_index("point")
     of = members.join(points, on=["who", "step"], maintain_order="left")
     operation, point = of["operation"].to_numpy(), of["point"].to_numpy().astype(np.int64)
-    place = np.full(count, -1, np.int64)
+    place = np.full(count, -1, np.int32)
     place[operation] = count + point
     waits = before.waits
     taken = place[waits.of]
@@ -124,7 +124,7 @@ def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Ba
     np.maximum.at(at, taken[taken >= 0] - count, happened[taken >= 0])
     lag = np.minimum(0, operations.start[operation] - at[point])
     waits = Waits(theirs, waits.on, waits.whole, waits.lag).and_also(
-        Waits(operation, count + point, np.ones(len(operation), np.bool_), lag)
+        Waits(operation.astype(np.int32), (count + point).astype(np.int32), np.ones(len(operation), np.bool_), lag)
     )
     return Barriers(
         np.concatenate([before.step, points["step"].to_numpy()]),

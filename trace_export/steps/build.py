@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -53,8 +54,11 @@ class Operations:
     def and_also(self, **columns: Ints | int) -> Operations:
         """With further operations; a column that is not given is -1."""
         count = len(columns["start"])  # type: ignore[arg-type]
-        full = {name: np.broadcast_to(np.asarray(columns.get(name, -1), np.int64), count) for name in vars(self)}
-        return Operations(**{name: np.concatenate([old, full[name]]) for name, old in vars(self).items()})
+
+        def longer(name: str, old: Ints) -> Any:
+            return np.concatenate([old, np.broadcast_to(np.asarray(columns.get(name, -1), old.dtype), count)])
+
+        return Operations(**{name: longer(name, old) for name, old in vars(self).items()})
 
 
 def build(recorded: Recorded) -> Graph:
@@ -64,8 +68,8 @@ def build(recorded: Recorded) -> Graph:
     codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy().astype(np.int64)
     start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
     number = np.arange(len(blocks))
-    nothing = np.empty(0, np.int64)
-    operations = Operations(*[nothing] * 11).and_also(
+    sort, whole, time = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
+    operations = Operations(sort, whole, whole, whole, whole, whole, whole, whole, time, time, time).and_also(
         sort=np.where((blocks["kind"] == "OPT").to_numpy(), OPTIMIZER, WORK), kind=codes,
         rank=blocks["rank"].to_numpy(), step=blocks["step_index"].to_numpy(), block=number, start=start, end=end,
         when=start,
@@ -94,7 +98,7 @@ def build(recorded: Recorded) -> Graph:
         joined = replace(joined, waits=waits.only(still))
         order = levels(len(when), joined.waits.of, joined.waits.on)
         assert order is not None
-    more = len(joined.start)
+    waits, more = joined.waits.only(order.waits), len(joined.start)
     if more:
         operations = operations.and_also(
             sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
@@ -103,7 +107,7 @@ def build(recorded: Recorded) -> Graph:
     columns = {name: value for name, value in vars(operations).items() if name != "when"}
     return Graph(
         recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind,
-        waits=joined.waits, levels=order, barriers=joined.names, cut=cut,
+        waits=waits, levels=order, barriers=joined.names, cut=cut,
         guessed=np.concatenate([guessed, np.zeros(len(operations.start) - len(guessed), np.bool_)]),
     )  # fmt: skip
 
@@ -182,7 +186,7 @@ def _wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags
     """Operations that wait for others; the waiting member had begun at `begun`."""
     full = np.broadcast_to(np.asarray(whole, np.bool_), len(of))
     happened = np.where(full, operations.end[on], operations.start[on])
-    return Waits(of, on, full, np.minimum(0, begun - happened))
+    return Waits(of.astype(np.int32), on.astype(np.int32), full, np.minimum(0, begun - happened))
 
 
 def _collectives(

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from trace_export.steps.recorded import Recorded
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
 WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
@@ -42,7 +43,7 @@ class Waits:
     whole: Flags
     lag: Times
 
-    def only(self, which: Flags) -> Waits:
+    def only(self, which: Flags | Ints) -> Waits:
         """Some of the waits."""
         return Waits(self.of[which], self.on[which], self.whole[which], self.lag[which])
 
@@ -160,12 +161,13 @@ class Graph:
         late = pl.max_horizontal("sent", "received") - pl.col("arrived")
         return int(edges.select(pl.coalesce(early, late).clip(0).sum()).item() or 0)
 
-    def of(self, column: str) -> pl.Series:
-        """A column of `recorded.ranks` for each operation, by its rank; null at points."""
+    def of(self, column: str) -> Ints:
+        """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""
         ranks = self.recorded.ranks
-        return pl.DataFrame({"rank": self.rank}).with_columns(pl.col("rank").cast(pl.Int32)).join(
-            ranks.select("rank", pl.col(column).alias("value")), on="rank", how="left", maintain_order="left"
-        )["value"]  # fmt: skip
+        found = np.full(int(max(self.rank.max(initial=-1), *ranks["rank"])) + 2, -1, np.int32)  # the last: of no rank
+        found[ranks["rank"].to_numpy()] = ranks[column].fill_null(-1).to_numpy()
+        of_rank: Ints = found[self.rank]
+        return of_rank
 
 
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:

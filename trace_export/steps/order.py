@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Levels:
     """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
-    level begins, and the end. `turns`: for each level the waits (row numbers) that are its operations' first, second, …
-    in the order of the operations: turn k has the first this many of them, which have more than k waits."""
+    level begins, and the end. `waits`: the waits (row numbers), level by level, first the first ones of its operations
+    in their order, then the second ones of those that have any, and so on. `turns`: for each level from where to where
+    in `waits` each of these lie."""
 
     order: Ints
     bounds: Ints
-    turns: tuple[tuple[Ints, ...], ...]
+    waits: Ints
+    turns: tuple[tuple[tuple[int, int], ...], ...]
 
 
 def levels(count: int, of: Ints, on: Ints) -> Levels | None:
@@ -32,16 +36,20 @@ def levels(count: int, of: Ints, on: Ints) -> Levels | None:
     most_waits = int(waits.max(initial=0))
     order = np.argsort(depth * (most_waits + 1) + most_waits - waits, kind="stable")
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
-    place = np.empty(count, np.int64)
-    place[order] = np.arange(count)
+    place = np.empty(count, np.int32)
+    place[order] = np.arange(count, dtype=np.int32)
     by_place = np.argsort(place[of], kind="stable")
     first = np.concatenate([[0], np.cumsum(waits[order])])
-    turns = []
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        sizes = waits[order[low:high]]
-        most = int(sizes[0]) if high > low else 0
-        turns.append(tuple(by_place[first[low : low + int((sizes > k).sum())] + k] for k in range(most)))
-    return Levels(order, bounds, tuple(turns))
+    rows, turns, at = np.empty(len(of), np.int32), [], 0
+    for low, high in pairwise(bounds.tolist()):
+        sizes, of_level = waits[order[low:high]], []
+        for k in range(int(sizes[0])):
+            begin, many = at, int((sizes > k).sum())
+            at += many
+            rows[begin:at] = by_place[first[low : low + many] + k]
+            of_level.append((begin, at))
+        turns.append(tuple(of_level))
+    return Levels(order.astype(np.int32), bounds, rows, tuple(turns))
 
 
 def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:

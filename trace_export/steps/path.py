@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -151,12 +152,12 @@ def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
     last = _last_steps(graph, windows)
     late[last] = np.minimum(late[last], graph.end[last].max() if len(last) else never)
     order, bounds = graph.levels.order, graph.levels.bounds.tolist()
-    for low, high, turns in reversed(list(zip(bounds[:-1], bounds[1:], graph.levels.turns, strict=True))):
+    for (low, high), turns in reversed(list(zip(pairwise(bounds), graph.levels.turns, strict=True))):
         members = order[low:high]
         begin = late[members] - graph.length[members] - graph.delay[members]
-        for rows in turns:
-            on, whole = graph.waits.on[rows], graph.waits.whole[rows]
-            limit = begin[: len(rows)] - graph.waits.lag[rows] + np.where(whole, 0, graph.length[on])
+        for a, b in turns:
+            on, whole = graph.waits.on[a:b], graph.waits.whole[a:b]
+            limit = begin[: b - a] - graph.waits.lag[a:b] + np.where(whole, 0, graph.length[on])
             np.minimum.at(late, on, limit)
     rows = np.flatnonzero(graph.block >= 0)
     free = np.where(late[rows] > never // 2, -1, late[rows] - graph.end[rows])

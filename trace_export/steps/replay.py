@@ -64,20 +64,13 @@ class Replay:
     def __init__(self, graph: Graph, *, with_first: bool = False) -> None:
         """`with_first`: a step alone in its segment begins with its first operation, which may be no block."""
         self.graph, self._with_first = graph, with_first
-        place = np.empty(len(graph), np.int64)
-        place[graph.levels.order] = np.arange(len(graph))
-        self._place, waits = place, graph.waits
-        bounds = graph.levels.bounds.tolist()
-        self._levels = []
-        for low, high, turns in zip(bounds[:-1], bounds[1:], graph.levels.turns, strict=True):
-            steps = []
-            for rows in turns:
-                whole, lag = waits.whole[rows], waits.lag[rows].astype(np.float64)[:, None]
-                source = place[waits.on[rows]]
-                source = source if whole.all() else np.where(whole, source, source + len(graph))
-                steps.append((len(rows), source, lag if lag.any() else None))
-            self._levels.append((low, high, steps))
+        place, waits = np.empty(len(graph), np.int32), graph.waits
+        place[graph.levels.order] = np.arange(len(graph), dtype=np.int32)
+        self._place, self._source = place, place[waits.on]
         self._from_start = bool(len(waits.whole)) and not waits.whole.all()
+        if self._from_start:
+            self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
+        self._late = [[bool(waits.lag[a:b].any()) for a, b in turns] for turns in graph.levels.turns]
 
     @cached_property
     def windows(self) -> Windows:
@@ -112,17 +105,20 @@ class Replay:
     def times(self, length: Floats, delay: Floats) -> Floats:
         """The end of each operation in the order of the levels; below them their starts, where waits need those. Both
         arguments are in this order, operation × scenario."""
-        count, graph = len(self.graph), self.graph
+        count, graph, levels = len(self.graph), self.graph, self.graph.levels
         times = np.empty((2 * count if self._from_start else count, length.shape[1]))
-        for low, high, turns in self._levels:
-            if turns:
-                size, source, lag = turns[0]
-                ready = times[source] if lag is None else times[source] + lag
-                for size, source, lag in turns[1:]:
-                    other = times[source] if lag is None else times[source] + lag
-                    np.maximum(ready[:size], other, out=ready[:size])
-            else:
-                ready = graph.ready[graph.levels.order[low:high]].astype(np.float64)[:, None]
+        for (low, high), turns, late in zip(pairwise(levels.bounds.tolist()), levels.turns, self._late, strict=True):
+            ready = None
+            for (a, b), lagged in zip(turns, late, strict=True):
+                other = times[self._source[a:b]]
+                if lagged:
+                    other += graph.waits.lag[a:b, None]
+                if ready is None:
+                    ready = other
+                else:
+                    np.maximum(ready[: b - a], other, out=ready[: b - a])
+            if ready is None:
+                ready = graph.ready[levels.order[low:high]].astype(np.float64)[:, None]
             ready = ready + delay[low:high]
             if self._from_start:
                 times[count + low : count + high] = ready
@@ -159,7 +155,7 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
 
 def _apart(graph: Graph) -> Ints:
     """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
-    replica = graph.of("replica").fill_null(-1).to_numpy().astype(np.int64)
+    replica = graph.of("replica")
     point = graph.sort == POINT
     node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
     joined = ~(point[graph.waits.on] & (graph.step[graph.waits.on] < 0))  # an origin joins nobody
