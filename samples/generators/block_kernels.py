@@ -13,11 +13,13 @@ from itertools import accumulate
 from samples.generators.pipeline import Block
 
 LAYERS = 4
+PRODUCT = "{product}"
 LAYER = (
-    ("flash_{way}_kernel", 0.3), ("{product}", 0.4), ("layer_norm_{way}_kernel", 0.1), ("{product}", 0.15),
+    ("flash_{way}_kernel", 0.3), (PRODUCT, 0.4), ("layer_norm_{way}_kernel", 0.1), (PRODUCT, 0.15),
     ("gelu_{way}_kernel", 0.05),
 )  # fmt: skip
 """The kernels of a layer, and their shares of its time."""
+PRODUCTS = sum(share for name, share in LAYER if name == PRODUCT)
 WAYS = {"F": "fwd", "B": "bwd", "W": "wgrad", "FB": "pair", "OPT": "step"}
 TILES = ("128x256_64x4", "256x128_64x3")
 
@@ -28,24 +30,30 @@ Cut = Callable[[Block], list[tuple[str, int, int]]]
 @dataclass(frozen=True)
 class Shape:
     """How the blocks of a rank differ from usual ones. `layers`: how many they have; `more`: kernel → how long it is,
-    as a share of a usual block; `slower`: how many times as long the kernels of the layers take; `gaps`: how long
-    nothing runs, as a share of a usual block, in so many `pauses`."""
+    as a share of a usual block; `slower`: how many times as long the kernels of the layers take; `products`: the same
+    of their matrix products alone; `gaps`: how long nothing runs, as a share of a usual block, in so many `pauses`."""
 
     layers: int = LAYERS
     more: Mapping[str, float] = field(default_factory=dict)
     slower: float = 1.0
+    products: float = 1.0
     gaps: float = 0.0
     pauses: int = 1
 
     @property
     def factor(self) -> float:
         """How many times as long as a usual block."""
-        return self.layers / LAYERS * self.slower + sum(self.more.values()) + self.gaps
+        layer = 1 + (self.products - 1) * PRODUCTS
+        return self.layers / LAYERS * self.slower * layer + sum(self.more.values()) + self.gaps
 
     def kernels(self, block: Block) -> list[tuple[str, int, int]]:
         """The kernels of a block, which fill it but for the gaps."""
         way, product = WAYS[block.kind], f"nvjet_tst_{TILES[block.rank % 2]}_{WAYS[block.kind]}_gemm"
-        usual = [(name.format(way=way, product=product), share * self.slower / LAYERS) for name, share in LAYER]
+        slower = {PRODUCT: self.slower * self.products}
+        usual = [
+            (name.format(way=way, product=product), share * slower.get(name, self.slower) / LAYERS)
+            for name, share in LAYER
+        ]
         work = usual * self.layers + list(self.more.items())
         after = {round((n + 1) * len(work) / (self.pauses + 1)) for n in range(self.pauses)} if self.gaps else set()
         pieces: list[tuple[str | None, float]] = []

@@ -43,10 +43,18 @@ UNIFORM = 0.25
 """All tasks are slower alike where the slowdown of most of their time lies within this share of the usual one."""
 SAID, KEPT = 0.05, 0.01
 """Parts from this share of the difference on are said, and kept apart in the facts."""
+NEAR = 4
+"""As many products beside a loss may be the output layer in a block."""
 ONE = 0.5
 """From this share of the gaps on one of a block is most of them."""
 
 LOSS = r"(?i)soft_?max|nll_?loss|cross_?entropy|_cce_|argmaxwithvalue|aclnnlog_|caculateloss|masklabelbyindex"
+BESIDE_LOSS = (
+    r"(?i)elementwise|reduce|functor|index|scatter|copy|fill|triton_|element_mul"
+    r"|^(?:exp|log|sub|mul|add|real_?div|div|cast|neg|select|where|zeros|ones|one_?hot|equal|eq|masked?|max|amax|arange|"
+    r"sum|mean|ge|lt|logical_?\w+)(?:s|like|v\d|d|imum)*(?:_kernel\w*)?$"
+)
+"""Short names of elementwise work and reductions, of which losses that are not fused consist."""
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
 _ACLNN = re.compile(r"aclnn[A-Za-z0-9]+_(?:[A-Za-z0-9]+_)?([A-Za-z0-9]+)$")
 
@@ -73,7 +81,8 @@ class Part(NamedTuple):
 class _Side:
     """What the blocks of some ranks hold. `blocks`: key, blocks (of a rank in a step), and as means of a block
     length_ns, idle_ns, moved_ns (communication that no work hides) and pause_ns (the longest gap), before (what ends
-    the longest gap). `work`: key, family, name, count, ns, as means of a block."""
+    the longest gap). `work`: key, family, name, near (see `_near_loss`), count, ns, as means of a
+    block."""
 
     blocks: pl.DataFrame
     work: pl.DataFrame
@@ -167,7 +176,8 @@ def _side(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> _Side:
         )  # fmt: skip
         found = here.join(gaps, on="block", how="left")
         of_blocks.append(found.with_columns(pl.col("worked", "moved", "pause_ns").fill_null(0), rank=pl.lit(rank)))
-        of_tasks.append(work.with_columns(pl.col("name").cast(pl.String)).join(here.select("block", "key"), on="block"))
+        told = work.with_columns(pl.col("name").cast(pl.String), rank=pl.lit(rank))
+        of_tasks.append(told.join(here.select("block", "key"), on="block"))
     every, done = pl.concat(of_blocks), pl.concat(of_tasks)
     steps = every.select(*STEP_KEY, "rank").n_unique()
     means = every.group_by("key").agg(
@@ -177,10 +187,26 @@ def _side(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> _Side:
     )  # fmt: skip
     names = done["name"].unique()
     family = pl.DataFrame({"name": names, "family": KernelNames(names).family})
-    sums = done.join(family, on="name").group_by("key", "family", "name").agg(count=pl.len(), ns=pl.col("own_ns").sum())
+    sums = _near_loss(done.join(family, on="name")).group_by("key", "family", "name", "near")
+    sums = sums.agg(count=pl.len(), ns=pl.col("own_ns").sum())
     number = every.group_by("key").agg(number=pl.len())
     per = sums.join(number, on="key").with_columns(pl.col("count") / pl.col("number"), pl.col("ns") / pl.col("number"))
     return _Side(means, per.drop("number"))
+
+
+def _near_loss(tasks: pl.DataFrame) -> pl.DataFrame:
+    """With `near`: 1 for the product of a block that is next to a task of the loss, 2 for the second, and so on up to
+    `NEAR`; null for all others, and where a block has products on both sides of the loss: then its backward is in it,
+    too, and the products of that are elsewhere."""
+    of, at = ("rank", "block"), pl.int_range(pl.len())
+    loss = pl.when(pl.col("name").str.contains(LOSS)).then(at)
+    sides = {"since": at - loss.forward_fill().over(of), "until": loss.backward_fill().over(of) - at}
+    found = tasks.sort(*of, "start_ns").with_columns(**sides)
+    product = pl.col("family") == PRODUCTS
+    both = ((product & pl.col("since").is_not_null()).any() & (product & pl.col("until").is_not_null()).any()).over(of)
+    apart = pl.when(product & ~both).then(pl.min_horizontal("since", "until"))
+    found = found.with_columns(near=apart.rank("ordinal").over(of))
+    return found.with_columns(pl.when(pl.col("near") <= NEAR).then("near"))
 
 
 def _placed(blocks: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
@@ -294,26 +320,31 @@ def _slowdown(kinds: pl.DataFrame) -> float:
 
 def _more(kinds: pl.DataFrame, work: pl.DataFrame) -> Iterator[Part]:
     """Work that one side has more of; `work` is that of the slow side. Where a kernel is there as often as there are
-    more of its kind, it is that one. Beside a loss that the peers do not have, products are the output layer, and all
-    else is the loss."""
+    more of its kind, it is that one. Beside a loss that the peers do not have, the products next to it are the output
+    layer, for no name tells them from others, and elementwise work and reductions are the loss."""
+    short_names = pl.Series([short(name) for name in kinds["name"]], dtype=pl.String)
     extra = kinds.with_columns(
         loss=pl.col("name").str.contains(LOSS), embedding=pl.col("name").str.contains(EMBEDDING),
-        product=pl.col("family") == PRODUCTS,
+        product=pl.col("family") == PRODUCTS, beside=short_names.str.contains(BESIDE_LOSS),
     )  # fmt: skip
     more = extra.filter(pl.col("rest_ns") > 0)
     if more["loss"].any():
-        output, loss = (
-            float(more.filter(~pl.col("embedding"), of)["rest_ns"].sum()) for of in ("product", ~pl.col("product"))
-        )
+        of_loss = ~pl.col("product") & ~pl.col("embedding") & (pl.col("loss") | pl.col("beside"))
+        loss = float(more.filter(of_loss)["rest_ns"].sum())
         yield Part("loss", loss, f"{duration(loss)} in the loss")
+        products = _output(extra.filter("product"), work)
+        output, slower = (float(products[of].sum()) for of in ("output_ns", "slower_ns"))
         if output > 0:
             yield Part("output", output, f"{duration(output)} in the output layer")
-        extra = extra.filter((pl.col("rest_ns") <= 0) | pl.col("embedding"))
+        if slower != 0:
+            yield Part("kernel", slower, f"{_signed(slower)} in the other matrix products", PRODUCTS)
+        extra = extra.filter(~pl.col("product") & ((pl.col("rest_ns") <= 0) | ~of_loss))
     if (ns := float(extra.filter("embedding")["rest_ns"].sum())) != 0:
         yield Part("embedding", ns, f"{_signed(ns)} in the embedding")
     rest = extra.filter(~pl.col("embedding")).with_columns(surplus=pl.col("n") - pl.col("layers") * pl.col("n_peer"))
     fits = (pl.col("count") - pl.col("surplus")).abs() <= ALIKE * pl.col("surplus")
-    one = work.rename({"name": "one"}).join(rest, on=["key", "family"]).filter(fits).sort("ns", descending=True)
+    names = work.group_by("key", "family", one="name").agg(pl.col("count", "ns").sum())
+    one = names.join(rest, on=["key", "family"]).filter(fits).sort("ns", descending=True)
     one = one.unique(["key", "family"], keep="first").select("key", "family", "one")
     rest = rest.join(one, on=["key", "family"], how="left", maintain_order="left").with_columns(
         name=pl.coalesce("one", "name"), more=pl.col("surplus") * pl.col("blocks")
@@ -327,6 +358,17 @@ def _more(kinds: pl.DataFrame, work: pl.DataFrame) -> Iterator[Part]:
             else f"{abs(count):.3g} {'more' if count > 0 else 'fewer'} in a step"
         )
         yield Part("more", ns, f"{_signed(ns)} in {short(name)}, {how}", short(name))
+
+
+def _output(products: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """What the products of each kind of block that are beside the loss take, of which there are as many as the block
+    has more than that of the peers: output_ns; slower_ns is what the others take more. Where the block has no loss,
+    all is the output layer."""
+    many = products.select("key", "blocks", "rest_ns", many=(pl.col("n") - pl.col("layers") * pl.col("n_peer")).round())
+    near = work.drop_nulls("near").join(many, on="key").filter(pl.col("near") <= pl.col("many"))
+    near = near.group_by("key").agg(output_ns=(pl.col("ns") * pl.col("blocks")).sum())
+    found = many.join(near, on="key", how="left").with_columns(pl.coalesce("output_ns", pl.col("rest_ns").clip(0)))
+    return found.select("output_ns", slower_ns=pl.col("rest_ns") - pl.col("output_ns"))
 
 
 def _gaps(both: pl.DataFrame) -> Iterator[Part]:
