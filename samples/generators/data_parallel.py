@@ -91,8 +91,9 @@ class Job:
     `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
     from the first). What is planted is there in the steps `during` alone, where these are given.
 
-    No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `warm_up` (of
-    each of the first steps, how many times as long all blocks take).
+    No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
+    same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
+    all blocks take).
     """
 
     stages: int = 4
@@ -135,6 +136,7 @@ class Job:
     throttled: Mapping[Cell, float] = field(default_factory=dict)
     during: frozenset[int] | None = None
     costs: tuple[float, ...] = ()
+    parts: tuple[float, ...] = ()
     warm_up: tuple[float, ...] = ()
     shapes: Mapping[int, Shape] | None = None
 
@@ -436,6 +438,7 @@ class _Simulator:
             length = self.lengths[operation.kind] * self._speed(cell, step) * size * (1 + self.noise[step, at, n])
             if self._planted(step) and stage == job.stages - 1 and operation.chunk == job.chunks - 1:
                 length *= job.head
+            length *= job.parts[(operation.chunk or 0) * job.stages + stage] if job.parts else 1.0
             end = start + round(length)
             ends |= {(stage, half): end for half in operation.halves()}
             before[stage], free[stage] = start, end - job.overlap

@@ -181,7 +181,8 @@ def report(measured: Bubbles, found: Explanation) -> Report:
         .agg(pl.len().alias("ranks"), pl.col("busy_ns", "global_ns", "own_ns", *PARTS).mean())
         .sort(*STEP_KEY, "stage")
     )
-    theory = theory_of(of_whole_steps(whole), found.overhead)
+    all_steps = measured if whole is measured.profile else measured.of(whole)
+    theory = theory_of(of_whole_steps(whole), found.overhead, all_steps.pipeline_ns)
     return Report(
         steps=steps,
         ranks=ranks,

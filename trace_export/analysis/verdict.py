@@ -179,7 +179,7 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
     among = " among the ranks that were read" if recorded.partial else ""
     text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
-    if others.is_empty():
+    if others.is_empty() or not found.trust.gains:
         return Sentence("nothing-stands-out", {}, text, _look(found))
     best = others.sort("saved", descending=True)
     facts = best.select("change", "saved", "in_flight", "band").row(0, named=True)
