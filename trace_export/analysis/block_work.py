@@ -187,8 +187,8 @@ def _side(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> _Side:
     )  # fmt: skip
     names = done["name"].unique()
     family = pl.DataFrame({"name": names, "family": KernelNames(names).family})
-    sums = _near_loss(done.join(family, on="name")).group_by("key", "family", "name", "near")
-    sums = sums.agg(count=pl.len(), ns=pl.col("own_ns").sum())
+    placed = _near_loss(done.join(family, on="name"))
+    sums = placed.group_by("key", "family", "name", "near").agg(count=pl.len(), ns=pl.col("own_ns").sum())
     number = every.group_by("key").agg(number=pl.len())
     per = sums.join(number, on="key").with_columns(pl.col("count") / pl.col("number"), pl.col("ns") / pl.col("number"))
     return _Side(means, per.drop("number"))
