@@ -18,10 +18,13 @@ from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.formats import of_kind
+from trace_export.sources.nsys import reader as nsys_reader
+from trace_export.sources.rocpd import reader as rocpd_reader
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import ReadOptions, Source
 
 DIALECTS = (generate.Dialect(), generate.Torch(), generate.DeepSpeed(), generate.Plain(), generate.Mapping())
-PROGRAM = unmarked.Program(microbatches=4, layers=1)
+PROGRAM = unmarked.Program(stages=2, microbatches=4, layers=1)
 ODD: tuple[tuple[str, ...], ...] = (
     ("DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",),
     ("DELETE FROM NVTX_EVENTS WHERE text NOT LIKE 'Opt%'",),
@@ -36,14 +39,26 @@ ODD: tuple[tuple[str, ...], ...] = (
 """Kernels or names that are missing, a range that is open or without a time, and a process without named passes."""
 
 
+ROUNDS = 6
+"""Of a long run, which is more than the pieces below take."""
+
+
+@pytest.fixture(autouse=True)
+def pieces_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A beginning is a twelfth of what it usually is."""
+    for module in (nsys_reader, rocpd_reader):
+        monkeypatch.setattr(module, "PIECE_ROWS", module.PIECE_ROWS // 12)
+    monkeypatch.setattr(chrome_json, "PIECE_BYTES", chrome_json.PIECE_BYTES // 12)
+
+
 def nsys(folder: Path) -> None:
     for number, dialect in enumerate(DIALECTS):
         chance, place = random.Random(3), folder / str(number)
-        blocks = generate.blocks_of(4, 6, 4, chance, split=dialect.split)
-        generate.record(place, blocks, 2, (0, 7_000), chance, dialect)
-    long_runs.nsys(folder / "long", 60)
+        blocks = generate.blocks_of(2, 4, 3, chance, split=dialect.split)
+        generate.record(place, blocks, 1, (0,), chance, dialect)
+    long_runs.nsys(folder / "long", ROUNDS, 2)
     for number, statements in enumerate(ODD):
-        long_runs.nsys(folder / f"odd{number}", 60, 2)
+        long_runs.nsys(folder / f"odd{number}", ROUNDS, 2)
         with changing(folder / f"odd{number}" / "rank0.sqlite") as db:
             for statement in statements:
                 db.execute(statement)
@@ -53,14 +68,14 @@ def nsys(folder: Path) -> None:
 
 def rocpd(folder: Path) -> None:
     for schema in (3, 4):
-        long_runs.rocpd(folder / f"long{schema}", 60, schema=schema)
-        long_runs.rocpd(folder / f"short{schema}", 1, schema=schema)
+        long_runs.rocpd(folder / f"long{schema}", ROUNDS, 2, schema)
+        long_runs.rocpd(folder / f"short{schema}", 1, 2, schema)
     unmarked.write(folder / "unmarked", PROGRAM, rocpd="db")
 
 
 def kineto(folder: Path) -> None:
-    long_runs.kineto(folder / "long", 20)
-    long_runs.kineto(folder / "short", 1)
+    long_runs.kineto(folder / "long", ROUNDS, 2)
+    long_runs.kineto(folder / "short", 1, 2)
     unmarked.write(folder / "unmarked", PROGRAM, kineto=True)
 
 
@@ -108,3 +123,5 @@ def test_as_each_alone(sources: list[Source], options: ReadOptions) -> None:
         else:
             assert isinstance(result, Profile), result
             assert_same(result, expected)
+    short = [result for result in results if isinstance(result, Profile) and result.recorded_until]
+    assert bool(short) == bool(options.beginning)
