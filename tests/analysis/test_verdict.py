@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from tests.support.profiles import concluded
+from trace_export.analysis import cause_words
 from trace_export.analysis.report import Report, report_of
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.completeness import mark_whole_steps
@@ -288,3 +289,10 @@ def test_the_same_in_markdown() -> None:
         titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
         assert titles == [table.title for table in tables]
     assert "| **Stage 2 is slow" in text
+
+
+def test_a_host_that_is_called_after_its_rank_is_not_named_again() -> None:
+    """Primus records no host."""
+    row = {"code": "slow-stage", "stage": 7, "ranks": [7], "hosts": ["rank 7"], "src_rank": None, "device": None}
+    assert cause_words.where(row) == "stage 7, rank 7"
+    assert cause_words.where(row | {"hosts": ["node7"]}) == "stage 7, rank 7, node7"

@@ -76,7 +76,14 @@ def ranks_text(ranks: Sequence[int]) -> str:
 def _hosts(row: Row) -> list[str]:
     """The hosts, where they are few, and the device of a single rank."""
     device = [] if row.get("device") is None else [f"device {row['device']}"]
-    return ([", ".join(row["hosts"])] if 0 < len(row["hosts"]) <= HOSTS_SAID else []) + device
+    hosts = _few_hosts(row)
+    return ([hosts] if hosts else []) + device
+
+
+def _few_hosts(row: Row) -> str:
+    """The hosts, "" where they are many, or called after the ranks."""
+    hosts = [host for host in row["hosts"] if host not in {f"rank {rank}" for rank in row["ranks"]}]
+    return ", ".join(hosts) if len(hosts) <= HOSTS_SAID else ""
 
 
 def _parts(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> list[str]:
@@ -202,7 +209,7 @@ def _move_layers(row: Row) -> str:
 
 
 def _on_hosts(row: Row) -> str:
-    return f" on {', '.join(row['hosts'])}" if 0 < len(row["hosts"]) <= HOSTS_SAID else ""
+    return f" on {hosts}" if (hosts := _few_hosts(row)) else ""
 
 
 def _devices(row: Row) -> str:
