@@ -19,14 +19,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def _homes() -> dict[str, str]:
-    """The module of each public name."""
-    import ast
-    from importlib.resources import files
+_HOMES: dict[str, str] = {}
 
-    stub = ast.parse(files(__name__).joinpath("__init__.pyi").read_text("utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+def _homes() -> dict[str, str]:
+    """The module of each public name. Python also asks for the name of each module that is imported from here."""
+    if not _HOMES:
+        import ast
+        from pathlib import Path
+
+        stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
+        imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+        _HOMES.update({alias.name: str(node.module) for node in imports for alias in node.names})
+    return _HOMES
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,24 @@ def test_ctrl_c_while_the_program_loads(module: str, samples: Path, tmp_path: Pa
     assert (done.returncode, done.stdout, done.stderr) == (130, "", INTERRUPTED)
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_the_end_of_a_job_right_at_the_beginning(name: str, samples: Path) -> None:
+    """Before anything is loaded that could be undone; the process has an exit code and does not die of the signal."""
+    code = f"""
+import os, signal, sys
+from trace_export.cli import main, signals
+def at_once(before=signals.end_at_once):
+    before()
+    os.kill(os.getpid(), signal.{name})
+signals.end_at_once = at_once
+main(sys.argv[1:])
+"""
+    command = [sys.executable, "-c", code, str(samples / "paddle" / "single")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANGS_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + getattr(signal, name), "", "")
+
+
 def test_a_second_ctrl_c_does_not_wait_for_the_first(samples: Path, tmp_path: Path) -> None:
     code = f"try: {KILL.format('SIGINT')}\nfinally: {KILL.format('SIGINT')}\nraise SystemExit('went on')"
     done = while_importing("polars", code, tmp_path, samples / "paddle" / "single")

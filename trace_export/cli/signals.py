@@ -24,9 +24,9 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 def end_at_once() -> None:
-    """Ctrl-C ends the program with a sentence and nothing else: while it loads and while it ends, when there is nothing
-    to undo."""
-    _handle((SIGINT,), _end_at_once)
+    """A signal ends the program, Ctrl-C with a sentence: while it loads and while it ends, when there is nothing to
+    undo."""
+    _handle(ENDING, _end_at_once)
 
 
 def end_in_order() -> None:
