@@ -49,6 +49,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(arguments: list[str]) -> None:
+    if arguments[:1] == ["--version"]:  # before options are declared, which takes as long as all else
+        from importlib.metadata import version
+
+        print(f"trace-export {version('trace-export')}", flush=True)
+        return
     _tune()
     from trace_export.cli import limits, streams
     from trace_export.cli.app import app

@@ -121,18 +121,8 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"trace-export {version('trace-export')}")
-        raise typer.Exit
-
-
 @app.callback()
 def _common(
-    show_version: Annotated[
-        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
-    ] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
-    pass
+    """`--version` is answered before this is loaded."""
