@@ -20,7 +20,7 @@ from samples.generators.block_kernels import LAYERS, PRODUCTS, USUAL, Shape
 from samples.generators.data_parallel import WRITERS, Job, Run, write_rocpd
 from samples.generators.pipeline import MS
 from tests.support.command import command
-from trace_export.analysis.block_work import Asked, sentence
+from trace_export.analysis.block_work import Asked, layers, sentence
 from trace_export.analysis.verdict import Sentence
 from trace_export.model import INT, KERNELS, TEXT, TIME
 
@@ -194,6 +194,26 @@ def test_layers_are_counted_by_attention(form: str, tmp_path: Path) -> None:
     assert (sum(said.facts["best"]), max(said.facts["best"])) == (14, 4)
     assert "flash_fwd_kernel" in said.facts["counted_by"]
     assert f"(counted by {said.facts['counted_by']})" in said.text
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(False, (2, 3, 1)), (True, None)])
+def test_layers_are_counted_by_their_numbers_in_names(shared: bool, expected: Any) -> None:
+    """Graphs of MindSpore name the cell of each kernel; numbers that begin anew on each stage tell no layers apart."""
+    held, first, frames, blocks = (2, 3, 1), 0, {}, []
+    for stage, count in enumerate(held):
+        names = [
+            f"Default/network-Model/layers-CellList/{n if shared else first + n}-Layer/block/{op}-op{n}"
+            for n in range(count) for op in ("MatMul", "Softmax")
+        ]  # fmt: skip
+        rows = [("7", name, "compute", n * MS, (n + 1) * MS) for n, name in enumerate([*names, "Default/head-op1"])]
+        frames[stage] = pl.DataFrame(rows, KERNELS, orient="row")
+        blocks.append((stage, stage, None, 0, len(rows) * MS))
+        first += count
+    spans = pl.DataFrame(
+        blocks, {"rank": INT, "stage": INT, "chunk": INT, "start_ns": TIME, "end_ns": TIME}, orient="row"
+    )
+    found = layers(spans, frames)
+    assert (found and found[0]) == expected
 
 
 def test_layers_that_cannot_be_counted(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ BESIDE_LOSS = (
 )
 """Short names of elementwise work and reductions, of which losses that are not fused consist."""
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
+NUMBERED = r"(?i)\blayers?(?:-[a-z]+)?[/.](\d+)\b"
+"""The number of a layer in the name of a task, as in graphs of MindSpore: `Default/layers-CellList/3-Layer/MatMul`."""
 _ACLNN = re.compile(r"aclnn[A-Za-z0-9]+_(?:[A-Za-z0-9]+_)?([A-Za-z0-9]+)$")
 
 
@@ -396,14 +398,17 @@ def forwards(profile: Profile) -> pl.DataFrame:
 
 
 def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tuple[int, ...], str] | None:
-    """The layers of each part (chunk a on stage b is part a·P + b) and the kernel of attention by which they were
-    counted: one that comes equally often in all forwards of a part, and in all parts; of several the one that comes
-    least often, for a layer may launch some of them more than once. None where there is none."""
-    counts = []
+    """The layers of each part (chunk a on stage b is part a·P + b) and by what they were counted: their numbers in the
+    names of tasks, where no two parts share one; else the kernel of attention that comes equally often in all forwards
+    of a part, and in all parts; of several the one that comes least often, for a layer may launch some of them more
+    than once. None where there is none."""
+    counts, numbers = [], []
     for rank, own in tasks.items():
         here = blocks.filter(rank=rank).sort("start_ns").with_row_index("block")
         here = here.with_columns(pl.col("chunk").fill_null(0), length_ns=pl.col("end_ns") - pl.col("start_ns"))
         placed = _placed(here, own.filter(pl.col("category") == "compute")).with_columns(pl.col("name").cast(pl.String))
+        numbered = placed.select("block", number=pl.col("name").str.extract(NUMBERED)).drop_nulls()
+        numbers.append(numbered.join(here, on="block").select("chunk", "stage", "number"))
         names = KernelNames(placed["name"].unique())
         kinds = pl.DataFrame({"name": names.texts, "family": names.family}).filter(pl.Series(names.attention_forward))
         found = placed.join(kinds, on="name").group_by("block", "family").agg(n=pl.len())
@@ -411,8 +416,12 @@ def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tup
         counts.append(every.join(found, on=["block", "family"], how="left").with_columns(pl.col("n").fill_null(0)))
     if not counts:
         return None
-    parts = pl.concat(counts).group_by("family", "chunk", "stage").agg(n=pl.col("n").min(), most=pl.col("n").max())
     whole = blocks.select(pl.col("chunk").fill_null(0), "stage").n_unique()
+    named = pl.concat(numbers).unique()
+    if named.select("chunk", "stage").n_unique() == whole and named["number"].is_unique().all():
+        held = named.group_by("chunk", "stage").len().sort("chunk", "stage")["len"].to_list()
+        return tuple(held), "the numbers in the names of kernels"
+    parts = pl.concat(counts).group_by("family", "chunk", "stage").agg(n=pl.col("n").min(), most=pl.col("n").max())
     steady = (pl.len() == whole) & (pl.col("n") == pl.col("most")).all() & (pl.col("n") > 0).all()
     kept = parts.group_by("family").agg(steady=steady, sum=pl.col("n").sum()).filter("steady").sort("sum", "family")
     if kept.is_empty():
