@@ -242,7 +242,8 @@ def _transfers(
     which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
     long as the gap that it leaves where it can be seen, else as the median of such gaps on its way."""
     edges = recorded.edges
-    src, dst = edges["src"].to_numpy().astype(np.int64), edges["dst"].to_numpy().astype(np.int64)
+    src: Ints = edges["src"].to_numpy().astype(np.int64)
+    dst: Ints = edges["dst"].to_numpy().astype(np.int64)
     src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
     own = src_rank == dst_rank
     waits = waits.and_also(_wait(dst[own], src[own], operations.start[dst[own]], operations))
