@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from tests.support.clock_runs import Clocks, Run, make
+from tests.support.rows import crossed
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window
@@ -38,8 +39,7 @@ def errors_us(profile: Profile, clocks: Clocks) -> pl.DataFrame:
     return ends.with_columns(error=(pl.col("error") - round(float(means.mean()))) / 1e3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("size_us", [300.0, -300.0, 5000.0, -5000.0])
-@pytest.mark.parametrize("host", ["host00", "host01", "host03"])
+@pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01", "host03"], [300.0, -300.0, 5000.0, -5000.0]))
 def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> None:
     clocks = replace(BEFORE, set_us={host: (0.5, size_us)})
     run = make(clocks)
@@ -56,8 +56,7 @@ def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> Non
     assert found.clocks.filter(pl.col("host") != host)["bound_ns"].to_numpy().max() < 40_000
 
 
-@pytest.mark.parametrize("size_us", [-1e6, -5e6, -3.6e9])
-@pytest.mark.parametrize("host", ["host00", "host01", "host03"])
+@pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01", "host03"], [-1e6, -5e6, -3.6e9]))
 def test_a_clock_that_is_set_back_far_is_refused(host: str, size_us: float) -> None:
     """Its sends would be paired in the order of its clock, with those of other steps."""
     run = make(replace(BEFORE, set_us={host: (0.5, size_us)}))
@@ -73,8 +72,7 @@ def test_one_block_with_a_wrong_time_does_not_set_a_clock_back() -> None:
     aligned(replace(run, profile=replace(run.profile, spans=spans)))
 
 
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("eager", [0.0, 0.3])
+@pytest.mark.parametrize(("seed", "eager"), crossed(range(6), [0.0, 0.3]))
 def test_clocks_that_drift_and_messages_that_wait_are_no_step(seed: int, eager: float) -> None:
     found = aligned(
         make(Clocks(seed=seed, steps=4, drift_ppm=30.0, jitter_us=80.0, eager=eager, cut_ms=20.0 * (seed % 2)))
@@ -99,8 +97,7 @@ def test_of_two_hosts_that_is_named_on_whose_clock_nothing_happens_for_too_long(
     assert errors_us(found, clocks)["error"].abs().quantile(0.9) < 10
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("size_us", [300.0, -1000.0])
+@pytest.mark.parametrize(("seed", "size_us"), crossed(range(12), [300.0, -1000.0]))
 def test_a_step_that_is_not_found_is_below_what_would_not_show(seed: int, size_us: float) -> None:
     """Few messages, senders that return early and cut windows: the bound is stated under a condition that is true."""
     draw = random.Random(seed)

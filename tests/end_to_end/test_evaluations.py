@@ -13,6 +13,7 @@ from samples.generators import nsys
 from samples.generators.pipeline import Block, Operation, simulate, with_evaluations
 from tests.conftest import Cli
 from tests.support.captures import CAPTURES, drawn, truth
+from tests.support.rows import crossed
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.steps.idle import CAUSES
 
@@ -50,9 +51,7 @@ def unnumbered(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     return sorted(((*row[:3], None, *row[4:]) if row[1] is None and row[2] == "F" else row for row in rows), key=str)
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
-@pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "place", "capture"), crossed(DIALECTS, PLACES, CAPTURES))
 def test_evaluations_are_of_no_step(tmp_path: Path, name: str, place: str, capture: str) -> None:
     """They are drawn and counted, and all figures are those of the same run without them."""
     dialect = DIALECTS[name]

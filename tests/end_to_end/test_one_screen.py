@@ -15,6 +15,7 @@ import pytest
 from samples.generators.data_parallel import REDUCE, WRITERS, Job
 from samples.generators.pipeline import MS
 from tests.conftest import Cli
+from tests.support.rows import slow
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
 from trace_export import api
 from trace_export.analysis.report import Report
@@ -106,7 +107,13 @@ def shown(report: Report, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("job", [*SAMPLES, "sound", *PLANTED], indirect=True)
+SHOWN = [*SAMPLES[:3], "sound", "slow stage", "slow link", "late gather", "held host", "pause", "slow rank, deep"]
+"""Samples and causes of every kind; the others with --slow."""
+
+
+@pytest.mark.parametrize(
+    "job", [*SHOWN, *slow(name for name in (*SAMPLES, *PLANTED) if name not in SHOWN)], indirect=True
+)
 def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

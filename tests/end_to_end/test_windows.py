@@ -12,6 +12,7 @@ import trace_export
 from samples.generators.paddle import write_logs
 from tests.conftest import Cli
 from tests.support.paddle_jobs import JOBS
+from tests.support.rows import crossed
 from trace_export.selection import Numbers
 
 SCHEDULES = ("1f1b", "interleaved", "zb-v", "zb-h1")
@@ -20,7 +21,7 @@ WINDOWS = [(137, 602), (64, 281), (667, 408), (214, 116), (622, 800), (2, 732), 
 """Start and length in milliseconds; the steps take 300 to 500."""
 
 
-@pytest.fixture(scope="module", params=SCHEDULES)
+@pytest.fixture(scope="module")
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> trace_export.Run:
     folder = tmp_path_factory.mktemp("logs")
     write_logs(folder, JOBS[request.param])
@@ -32,8 +33,9 @@ def work_of_steps(run: trace_export.Run) -> dict[int, int]:
     return dict(run.spans.filter(pl.col("kind") != "OPT").group_by("step").len().iter_rows())
 
 
-@pytest.mark.parametrize(("start", "length"), WINDOWS)
-def test_a_window_is_reported_as_in_the_whole_run(run: trace_export.Run, start: int, length: int) -> None:
+@pytest.mark.parametrize(("run", "window"), crossed(SCHEDULES, WINDOWS), indirect=["run"])
+def test_a_window_is_reported_as_in_the_whole_run(run: trace_export.Run, window: tuple[int, int]) -> None:
+    start, length = window
     part = run.select(window=trace_export.Window(start * MS, (start + length) * MS))
     shown = list(work_of_steps(part))
     report = part.report()
@@ -41,10 +43,11 @@ def test_a_window_is_reported_as_in_the_whole_run(run: trace_export.Run, start: 
     assert "nan" not in report.markdown("run")
 
 
-@pytest.mark.parametrize(("start", "length"), WINDOWS)
+@pytest.mark.parametrize(("run", "window"), crossed(SCHEDULES, WINDOWS), indirect=["run"])
 def test_the_model_is_drawn_of_whole_steps(
-    run: trace_export.Run, start: int, length: int, run_cli: Cli, tmp_path: Path
+    run: trace_export.Run, window: tuple[int, int], run_cli: Cli, tmp_path: Path
 ) -> None:
+    start, length = window
     whole = work_of_steps(run)
     shown = work_of_steps(run.select(window=trace_export.Window(start * MS, (start + length) * MS)))
     lost = [step for step, blocks in shown.items() if blocks < whole[step]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -21,13 +20,14 @@ from trace_export.sources.formats import FORMATS
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
-COUNT, PLACES = 4, (0, 2, 3)
-"""The damaged one is the first, the one in the middle or the last."""
+COUNT = 4
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "other bytes": lambda path: path.write_bytes(b"no profile\x00\xff" * 40),
     "gone": lambda path: path.unlink(),
 }
+PLACED = tuple(zip(DAMAGES.items(), (0, 2, 3), strict=True))
+"""The damaged one is the first, one in the middle or the last."""
 LONG: dict[str, Callable[[Path], None]] = {
     "nsys": lambda folder: long_runs.nsys(folder, 60, COUNT),
     "rocpd": lambda folder: long_runs.rocpd(folder, 60, COUNT),
@@ -74,7 +74,7 @@ def test_sources_read_whole(kind: str, tmp_path: Path) -> None:
     for number in range(COUNT):
         (folder := tmp_path / "run" / f"node{number}").mkdir(parents=True)
         INPUTS[kind].make(folder)
-    for (name, damage), place in product(DAMAGES.items(), PLACES):
+    for (name, damage), place in PLACED:
         sources = run_of(tmp_path / "run", tmp_path / f"{name} {place}")
         broken = sources[place].path
         damage(broken / INPUTS[kind].files[0] if broken.is_dir() else broken)
@@ -88,7 +88,7 @@ def test_sources_read_whole(kind: str, tmp_path: Path) -> None:
 def test_beginnings(kind: str, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     LONG[kind](tmp_path / "run")
-    for (name, damage), place in product(DAMAGES.items(), PLACES):
+    for (name, damage), place in PLACED:
         sources = run_of(tmp_path / "run", tmp_path / f"{name} {place}")
         damage(sources[place].path)
         found = assert_as_alone(sources, ReadOptions(beginning=1))

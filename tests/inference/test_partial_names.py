@@ -18,6 +18,7 @@ from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
 from tests.support.captures import CAPTURES
 from tests.support.databases import changing
+from tests.support.rows import crossed
 from trace_export.model import Profile
 
 SMALL = Program(stages=3, microbatches=6, layers=1)
@@ -34,9 +35,9 @@ def drawn(profile: Profile) -> list[tuple[object, ...]]:
     return sorted(profile.spans.select(columns).rows(), key=str)
 
 
-@pytest.mark.parametrize("capture", FORMATS)
-@pytest.mark.parametrize("named", ["deepspeed", "forwards", "backwards"])
-@pytest.mark.parametrize("experts", [False, True])
+@pytest.mark.parametrize(
+    ("capture", "named", "experts"), crossed(FORMATS, ["deepspeed", "forwards", "backwards"], [False, True])
+)
 def test_passes_without_a_name_are_those_of_the_truth(tmp_path: Path, named: Any, experts: bool, capture: str) -> None:
     program = replace(SMALL, named=named, experts=experts)
     blocks = write(tmp_path, program, **FORMATS[capture])
@@ -67,8 +68,7 @@ OPTIMIZER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
-@pytest.mark.parametrize("names", OPTIMIZER)
+@pytest.mark.parametrize(("capture", "names"), crossed(CAPTURES, OPTIMIZER))
 def test_a_named_optimizer_shows_that_a_nameless_thread_launches_backwards(
     tmp_path: Path, names: str, capture: str
 ) -> None:

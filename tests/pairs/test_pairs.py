@@ -18,7 +18,7 @@ from tests.pairs.oracles import in_picture, of_traces, one_sentence, same_blocks
 from tests.support.command import command, parser
 from tests.support.schemas import DOCUMENTS
 
-FAST = 8
+FAST = 4
 """Rows in every run; the others with --slow."""
 CLOCKS_NS = 10_000
 """What alignment may move a host whose clock is right: the bound that it states is below this."""
@@ -126,7 +126,7 @@ def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
         in_picture(tmp_path / "out" / "pipeline_profile.svg", cut(wanted, given.truth, row))
 
 
-@pytest.mark.parametrize("row", covering(TRAITS, 2, can_be)[::4])
+@pytest.mark.parametrize("row", covering(TRAITS, 2, can_be)[::8])
 def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
     """Another name of the folder with a file beside the profiles, processes, and a second run give the same tables."""
     given = Input.of(row)

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from tests.support.clock_runs import Clocks, Run, make
+from tests.support.rows import crossed
 from trace_export.model import P2P, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.messages import pair
@@ -23,8 +24,7 @@ def same(found: pl.DataFrame, true: pl.DataFrame) -> bool:
     return found.select(ENDS).sort(ENDS).equals(true.select(ENDS).sort(ENDS))
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("eager", [0.0, 0.3])
+@pytest.mark.parametrize(("seed", "eager"), crossed(range(4), [0.0, 0.3]))
 def test_windows_cut_differently(seed: int, eager: float) -> None:
     run = make(Clocks(seed=seed, cut_ms=60, eager=eager, microbatches=8))
     profile = pair(unlabelled(run.profile).validate()).validate()
@@ -34,8 +34,7 @@ def test_windows_cut_differently(seed: int, eager: float) -> None:
     assert "messages-unpaired" in [n.code for n in profile.notes]
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize(("seed", "labelled"), crossed(range(12), [True, False]))
 def test_sends_and_receives_of_different_steps_are_no_message(seed: int, labelled: bool) -> None:
     """Captures that lack up to a step at either end: what is left of two ranks may be of different steps alone."""
     run = make(Clocks(seed=seed, stages=4, replicas=2, microbatches=6, steps=4, cut_ms=500))

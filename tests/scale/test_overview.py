@@ -16,6 +16,7 @@ from samples.generators.kineto_trace import Trace
 from samples.generators.paddle import Job, log, write_logs
 from tests.support.command import command
 from tests.support.many_ranks import ManyRanks, Planted, write
+from tests.support.rows import crossed
 from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.read import LoadOptions, load_options
@@ -118,9 +119,10 @@ def many_logs(*, stages_last: bool, tensor: int = 1, host: int = 5) -> Job:
     return replace(job, slow=slow)
 
 
-@pytest.mark.parametrize("sizes", [{}, {"pp": 4}, {"pp": 4, "tp": "tensor", "dp": "data"}])
-@pytest.mark.parametrize("tensor", [1, 2])
-@pytest.mark.parametrize("stages_last", [True, False])
+@pytest.mark.parametrize(
+    ("sizes", "stages_last", "tensor"),
+    crossed([{}, {"pp": 4}, {"pp": 4, "tp": "tensor", "dp": "data"}], [True, False], [1, 2]),
+)
 def test_ranks_are_placed_in_either_order(
     tmp_path: Path, stages_last: bool, tensor: int, sizes: dict[str, int | str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import crossed
 from trace_export import Run, load
 from trace_export.api import export
 from trace_export.choices import Tracks
@@ -81,7 +82,7 @@ def whole_of(samples: Path, tmp_path_factory: pytest.TempPathFactory) -> Callabl
 
 
 @pytest.mark.parametrize(("sample", "choice", "detail"), [
-    *((sample, "a window", detail) for sample in SAMPLES for detail in ("comm", "kernels")),
+    *crossed(SAMPLES, ["a window"], ["comm", "kernels"]),
     ("nsys", "a window before the first block", "kernels"), ("nsys", "a step", "kernels"), ("nsys", "a stage", "comm"),
 ])  # fmt: skip
 def test_what_is_chosen_is_what_would_be_chosen_of_everything(

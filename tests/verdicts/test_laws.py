@@ -9,14 +9,14 @@ import polars as pl
 import pytest
 
 from samples.generators.data_parallel import WRITERS, write_table
+from tests.support.rows import seeds
 from tests.verdicts.cases import Case, drawn
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.run import Run
 from trace_export.steps.idle import CAUSES
 
-FAST, SEEDS = 3, 60
-DRAWS = [pytest.param(n, marks=() if n < FAST else pytest.mark.slow, id=str(n)) for n in range(SEEDS)]
+DRAWS = seeds(1, 60)
 
 
 def _loaded(folder: Path, case: Case) -> Run:

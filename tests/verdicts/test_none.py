@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 
 from samples.generators.data_parallel import simulate
+from tests.support.rows import seeds
 from tests.verdicts.cases import drawn_sound
 from tests.verdicts.judge import bubble, causes, report
 
-FAST, SEEDS = 4, 200
 
-
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=() if n < FAST else pytest.mark.slow, id=str(n)) for n in range(SEEDS)]
-)
+@pytest.mark.parametrize("seed", seeds(3, 200))
 def test_nothing_is_named_in_a_sound_run(seed: int, tmp_path: Path) -> None:
     job, form = drawn_sound(seed)
     document = report(tmp_path, job, form)
@@ -23,9 +20,7 @@ def test_nothing_is_named_in_a_sound_run(seed: int, tmp_path: Path) -> None:
     assert bubble(document) == pytest.approx(simulate(job).bubble(job), abs=5e-4)
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=() if n < 2 else pytest.mark.slow, id=str(n)) for n in range(40)]
-)
+@pytest.mark.parametrize("seed", seeds(1, 40))
 def test_ranks_that_differ_a_little_cost_a_little(seed: int, tmp_path: Path) -> None:
     """With a standard deviation s of the ranks' speeds no cause has a gain beyond 3 s of the step."""
     spread = 0.003

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rows import seeds
 from tests.verdicts.cases import PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
-FAST, SEEDS = 2, 16
+FAST, SEEDS = 1, 16
 WRONG = {
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
@@ -43,7 +44,7 @@ def test_a_planted_cause_is_named_first(
     assert not found.wrong
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+@pytest.mark.parametrize("seed", seeds(2, 16))
 def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
     """Each with the gain of the same run without it alone."""
     job, cases = drawn_two(seed)
@@ -54,7 +55,7 @@ def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
         assert said[0] == pytest.approx(case.gain_ns, rel=0.2)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+@pytest.mark.parametrize("seed", seeds(2, 16))
 def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Path) -> None:
     """Neither takes what the other costs for its own: each has the gain of the same run without it alone."""
     job, form, cases = drawn_nested(seed)
@@ -65,7 +66,7 @@ def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Pat
         assert said[0] == pytest.approx(case.gain_ns, rel=0.15)
 
 
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 16))])
+@pytest.mark.parametrize("seed", seeds(2, 16))
 def test_causes_that_hide_one_another_are_named_together(seed: int, tmp_path: Path) -> None:
     """With the gain of the same run without both."""
     case = drawn_hidden(seed)

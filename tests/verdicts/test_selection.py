@@ -13,6 +13,7 @@ import pytest
 
 from samples.generators.data_parallel import WRITERS, Job
 from tests.support.command import command
+from tests.support.rows import crossed, seeds
 from tests.verdicts.cases import PLANTED, drawn
 from tests.verdicts.judge import causes, report
 
@@ -20,7 +21,7 @@ ELSEWHERE = ("slow rank", "late rank", "held host")
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 8))])
+@pytest.mark.parametrize("seed", seeds(1, 8))
 def test_a_cause_of_ranks_that_were_not_read_is_nobody_elses(name: str, seed: int, tmp_path: Path) -> None:
     """The replica that is read waits in its collectives for the one with the cause."""
     case = drawn(7000 + seed, name, "kineto")
@@ -81,7 +82,7 @@ WRONG = {
 
 
 def _marks(seed: int) -> list[pytest.MarkDecorator]:
-    marks = [] if seed < 6 else [pytest.mark.slow]
+    marks = [] if seed < 3 else [pytest.mark.slow]
     return [*marks, pytest.mark.xfail(reason=WRONG[seed], strict=True)] if seed in WRONG else marks
 
 
@@ -118,8 +119,10 @@ def _is_part(cause: dict[str, Any], whole: dict[str, Any], read: set[int]) -> bo
     return kind == whole["code"].split("-")[0] and (ranks == here or (not ranks and not whole["ranks"]))
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "gpipe", "interleaved"])
-@pytest.mark.parametrize("stages", [range(2), pytest.param(range(3), marks=pytest.mark.slow), range(1, 3), range(1)])
+@pytest.mark.parametrize(
+    ("schedule", "stages"),
+    crossed(["1f1b", "zb-h1", "gpipe", "interleaved"], [range(2), range(3), range(1, 3), range(1)]),
+)
 def test_what_a_schedule_waits_is_not_said_of_a_part_of_its_stages(
     schedule: Literal["1f1b", "zb-h1", "gpipe", "interleaved"], stages: range, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from samples.generators import unmarked
 from tests.support import long_runs
 from tests.support.databases import changing
 from tests.support.one_source import read
+from tests.support.rows import crossed
 from tests.support.same_profiles import assert_same
 from trace_export.errors import SourceError
 from trace_export.model import Profile
@@ -82,7 +83,17 @@ def kineto(folder: Path) -> None:
 MAKERS: dict[str, Callable[[Path], None]] = {"nsys": nsys, "rocpd": rocpd, "kineto": kineto}
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+OPTIONS = {
+    "beginnings": ReadOptions(beginning=1),
+    "of the host": ReadOptions(beginning=1, host_ranges=True),
+    "more": ReadOptions(beginning=2),
+    "whole": ReadOptions(),
+    "by launches": ReadOptions(infer="only"),
+    "by rules": ReadOptions(markers=("F3=>F", "nothing=>B")),
+}
+
+
+@pytest.fixture(scope="module")
 def sources(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
     folder = tmp_path_factory.mktemp(request.param)
     for name in (
@@ -100,19 +111,9 @@ def sources(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return list(find(folder).sources)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ReadOptions(beginning=1),
-        ReadOptions(beginning=1, host_ranges=True),
-        ReadOptions(beginning=2),
-        ReadOptions(),
-        ReadOptions(infer="only"),
-        ReadOptions(markers=("F3=>F", "nothing=>B")),
-    ],
-    ids=["beginnings", "of the host", "more", "whole", "by launches", "by rules"],
-)
-def test_as_each_alone(sources: list[Source], options: ReadOptions) -> None:
+@pytest.mark.parametrize(("sources", "asked"), crossed(MAKERS, OPTIONS), indirect=["sources"])
+def test_as_each_alone(sources: list[Source], asked: str) -> None:
+    options = OPTIONS[asked]
     order = random.Random(7).sample(sources, len(sources))
     results = of_kind(sources[0].kind).load_reader().read(order, options)
     for source, result in zip(order, results, strict=True):

@@ -11,6 +11,7 @@ import trace_export
 from samples.generators import nsys
 from samples.generators.pipeline import Block, Operation, Timing, simulate
 from tests.support.captures import CAPTURES, drawn, truth
+from tests.support.rows import crossed
 
 ZERO_BUBBLE, TORCH, DEEPSPEED, PLAIN, MEGATRON = (
     nsys.Dialect(), nsys.Torch(), nsys.DeepSpeed(), nsys.Plain(), nsys.Megatron()
@@ -34,8 +35,7 @@ def split(dialect: nsys.Together) -> bool:
     return any("W" in kinds for _, kinds in dialect.parts)
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(("program", "capture"), crossed(PROGRAMS, CAPTURES))
 def test_names_of_several_runtimes_complement_each_other(tmp_path: Path, program: str, capture: str) -> None:
     dialect = PROGRAMS[program]
     blocks = nsys.blocks_of(STAGES, 6, 2, random.Random(3), split=split(dialect))

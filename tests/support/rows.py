@@ -1,0 +1,35 @@
+"""The rows of parametrized tests: those of every run, and those of runs with `--slow`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import Any
+
+import pytest
+
+
+def seeds(fast: int, count: int) -> list[Any]:
+    """The numbers below `count`; from `fast` on they are slow."""
+    return [_row((n,), fast=n < fast) for n in range(count)]
+
+
+def crossed(*factors: Iterable[object]) -> list[Any]:
+    """All combinations of the values of the factors. In every run are as many as the longest factor has values: each
+    value of each factor in one of them at least, the others are slow."""
+    values = [list(factor) for factor in factors]
+    sizes = [len(each) for each in values]
+    fast = {tuple((n + k * (n // size)) % size for k, size in enumerate(sizes)) for n in range(max(sizes))}
+    return [
+        _row([each[i] for each, i in zip(values, index, strict=True)], fast=index in fast)
+        for index in product(*map(range, sizes))
+    ]
+
+
+def slow(values: Iterable[object]) -> list[Any]:
+    """The values, of which none is in every run."""
+    return [_row([value], fast=False) for value in values]
+
+
+def _row(values: Iterable[object], *, fast: bool) -> Any:
+    return pytest.param(*values, marks=[] if fast else [pytest.mark.slow])
