@@ -72,7 +72,7 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
     folders on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with
     what is being done, how much of it is done, and out of how much.
 
-    Raises UsageError for a wrong value or a missing folder, NothingToExportError where no source has a block.
+    Raises UsageError for a wrong value or a missing folder, NothingToExportError if no source has a block.
     """
     values = checked(given, Loading)
     return _wanted(log_dir, values).read(values["progress"])
@@ -218,7 +218,7 @@ def overview(
 
     `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
     those of the replica that is most like the others and of those that have exceptions, in the folder traces. `cache`
-    is a folder that keeps where ranks and steps are. Of `ranks` the replicas with one of them are read. Other
+    is a folder that keeps where ranks and steps are. Of `ranks`, whole replicas are read. Other
     parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
     stages is not known, OutputError.
     """
@@ -261,8 +261,8 @@ def compare(
     `a` may also be a baseline, the file that `Run.save_baseline` wrote. `path`: the file or folder of a chart with
     both, B below A; None: no chart. `steps_a` and `steps_b` are the steps of each to compare, `steps` those of a run
     for which these name none, and likewise `run_a`, `run_b` and `run`; `fail_above` and `on` as in `Run.compare`; all
-    else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises as these do, and UsageError for a run beside
-    itself.
+    else, as in `load`, `Run.align` and `Run.write`, holds for both. Raises the same errors, and UsageError if both are
+    one run.
     """
     from trace_export.analysis import baseline
     from trace_export.requests import outputs
@@ -326,13 +326,13 @@ def save_baseline(log_dir: Inputs, path: str | PathLike[str], **given: Unpack[Sa
 
 @keywords(Inspecting)
 def inspect(log_dir: Inputs = None, **given: Unpack[Inspecting]) -> Inspection:
-    """Whether what lies in a folder can be drawn, and what each source holds; parameters as in `load`.
+    """Says whether the profiles in a folder can be drawn, and what each source holds; parameters as in `load`.
 
-    Sources of at most 32 MB together are read whole. Of larger ones only the beginning is read, with their passes as
-    the CPU saw them, and the number of steps is an estimate; `full` reads everything.
+    Sources of at most 32 MB together are read whole. Of larger ones only the beginning is read, with passes in CPU
+    times, and the number of steps is an estimate; `full` reads everything.
 
     Each host keeps its own clock, nothing is written. Sources that cannot be read are in the result. Raises UsageError
-    where there is no such folder.
+    if the folder does not exist.
     """
     from trace_export.inspection import inspect as inspection
 

@@ -47,21 +47,21 @@ NOTES: dict[str, Explanation] = {
         "Nothing. If blocks with work are missing, check that the profile was taken with device activity.",
     ),
     "cache-unused": Explanation(
-        "`--cache` keeps where the ranks of a run are, and this could not be told. The text has the reason. The result "
-        "is that without a cache.",
+        "`--cache` could not be used, for the reason in the text: it was not possible to tell where the ranks of the "
+        "run are. The result is the same as without a cache.",
         "Give `--pp`, `--tp` and `--dp` if the number of stages is the reason, else leave `--cache` out.",
     ),
     "capture-not-exported": Explanation(
-        "The folder also has raw data of a profiler, or output without device tasks. The text has the first place and "
-        "what makes a profile of it; its ranks are missing from the chart.",
-        "Run the command on each of them.",
+        "The folder also has raw data of a profiler, or output without device tasks. Its ranks are missing from the "
+        "chart. The text names the first place and the command that makes a profile of it.",
+        "Run the command for each place.",
     ),
     "clock-asymmetric": Explanation(
         "Collectives prove that messages take longer in one direction than in the other; the fit allows for it.",
         "Nothing. The network route between these hosts may deserve a look.",
     ),
     "clock-contradiction": Explanation(
-        "No constant clock rate explains all messages of the named hosts. The text says by how much it fails.",
+        "Constant clock rates do not explain all messages of these hosts. The text says how far they are off.",
         "Export a shorter window (`--time`), or collect the profile again after the hosts' clocks were synchronised.",
     ),
     "clock-drift-varies": Explanation(
@@ -69,8 +69,8 @@ NOTES: dict[str, Explanation] = {
         "Export a shorter window (`--time`) for a better fit.",
     ),
     "clock-few-messages": Explanation(
-        "Fewer than 8 messages between two hosts: their relative clocks are mostly prior assumption.",
-        "Record more steps, or read the stated uncertainty as real.",
+        "Two hosts exchanged fewer than 8 messages, so the correction of their clocks rests mostly on assumptions.",
+        "Record more steps, or take the stated uncertainty seriously.",
     ),
     "clock-host-split": Explanation(
         "Ranks with the same host name have clocks that contradict each other. They are aligned as several hosts.",
@@ -90,27 +90,27 @@ NOTES: dict[str, Explanation] = {
         "Record forward and backward passes. Treat times between these hosts with care.",
     ),
     "clock-set": Explanation(
-        "The clock of a host was set while it was recorded, as messages with another host show. The times before and "
-        "after are aligned each by itself. Where nothing tells which of two clocks was set, the text names both hosts.",
-        "Record again, and let the time service slew the clocks and not step them.",
+        "The messages with another host show that the clock of a host was set during the recording. The times before "
+        "and after are aligned separately. If nothing tells which of two clocks was set, the text names both hosts.",
+        "Record again, and let the time service slew the clocks instead of stepping them.",
     ),
     "clock-start-gap": Explanation(
-        "By their own clocks the recordings of two hosts begin far apart.",
-        "Check that all profiles are of one run, and the hosts' date and time.",
+        "The recordings of two hosts begin far apart, according to their clocks.",
+        "Check that all profiles belong to one run, and check date and time of the hosts.",
     ),
     "clock-stepped": Explanation(
-        "While a job was watched, the clock of a host was set: a new fit differs from the one before by more than both "
-        "are uncertain. From here on the new one counts.",
-        "Let the hosts' clocks be slewed and not set (`chronyd` without `makestep`), if this happens often.",
+        "Someone set the clock of a host while the job was watched: the new fit differs from the last one by more than "
+        "their uncertainties. The new one is used from here on.",
+        "If this happens often, let the time service slew the clocks (`chronyd` without `makestep`).",
     ),
     "clock-violations": Explanation(
-        "How many messages (or blocks, where no messages were recorded) are received before they were sent, before and "
-        "after alignment. A warning if some remain.",
+        "Messages (or blocks, if no messages were recorded) arrive before they were sent. The text counts them before "
+        "and after alignment. It is a warning if some remain.",
         "If some remain, see the other notes on clocks.",
     ),
     "clock-without-wall-time": Explanation(
-        "The profiler recorded times that count from the boot of the host or from the start of the recording. The "
-        "host is placed among the others by messages, collectives or dependencies alone. A chart of such hosts has no "
+        "The profiler counted times from the boot of the host or from the start of the recording. Only messages, "
+        "collectives or dependencies place this host among the others. If no host has a wall clock, the chart has no "
         "dates.",
         "Nothing.",
     ),
@@ -119,24 +119,23 @@ NOTES: dict[str, Explanation] = {
         "Export the profile again.",
     ),
     "compute-outside-blocks": Explanation(
-        "Devices compute for 5 % of their time or more outside all blocks: work that no range names. The bubble, the "
-        "step's parts and all causes count this time as idle.",
+        "Devices compute for 5 % of their time or more outside all blocks: no range names this work. All figures count "
+        "this time as idle.",
         "Mark the rest of the step, too ([how](collect/instrument.md)), or read the bubble as an upper bound.",
     ),
     "dependencies-back-in-time": Explanation(
-        "Some blocks begin before the block on which they depend has ended, by clock error or because the times are "
-        "CPU times. These dependencies are drawn without an arrow.",
+        "Some blocks begin before the block on which they depend has ended, because a clock is wrong or the times are "
+        "those of the CPU. These dependencies have no arrow.",
         "See the notes on clocks.",
     ),
     "devices-inferred": Explanation(
-        "`--devices` counts on each machine from its first rank, and lower ranks of the named machine were not "
-        "recorded. That they exist is inferred from the rank numbers: launchers give each machine a block of "
-        "consecutive ranks.",
-        "Choose by `--ranks` where machines are numbered in another way.",
+        "`--devices` counts the ranks of a machine from its first one, and this machine has no recording of its lower "
+        "ranks. They are inferred from the rank numbers, because launchers give each machine consecutive ranks.",
+        "If your machines are numbered in another way, use `--ranks`.",
     ),
     "evaluation-forwards": Explanation(
-        "Between two training steps all ranks run forwards that no backward follows: an evaluation. They are drawn, "
-        "belong to no step, and are in no figure; a time from step to step that contains them is left out.",
+        "Between two training steps all ranks run forwards without backwards: an evaluation. They are drawn, but "
+        "belong to no step and are in no figure. A step time that contains them is left out.",
         "Nothing.",
     ),
     "events-malformed": Explanation(
@@ -144,7 +143,7 @@ NOTES: dict[str, Explanation] = {
         "Collect or copy the file again if the count is high.",
     ),
     "events-unpaired": Explanation(
-        "A begin event without its end event, or the reverse, was left out.",
+        "Begin events without an end event, or the reverse, were left out.",
         "Nothing. The recording usually began or ended inside a block.",
     ),
     "formats-mixed": Explanation(
@@ -152,62 +151,62 @@ NOTES: dict[str, Explanation] = {
         "Export each run from a folder of its own.",
     ),
     "forward-only": Explanation(
-        "No rank has a backward, as in an inference. The k-th forward of each rank counts as micro-batch k, and all of "
-        "them as one step where no steps were recorded.",
-        "Nothing for an inference. If backwards were run, name them too ([how](collect/instrument.md)).",
+        "No rank has a backward, as in inference. The k-th forward of each rank counts as micro-batch k. Without "
+        "recorded steps all of them are one step.",
+        "Nothing for inference. If there were backwards, name them too ([how](collect/instrument.md)).",
     ),
     "forwards-unknown": Explanation(
-        "In a capture without named passes the forwards of a step could not be distinguished from its other work, "
-        "often because the capture lacks a part of the step; or sequence numbers give another number of them than the "
-        "launches do. Its backwards are certain and are drawn, its forwards are not.",
+        "In a capture without named passes, the forwards of a step could not be told from its other work, often "
+        "because the capture has only a part of the step, or sequence numbers and launches disagree on how many there "
+        "are. The backwards are certain and are drawn; the forwards are not.",
         "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "host-times": Explanation(
-        "The blocks have the times of their ranges on the host, because `--host` asks for them or because the profile "
-        "has no others (Ascend: markers without a stream, and no kernels). The host issues work ahead of the device: "
-        "step times, bubbles and causes made of them are those of issuing, not of computing.",
+        "The blocks have the times of the host, because you gave `--host` or because the profile has no others "
+        "(Ascend: markers without a stream, and no kernels). The host issues work ahead of the device: step times, "
+        "bubbles and causes are those of issuing, not of computing.",
         "Leave out `--host`, or record with device activity and, on Ascend, with `mstx.range_start(message, stream)`.",
     ),
     "incomplete-replaced": Explanation(
-        "Some sources could not be read, see the errors. The files that were written lack them, and replaced those of "
-        "an earlier run, which may have been complete.",
-        "Run the command again when the errors are mended. To keep the files of an earlier run, give another `--out`.",
+        "Some sources could not be read (see the errors), so the new files lack them. They replaced the files of an "
+        "earlier run, which may have been complete.",
+        "Mend the errors and run the command again. To keep earlier files, give another `--out`.",
     ),
     "job-type-unknown": Explanation(
-        "Paddle recorded a job type that is not known here. Its blocks are drawn without a kind and do not count as "
-        "busy time.",
+        "Paddle recorded a job type that trace-export does not know. Its blocks are drawn without a kind and do not "
+        "count as busy time.",
         "Report it with a line of the log.",
     ),
     "kernels-lost": Explanation(
         "A block launched kernels that are not in the file, because the profiler lost them or stopped before they ran. "
-        "The block may begin or end too early or too late by them, and is missing where it has no other kernel.",
-        "Collect the profile again, with larger buffers or fewer other activities, and stop it after the device is "
-        "synchronised.",
+        "The times of the block may be wrong; a block without other kernels is missing.",
+        "Collect the profile again with larger buffers or fewer activities, and synchronise the device before you stop "
+        "the profiler.",
     ),
     "launch-calls-unusual": Explanation(
-        "Kernels were launched by CUDA calls outside the usual list, so all calls were read: slower, not wrong.",
+        "Unusual CUDA calls launched kernels, so all calls were read. That is slower, not wrong.",
         "Nothing.",
     ),
     "links-not-followed": Explanation(
-        "The log_dir has symbolic links to folders outside it. They were not searched: a link may lead to "
-        "anything, even a whole file system. Links to files, and a log_dir that is a link itself, are followed.",
-        "If profiles lie there, give `--follow-links`.",
+        "The log_dir has symbolic links to folders outside it. These were not searched, because a link may lead to a "
+        "whole file system.",
+        "If profiles are there, give `--follow-links`.",
     ),
     "log-rotated": Explanation(
-        "Something rotated the log of a worker (`workerlog.0.1`, `workerlog.0-20251127`). Only the last part is read; "
-        "steps that the others hold are missing.",
-        "Put the parts together into one file, the oldest first, in another folder.",
+        "The log of a worker was rotated (`workerlog.0.1`, `workerlog.0-20251127`). Only the last part is read; the "
+        "steps in the others are missing.",
+        "Join the parts into one file in another folder, the oldest part first.",
     ),
     "machine-alone": Explanation(
-        "Paddle logs of one machine were read, and its folder says that there are others. Which stages these run is "
-        "not known, so no rank is held against another stage, and none is said to start late.",
-        "Give the folder that holds the folders of all machines, with `--multi_machine`.",
+        "Paddle logs of one machine were read, and the name of its folder says that there are others. Their stages are "
+        "unknown, so no rank is compared with another stage, and none is said to start late.",
+        "Give the folder above, which has the folders of all machines, with `--multi_machine`.",
     ),
     "marker-unmatched": Explanation(
         "A rule given with `--marker` matches no name in any source. A rule must match the whole name of a range: an "
         "NVTX, ROCTx or mstx range, an annotation of PyTorch, or with `with_stack` a frame of Python "
         "(`train.py(57): forward`).",
-        "Compare the pattern with the names in the profile; begin it with `.*` to leave out what comes before.",
+        "Compare the pattern with the names in the profile. Begin it with `.*` to allow any text before it.",
     ),
     "message-labels-inferred": Explanation(
         "The micro-batch and direction of these messages were inferred from the block before the send and the block "
@@ -219,7 +218,7 @@ NOTES: dict[str, Explanation] = {
         "Start and stop the profiler at the same step on all ranks.",
     ),
     "messages-unpaired": Explanation(
-        "Sends or receives whose counterpart is not in the data.",
+        "The other sides of some sends or receives are not in the data.",
         "Check whether the profiles of some ranks are missing.",
     ),
     "messages-window-offset": Explanation(
@@ -243,29 +242,28 @@ NOTES: dict[str, Explanation] = {
         "Check the numbers in the markers, or record whole steps.",
     ),
     "microbatches-too-few": Explanation(
-        "The schedule needs more micro-batches than the data have, so backward blocks have no number.",
+        "The data have fewer micro-batches than the schedule needs, so backwards have no number.",
         "Check the number of micro-batches, or record whole steps.",
     ),
     "model-not-drawn": Explanation(
-        "`--model` draws the theoretical schedule of steps that are whole on all ranks. The text names the others.",
+        "`--model` draws the theoretical schedule only for steps that are whole on all ranks. The text names the "
+        "others.",
         "Choose whole steps with `--steps`, or a longer `--time`.",
     ),
     "names-partial": Explanation(
-        "Names say only some of the passes of these processes, as DeepSpeed's pipeline engine names the backwards of "
-        "its last stage only. The others would be inferred from launches, or on Ascend from kernel types, but these "
-        "show other passes than the names, or none.",
+        "Names mark only some of the passes of these processes: DeepSpeed's pipeline engine, for example, names the "
+        "backwards of its last stage only. Launches, or kernel types on Ascend, do not agree with the names or show no "
+        "passes, so the others are not drawn.",
         "Name all passes ([how](collect/instrument.md)), or compare with `--infer only`.",
     ),
     "names-unused": Explanation(
-        "Ranges have names of passes that are understood, but the process names passes of that kind in another way, "
-        "and "
-        "these ranges lie elsewhere, as those of a reference model. They are not drawn. Names around or inside ranges "
-        "that count are the same work and are not counted here.",
-        "To draw them give the options in the text.",
+        "Some ranges are named like passes, but the process names its passes of that kind in another way, and these "
+        "ranges are elsewhere, such as those of a reference model. They are not drawn.",
+        "To draw them, give the options in the text.",
     ),
     "no-whole-step": Explanation(
-        "Every step lacks blocks on some rank. Bubble, step time, stragglers and theory are of incomplete steps.",
-        "Record at least one whole step on all ranks. Compare these figures with no others.",
+        "Every step lacks blocks on some rank. All figures are of incomplete steps.",
+        "Record at least one whole step on all ranks. Do not compare these figures with others.",
     ),
     "operations-missing": Explanation(
         "The sequence numbers of the operations in a table of the straggler study have gaps.",
@@ -273,24 +271,23 @@ NOTES: dict[str, Explanation] = {
         "are missing everywhere, the figures are those of the other operations.",
     ),
     "pairs-differ": Explanation(
-        "The sequence numbers of operators say to which forward a backward belongs, and the order of the blocks says "
-        "otherwise. The numbers count: a framework may run the backwards in an order of its own.",
+        "The sequence numbers of operators and the order of the blocks disagree on which forward a backward belongs "
+        "to. The numbers count, because a framework may reorder backwards.",
         "Nothing.",
     ),
     "passes-merged": Explanation(
-        "In captures without named passes these ranks have fewer backwards in a step than the others. That is so where "
-        "two stages of the model follow each other on one rank, as at the turn of a V: nothing is sent between them, "
-        "and two passes come out as one. The passes of these ranks are left out.",
+        "In this capture without named passes some ranks have fewer backwards in a step than the others. At the turn "
+        "of a V two stages follow each other on one rank and send nothing, so their passes come out as one. The passes "
+        "of these ranks are left out.",
         "Mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "process-without-blocks": Explanation(
-        "Processes in which no pass is named, and in whose launches none was found. The text has the most frequent "
-        "reason.",
+        "These processes name no pass, and their launches show none. The text has the most frequent reason.",
         "Nothing, unless they belong to the pipeline: then mark the passes in the training script "
         "([how](collect/instrument.md)).",
     ),
     "profiler-diagnostic": Explanation(
-        "A warning that the profiler itself wrote into the file, for example about lost events.",
+        "The profiler itself wrote this warning into the file, for example about lost events.",
         "Follow the advice of the profiler. Lost events make blocks shorter or fewer.",
     ),
     "profiler-worked": Explanation(
@@ -308,11 +305,11 @@ NOTES: dict[str, Explanation] = {
         "Nothing. Stop the profiler after a step has ended to keep them.",
     ),
     "rank-captured-twice": Explanation(
-        "A folder of a capture holds two profiles of one rank, which say the same. The first was read.",
-        "Nothing, or remove the one that is not wanted.",
+        "A folder holds two profiles of one rank with the same content. The first was read.",
+        "Nothing, or remove one of them.",
     ),
     "rank-duplicate": Explanation(
-        "Two processes in one file name the same rank. The second one was left out.",
+        "Two processes in one file have the same rank. The second was left out.",
         "Put the profiles of different runs into different folders.",
     ),
     "rank-numbers-assumed": Explanation(
@@ -377,24 +374,23 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "replicas-from-sizes": Explanation(
-        "An overview reads each replica by itself, so the stage and the replica of every rank are worked out first, "
-        "from the sizes of the run: those of the options, those that the profiles record, or those that the order of "
-        "the blocks in a sample shows.",
+        "An overview reads each replica by itself. It works out the stage and the replica of every rank first, from "
+        "the sizes that you give, that the profiles record, or that the order of the blocks in a sample shows.",
         "If the number of stages is wrong, give `--pp`, `--tp` and `--dp`.",
     ),
     "replicas-of-runs": Explanation(
-        "An overview reads each replica by itself. The newest complete run of one replica is another run than that of "
-        "the others, as where a rank died early.",
+        "An overview reads each replica by itself. The newest complete run of one replica is not that of the others, "
+        "for example because a rank died early.",
         "Choose the run with `--run N`.",
     ),
     "report-exported": Explanation(
-        "The source is a report (`.nsys-rep`), which only `nsys` can read: `nsys export` was run on it, and its result "
-        "removed afterwards.",
-        "Export it once with `nsys export --type sqlite` and keep the result, to save that time in every run.",
+        "Only `nsys` can read a report (`.nsys-rep`). trace-export ran `nsys export` on it and removed the result "
+        "afterwards.",
+        "To save time, export it once with `nsys export --type sqlite` and keep the result.",
     ),
     "run-incomplete": Explanation(
-        "The job was started several times, and in no run are all of its ranks. The newest of the runs with most ranks "
-        "was read.",
+        "The job was started several times, and no run has all of its ranks. The newest of the runs with the most "
+        "ranks was read.",
         "Check whether files of ranks are missing, or choose a run with `--run`.",
     ),
     "runs-not-read": Explanation(
@@ -404,8 +400,8 @@ NOTES: dict[str, Explanation] = {
         "([how runs are told apart](runs.md)).",
     ),
     "samples-unplaced": Explanation(
-        "The times of the blocks count from the start of the rank's recording and those of its memory samples from the "
-        "Unix epoch; nothing says how the two differ.",
+        "The times of the blocks count from the start of the recording, those of the memory samples from the Unix "
+        "epoch, and nothing says how the two differ. The samples are not drawn.",
         "Export the profile again, with the times as the profiler writes them.",
     ),
     "schedule-recognised": Explanation(
@@ -418,26 +414,25 @@ NOTES: dict[str, Explanation] = {
         "Record whole steps. Where the source allows it, put the micro-batch number into the marker.",
     ),
     "schedules-differ": Explanation(
-        "The order of the blocks is that of a known schedule in each of several runs, but not of the same one. No "
-        "theory is given for all of them together.",
+        "Several runs follow different schedules, so there is no theory for all of them together.",
         "Choose a run with `--run`, or compare two with `compare DIR --run-a 1 --run-b 2`.",
     ),
     "schema-newer": Explanation(
-        "The file has a newer schema than those this version was tested with.",
+        "The file has a newer schema than this version was tested with.",
         "Compare the result with the profiler's own view, or update trace-export.",
     ),
     "script-chart-left": Explanation(
-        "Beside the new chart lies `pipeline_profile_perfetto.json`, which PaddlePaddle's script wrote before. It is "
-        "no output of this program, so it was neither replaced nor removed.",
-        "Nothing. Remove it, if it might be taken for the new chart.",
+        "PaddlePaddle's script wrote `pipeline_profile_perfetto.json` into the same folder before. trace-export "
+        "neither replaces nor removes it.",
+        "Remove it if you might take it for the new chart.",
     ),
     "selection-absent": Explanation(
-        "Some of the ranks, steps or stages that were asked for are not in the data. The text has what there is. A "
-        "warning for ranks, which are parts of the pipeline that the figures lack.",
+        "Some of the ranks, steps or stages that you asked for are not in the data. The text says what there is. For "
+        "ranks it is a warning, because the figures lack parts of the pipeline.",
         "Check the option, or copy the profiles of the missing ranks into the folder.",
     ),
     "sizes-contradict": Explanation(
-        "A size of the options is another one than the profile records. The options are obeyed.",
+        "A size that you gave differs from that in the profile. The option counts.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "source-not-fetched": Explanation(
@@ -446,28 +441,28 @@ NOTES: dict[str, Explanation] = {
         "Run `git lfs pull` in the repository.",
     ),
     "source-packed": Explanation(
-        "A file that would be read lies there packed, and not unpacked beside it. Its ranks, or a part of what they "
-        "recorded, are missing from the chart.",
+        "A file that trace-export would read is packed. Its ranks, or a part of what they recorded, are missing from "
+        "the chart.",
         "Unpack it with the command in the text.",
     ),
     "source-recorded-twice": Explanation(
-        "Two files of the same ranks, or in one folder, have the same content, as when a capture lies there under two "
-        "names. It counts once.",
+        "Two files have the same content, such as a capture under two names. It counts once.",
         "Remove the copy, or replace it by the profile of the other rank.",
     ),
     "stages-absent": Explanation(
-        "The profiles say that the pipeline has far more stages than have a profile. The order of the blocks is "
+        "The profiles say that the pipeline has far more stages than there are profiles of. The order of the blocks is "
         "compared with no schedule.",
-        "Give `--pp` where the number is wrong.",
+        "Add the missing profiles, or give `--pp` if the number is wrong.",
     ),
     "stages-contradict": Explanation(
-        "Two sources of information name different stages for one rank. The one with precedence is used.",
+        "Two sources of information give different stages for one rank. The first in "
+        "[this order](labels.md#stage-of-a-rank) counts.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "stages-deeper": Explanation(
-        "Sends and receives, or a last stage that waits for its first backward, show that the pipeline has more "
-        "stages than were read, and nothing says how many. The order of the blocks is compared with no schedule; waits "
-        "for the stages that are missing are of unknown cause.",
+        "Sends and receives, or a last stage that waits for its first backward, show that the pipeline has more stages "
+        "than were read, but not how many. The order of the blocks is compared with no schedule, and waits for the "
+        "missing stages have no known cause.",
         "Give `--pp`, or the profiles of all stages.",
     ),
     "stages-default-order": Explanation(
@@ -479,7 +474,7 @@ NOTES: dict[str, Explanation] = {
         "Give `--pp`, `--tp` and `--dp` if they are wrong.",
     ),
     "stages-missing": Explanation(
-        "Stages have no profile: fewer are there than the pipeline has, or a number is missing.",
+        "Some stages of the pipeline have no profile.",
         "Add the missing profiles; the bubble of the run is incomplete without them.",
     ),
     "stages-uneven": Explanation(
@@ -499,8 +494,8 @@ NOTES: dict[str, Explanation] = {
         "Include an earlier stage, or mark steps in the training script.",
     ),
     "steps-apart": Explanation(
-        "A rank's part of a step does not overlap with that of the other ranks: its steps are numbered differently, "
-        "because it lacks one, or its clock is not aligned. Means leave these steps out.",
+        "A rank runs a step at another time than the other ranks: it lacks a step and numbers the others differently, "
+        "or its clock is not aligned. Means leave these steps out.",
         "Check whether the rank's file is complete, and see the notes on clocks.",
     ),
     "steps-missing": Explanation(
@@ -512,13 +507,13 @@ NOTES: dict[str, Explanation] = {
         "See the notes on missing blocks.",
     ),
     "steps-out-of-order": Explanation(
-        "A rank begins a step before the one with the number before. A clock was set back between them, or steps of "
-        "several recordings have the same numbers. The time from one of these steps to the next is left out.",
-        "Keep the clocks of the hosts from being set while a job is recorded, and give the recordings one by one.",
+        "A rank begins a step before the previous one. A clock was set back between them, or steps of several "
+        "recordings have the same numbers. The time from one of these steps to the next is left out.",
+        "Do not set clocks while a job is recorded, and give several recordings one by one.",
     ),
     "steps-truncated": Explanation(
-        "The capture begins or ends inside a step, so that its first or last blocks are missing. Means leave these "
-        "steps out.",
+        "The capture begins or ends inside a step, so the first or last blocks of the step are missing. Means leave "
+        "these steps out.",
         "Nothing. Start and stop the profiler between steps to avoid it.",
     ),
     "steps-unclosed": Explanation(
@@ -530,7 +525,7 @@ NOTES: dict[str, Explanation] = {
         "Export or copy the profile again.",
     ),
     "tables-without-times": Explanation(
-        "Tables that hold sums and no times. They cannot be drawn.",
+        "These tables hold sums without times, so they cannot be drawn.",
         "Nothing.",
     ),
     "tasks-before-launch": Explanation(
@@ -541,7 +536,7 @@ NOTES: dict[str, Explanation] = {
         "profile again with a newer version.",
     ),
     "tasks-outside-blocks": Explanation(
-        "GPU tasks that were launched outside all pipeline ranges, for example by the data loader or the optimizer.",
+        "GPU tasks were launched outside all pipeline ranges, for example by the data loader or the optimizer.",
         "Nothing if the share is small. Otherwise mark more of the step.",
     ),
     "tasks-past-next": Explanation(
@@ -551,13 +546,13 @@ NOTES: dict[str, Explanation] = {
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(
-        "GPU tasks whose launch call is not in the file. They belong to no block, so that blocks may begin or end too "
-        "early or too late by them. A warning if they are more than 0.3 % of all.",
+        "The launch calls of some GPU tasks are not in the file. These tasks belong to no block, so the times of "
+        "blocks may be wrong. It is a warning if they are more than 0.3 % of all.",
         "Nothing if few: the recording began after the launch. If calls were lost, collect the profile again.",
     ),
     "tensor-parallel-guessed": Explanation(
-        "Which ranks of a stage are tensor-parallel peers and which are data-parallel replicas was guessed from how "
-        "alike their times are.",
+        "trace-export guessed from the times of the ranks of a stage which of them are tensor-parallel peers and which "
+        "are data-parallel replicas.",
         "Give `--tp` and `--dp`.",
     ),
     "times-all-zero": Explanation(
@@ -578,8 +573,8 @@ NOTES: dict[str, Explanation] = {
         "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",
     ),
     "trace-damaged": Explanation(
-        "The gzip data of a trace fail their own check sum, or something else follows them. All events that could be "
-        "unpacked are drawn.",
+        "The gzip data of a trace fail their check sum, or other data follow them. All events that could be unpacked "
+        "are drawn.",
         "Copy the trace again, or check where it was packed (`gzip -t FILE`).",
     ),
     "trace-times-relative": Explanation(
@@ -592,17 +587,17 @@ NOTES: dict[str, Explanation] = {
         "Copy the file again; wait until the profiler has finished.",
     ),
     "transfer-direction-inferred": Explanation(
-        "Sends and receives without a name. They have the direction of the blocks before and after them.",
+        "Sends and receives without a name got the direction of the blocks before and after them.",
         "Nothing.",
     ),
     "transfers-inside-blocks": Explanation(
-        "Sends and receives in turns while one block was open: an exchange such as the all-to-all of experts. They are "
-        "no messages between stages; `--detail comm` draws their kernels.",
+        "A block sends and receives in turns, such as in the all-to-all of experts. These are no messages between "
+        "stages; `--detail comm` draws their kernels.",
         "Nothing.",
     ),
     "transfers-without-device": Explanation(
-        "Ranges of sends, receives or collectives of a process with several devices launched nothing, and neither a "
-        "stage in their name nor their thread says which device they are of. They were left out.",
+        "Ranges of sends, receives or collectives of a process with several devices launched nothing, and neither "
+        "their name nor their thread tells the device. They were left out.",
         "Nothing for blocks. To see them, name their stage.",
     ),
 }

@@ -73,14 +73,14 @@ class AlignOptions:
 class Run:
     """A training run as `load` read it. Each method returns something new and changes nothing.
 
-    `profile` holds all tables (`trace_export.model` documents their columns and units); the most wanted are also
-    attributes: `spans`, `ranks`, `hosts`, `messages`, `collectives`, `counters`, `clocks`. `failures` are the errors
-    of sources that could not be read.
+    `profile` holds all tables (`trace_export.model` documents their columns and units); the usual ones are also
+    attributes: `spans`, `ranks`, `hosts`, `messages`, `collectives`, `counters`, `clocks`. `failures` are the errors of
+    sources that could not be read.
 
     A run keeps everything that was read. `load(steps=…)` and `select` say which part of it the tables show, and that
-    part is taken out last: in whichever order `align` and `select` are called, clocks are aligned by the whole run,
-    and a window of time counts from its first block on aligned clocks. Where the part has no block,
-    NothingToExportError is raised as soon as a table is asked for.
+    part is taken out last: in whichever order `align` and `select` are called, clocks are aligned by the whole run, and
+    a window of time counts from its first block on aligned clocks. If the part has no block, the first access to a
+    table raises NothingToExportError.
     """
 
     _recorded: Profile
@@ -186,7 +186,7 @@ class Run:
     def align(self, how: Align | PathLike[str] | str = "auto", **given: Unpack[Aligning]) -> Run:
         """The run with all hosts on one clock.
 
-        `how`: `auto` fits the clocks, `strict` also refuses what is not sure, `wall` and `none` keep the hosts' clocks,
+        `how`: `auto` fits the clocks, `strict` also refuses uncertain clocks, `wall` and `none` keep the hosts' clocks,
         and the path of a `clock_alignment.json` applies that file. `offsets_ns` (host → ns) are added to a host's times
         first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
         `strict` that is an error. A run that has one clock (a span table, a simulation) stays as it is.
@@ -215,12 +215,12 @@ class Run:
 
     @keywords(Part)
     def select(self, **given: Unpack[Part]) -> Run:
-        """The part of the whole run that is to be seen, whatever was selected before; without arguments all of it.
+        """The run restricted to a part, whatever was selected before; without arguments the whole run.
 
         `steps` and `stages`: "2-4,7", a number, a range or a list of numbers; None: all. `window`: a part of the time,
         such as "1.5s-2.0s", from the first block of the run: the blocks that touch it.
 
-        Raises UsageError; NothingToExportError as soon as a table is asked for and has no block.
+        Raises UsageError. The first access to a table raises NothingToExportError if the part has no block.
         """
         return replace(self, _selection=filled(Selection, checked(given, Part)), _measured=None)
 
@@ -234,10 +234,9 @@ class Run:
     def report(self, **given: Unpack[Asking]) -> Report:
         """Why the steps take as long as they do: frames, see `trace_export.Report`.
 
-        With a `train_log`, or the only one beside the profiles, a sentence says what the profiler added to the steps;
-        with `layers` one says which split of
-        them is best. Raises SourceError for a log that cannot be read or states no times, UsageError for layers that do
-        not fit the run.
+        With a `train_log`, or the only log beside the profiles, a sentence says what the profiler added to the steps;
+        with `layers` another says which split is best. Raises SourceError for a log that cannot be read or states no
+        times, UsageError for layers that do not fit the run.
         """
         from trace_export.analysis import profiler_cost, train_log
 
@@ -324,10 +323,10 @@ class Run:
         return explain(self._bubbles.graph)
 
     def what_if(self) -> Slowdown:
-        """How much slower the steps of the whole run are than they would be without stragglers, by type of operation,
+        """How much slower the steps of the whole run are than without stragglers, by type of operation,
         replica, stage and rank; see `trace_export.Slowdown`.
 
-        Raises NothingToExportError where that cannot be said, as without a whole step.
+        Raises NothingToExportError if this cannot be computed, for example without a whole step.
         """
         if self._slowdown is None:
             what = f"{self.log_dir}: how much stragglers cost cannot be said: no step has a length"
@@ -347,13 +346,13 @@ class Run:
 
     @keywords(Judging)
     def compare(self, other: Run, **given: Unpack[Judging]) -> Comparison:
-        """This run beside another one, or beside other steps of itself; see `trace_export.Comparison`.
+        """Compares this run with another, or with other steps of itself; see `trace_export.Comparison`.
 
         `fail_above`: a share such as "3%" or 0.03; the comparison then says in its `gate` whether the other run is
-        worse by more than that, beyond what the steps vary. `on` is what must not be worse: step (its time), bubble,
+        worse by more than that, beyond what the steps vary. `on` says what is compared: step (its time), bubble,
         slowdown (the metric S), or stage:N (its busy time).
 
-        Raises UsageError for what is no run; with a limit also where the runs differ in schedule or sizes or have too
+        Raises UsageError if `other` is not a run; with a limit also if the runs differ in schedule or sizes or have too
         few steps.
         """
         run: Run = arguments.instance(other, "other", Run, "a Run")

@@ -55,11 +55,11 @@ def simulate(
 ) -> Simulation:
     """The theoretical run of a schedule: gpipe, 1f1b, eager-1f1b, interleaved, zb-h1, zb-h2, zb-v, dualpipe, ….
 
-    `costs` has the durations in nanoseconds; what a mapping leaves out is as without any: forward 10 ms, backward
-    20 ms (10 ms where the weight gradient is a block of its own), weight 10 ms, transfer 0, overlap 1. `chunks` per
-    rank, where the schedule has several.
+    `costs` has the durations in nanoseconds; the defaults are forward 10 ms, backward 20 ms (10 ms if the weight
+    gradient is a block of its own), weight 10 ms, transfer 0, overlap 1. `chunks` per rank, where the schedule has
+    several.
 
-    Raises UsageError for a schedule that is unknown or impossible.
+    Raises UsageError for an unknown or impossible schedule.
     """
     plan = _plan(schedule, stages, microbatches, arguments.whole_or_none(chunks, "chunks"))
     return _simulated(plan, _costs(costs, simulator.default_costs(plan)))
@@ -93,9 +93,9 @@ def draw_schedules(
     simulations and the files.
 
     `names`: schedules such as "1f1b,zb-h1,zb-v". `costs`: durations of a whole stage of the model, so that all
-    schedules do the same work: a schedule of several chunks splits them, and one without weight blocks takes backward
-    and weight as one; without any, 10 ms each. `formats`: any of svg (without any), png, pdf, html. The other
-    parameters as in `simulate` and `Run.write`. Raises as these do, and UsageError for a format that is no picture.
+    schedules do the same work: a schedule of several chunks splits them, one without weight blocks adds weight to
+    backward; default 10 ms each. `formats`: any of svg (the default), png, pdf, html. The other parameters as in
+    `simulate` and `Run.write`. Raises the same errors, and UsageError if a format is not a picture.
     """
     wanted = arguments.texts(names.split(",") if isinstance(names, str) else names, "schedule")
     options = write_options(path, formats, {"figure": figure})

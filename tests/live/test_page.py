@@ -94,7 +94,7 @@ def test_the_page_finds_a_server_that_was_started_again(browser: Browser, found:
 def test_narrow_and_wide_screens(browser: Browser, found: list[Look], board: Board) -> None:
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
         server.publish(board.put(found[-1]))
-        for width, scheme, paper in ((420, "dark", "rgb(23, 25, 28)"), (1600, "light", "rgb(255, 255, 255)")):
+        for width, scheme, paper in ((420, "dark", "rgb(13, 17, 23)"), (1600, "light", "rgb(255, 255, 255)")):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
             page.reload()

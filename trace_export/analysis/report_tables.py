@@ -216,8 +216,8 @@ def _causes(report: Report) -> ReportTable:
     """Each cause with its gain."""
     causes, trust = report.causes, report.found.trust
     if causes.is_empty():
-        text = "none: nothing is slow beside its peers or starts late, so that it costs"
-        return ReportTable("Causes", pl.DataFrame(), f"{text} {WORTH:.1%} of a step")
+        text = f"none: nothing that is slow or late costs {WORTH:.1%} of a step"
+        return ReportTable("Causes", pl.DataFrame(), text)
     frame = causes.select(
         pl.Series("cause", [cause_words.title(row) for row in causes.iter_rows(named=True)]),
         "ratio", "late_ns", "gain_ns", "gain", "band", "even_ns",

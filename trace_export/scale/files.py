@@ -76,14 +76,17 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     cells = heat_map(found.cells, found.ranks, QUANTITIES)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
     failures = words.failure_rows(found)
+    causes, different = words.cause_rows(found), words.exception_rows(found)
     return Contents(
         title=f"Pipeline overview: {name}",
         heading=words.heading(found),
         sentences=words.sentences(found),
         warning=words.missing(found),
         first=[
-            Table("Causes", words.cause_rows(found), "What a step would take less without it, in a replay."),
-            Table("Exceptions", words.exception_rows(found), _THRESHOLDS, _places(found, cells), _linked(found, links)),
+            Table("Causes", causes, _noted(causes, "Gain: how much shorter a step is without the cause, in a replay.")),
+            Table(
+                "Exceptions", different, _noted(different, _THRESHOLDS), _places(found, cells), _linked(found, links)
+            ),
         ],
         map=cells,
         bands=found.bands.select("stage", *ms),
@@ -100,9 +103,13 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
     )
 
 
+def _noted(rows: pl.DataFrame, note: str) -> str:
+    return note if rows.height else f"None. {note}"
+
+
 _THRESHOLDS = (
-    f"Blocks that take {SLOW} times as long as those of the peers, transfers that take {SLOW_LINK} times as long as "
-    "those between the same stages, where these scatter less; whether or not a step would be shorter without it."
+    f"Blocks that take {SLOW} times as long as those of their peers, and transfers that take {SLOW_LINK} times as long "
+    "as those between the same stages, beyond the usual scatter. An exception need not cost anything."
 )
 _STEPS = (
     "step: from the first block to that of the next step; pipeline: from the first block of a replica to its last, the "
