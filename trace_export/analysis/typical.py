@@ -70,18 +70,14 @@ class Typical:
         """Blocks with the same number are of one kind and chunk, and are first parts of backwards or none is; -1
         elsewhere."""
         part = 2 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
-        _, number = np.unique(self.graph.kind * (part.max(initial=0) + 1) + part, return_inverse=True)
-        return np.where(self.is_block, number, -1)
+        number = _number(self.graph.kind, part)
+        dense = np.cumsum(np.bincount(number) > 0) - 1
+        return np.where(self.is_block, dense[number], -1)
 
     def means(self, *keys: Ints) -> Floats:
         """Of each block the mean length of those with the same unit and `keys`; of others their own length."""
         rows = np.flatnonzero(self.is_block)
-        number = self.unit[rows]
-        for key in keys:
-            low = int(key[rows].min(initial=0))
-            number = number * (int(key[rows].max(initial=0)) - low + 1) + key[rows] - low
-        if number.max(initial=0) > DENSE * len(rows):
-            _, number = np.unique(number, return_inverse=True)
+        number = _number(self.unit[rows], *(key[rows] for key in keys))
         found = self.length.copy()
         counts = np.maximum(np.bincount(number), 1)
         found[rows] = (np.bincount(number, self.length[rows]) / counts)[number] if len(rows) else 0.0
@@ -175,17 +171,20 @@ class Typical:
         and ranks: a step that compiles has none. 0 where unknown."""
         labelled = self.is_block & (self.graph.sort == WORK) & (self.column("microbatch") >= 0)
         rows = np.flatnonzero(labelled & np.isin(self.graph.kind, (0, 1)))
-        table = pl.DataFrame(
+        lane = {"rank": self.graph.rank[rows], "chunk": np.maximum(self.column("chunk")[rows], 0)}
+        lane["step"] = self.graph.step[rows]
+        number = _number(*lane.values(), self.column("microbatch")[rows])
+        last = np.full((2, int(number.max(initial=-1)) + 1), -1)
+        last[self.graph.kind[rows], number] = np.arange(len(rows))
+        forward, back = last[:, (last >= 0).all(axis=0)]
+        pairs = pl.DataFrame(
             {
-                "rank": self.graph.rank[rows], "chunk": np.maximum(self.column("chunk")[rows], 0),
-                "step": self.graph.step[rows], "microbatch": self.column("microbatch")[rows],
-                "kind": self.graph.kind[rows], "length": self.length[rows],
+                **{name: values[forward] for name, values in lane.items()}, "length": self.length[rows[forward]],
+                "length_b": self.length[rows[back]],
             }
         )  # fmt: skip
-        key = ["rank", "chunk", "step", "microbatch"]
-        forward, back = (table.filter(pl.col("kind") == n).unique(key, keep="last").drop("kind") for n in (0, 1))
         each = (
-            forward.join(back, on=key, suffix="_b")
+            pairs
             .group_by("rank", "chunk", "step")
             .agg(
                 pl.len(), r=pl.corr("length", "length_b"),
@@ -195,7 +194,7 @@ class Typical:
             .filter(pl.col("len") >= FEW, pl.col("pairs") >= ENOUGH)
         )  # fmt: skip
         r = pl.when(pl.col("varied") > VARIED).then(pl.col("r").fill_nan(None)).fill_null(0)
-        found = each.select(r.median()).item() if each.height else _of_few(forward.join(back, on=key, suffix="_b"))
+        found = each.select(r.median()).item() if each.height else _of_few(pairs)
         return float(found) if isinstance(found, float) else 0.0
 
     def factor(self, mean: Floats) -> Floats:
@@ -234,6 +233,17 @@ class Typical:
         delays = [float(self.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
         length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
         return Overhead(delays[0], delays[1] + length)
+
+
+def _number(*keys: Ints) -> Ints:
+    """For each row the number of those with the same keys, in the order of these; not many more than rows."""
+    number: Ints = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        low = int(key.min(initial=0))
+        number = number * (int(key.max(initial=0)) - low + 1) + key - low
+        if number.max(initial=0) > DENSE * len(number):
+            _, number = np.unique(number, return_inverse=True)
+    return number
 
 
 def _of_few(pairs: pl.DataFrame) -> float | None:
