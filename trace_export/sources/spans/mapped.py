@@ -33,6 +33,8 @@ OTHERS = 40
 """Fields of events that are kept beside those that are wanted, so that an error can name them."""
 REMEDY = "say which column means what with `columns`"
 LARGEST_NS = float(1 << 62)
+NESTED = (dict, list)
+"""Types of values that are no column of a table."""
 EXACT_DIGITS = range(11, 18)
 """Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
 DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
@@ -128,7 +130,8 @@ def _events(events: Iterable[dict[str, Any]], path: Path, wanted: set[str]) -> p
     def scalars(fields: dict[str, Any]) -> dict[str, Any]:
         for name in fields if len(kept) < len(wanted) + OTHERS else ():
             kept.setdefault(name)
-        return {k: _plain(v) for k, v in fields.items() if k in kept and not isinstance(v, dict | list)}
+        there = ((name, fields[name]) for name in fields if name in kept)
+        return {name: _plain(v) if type(v) is Decimal else v for name, v in there if type(v) not in NESTED}
 
     rows: list[dict[str, Any]] = []
     begun: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
@@ -146,7 +149,8 @@ def _events(events: Iterable[dict[str, Any]], path: Path, wanted: set[str]) -> p
             if not begun.get(thread):
                 raise SourceError(path, "has an end event (E) without its begin", "record it again")
             first = begun[thread].pop()
-            end = _plain(event.get("ts"))
+            end = event.get("ts")
+            end = _plain(end) if isinstance(end, Decimal) else end
             rows.append({**flat, **{k: first[k] for k in ("ts", "name") if k in first}, "end": end})
     still_open = [first for events in begun.values() for first in events]
     if still_open:
@@ -163,10 +167,8 @@ def _short(name: object) -> str:
     return text if len(text := str(name)) <= 60 else f"{text[:59]}…"
 
 
-def _plain(value: object) -> object:
-    """A value as a table may hold it: a number that a float would round as its text."""
-    if not isinstance(value, Decimal):
-        return value
+def _plain(value: Decimal) -> object:
+    """A number as a table may hold it: one that a float would round as its text."""
     if value.adjusted() in EXACT_DIGITS:
         return format(value, "f")
     small = value.is_finite() and value.adjusted() < EXACT_DIGITS.start
@@ -175,7 +177,9 @@ def _plain(value: object) -> object:
 
 def _number(value: object) -> Decimal | None:
     """A time of an event, also as a text; None for what is no number."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal):
+    if isinstance(value, Decimal):
+        return value
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         return None
     try:
         return Decimal(str(value))
