@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import trace_export
+from samples.generators import ascend
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
+from tests.support.ascend_jobs import JOBS
 from tests.support.many_ranks import ManyRanks, Planted, write
 from tests.support.rows import crossed
 from tests.verdicts.judge import CLOSE, bubble, causes
@@ -124,3 +126,11 @@ def test_read_replica_by_replica_it_names_the_same(tmp_path: Path, stages_first:
     assert found.bubble == pytest.approx(bubble(report), rel=1e-3)
     whole = [step["step_ns"] for step in report["steps"]]
     assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(whole[:-1], rel=1e-3)
+
+
+@pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
+def test_the_backward_of_a_head_that_has_a_block_of_its_own_makes_no_stage_slow(named: str, tmp_path: Path) -> None:
+    """All stages have layers of one length; stage 0 also has the head."""
+    ascend.record(tmp_path, JOBS[named])
+    found = trace_export.overview(tmp_path, tmp_path / "out", jobs=1).overview
+    assert found.exceptions.is_empty()

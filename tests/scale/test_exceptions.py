@@ -26,7 +26,7 @@ def summary(
         "microbatches": microbatches or [8.0] * count, "order": order or [1] * count,
     })  # fmt: skip
     rows = [
-        (rank, 0, step, 0, 0, 8, round(8 * work * MS + 1000 * ((rank + step) % 3)), 8 * (work * MS) ** 2 + 1e9)
+        (rank, 0, step, 0, 0, False, 8, round(8 * work * MS + 1000 * ((rank + step) % 3)), 8 * (work * MS) ** 2 + 1e9)
         for rank, work in enumerate(work_ms)
         for step in range(3)
     ]

@@ -109,7 +109,7 @@ def _work(summary: Summary, compared: Compared) -> tuple[Items, Ints]:
     """The work of the ranks that are compared, and their rows."""
     work = summary.work.join(compared.ranks, on="rank", how="semi", maintain_order="left")
     step = work.select(pl.struct(*STEP_KEY).rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
-    unit = work.select(pl.struct("kind", "chunk").rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
+    unit = work.select(pl.struct("kind", "chunk", "first_part").rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
     return compared.work(compared.rows(work["rank"].to_numpy()), step, unit, _sums(work))
 
 

@@ -146,9 +146,9 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
 def _work(graph: Graph) -> pl.DataFrame:
     """The table `WORK` of the steps that count."""
     rows = np.flatnonzero((graph.sort == steps.WORK) & graph.counted)
-    chunk = graph.recorded.blocks["chunk"].gather(graph.block[rows]).fill_null(0)
+    blocks = graph.recorded.blocks[graph.block[rows]]
     of = {name: getattr(graph, name)[rows] for name in ("rank", "step", "kind")}
-    found = _sums(graph, rows, {**of, "chunk": chunk})
+    found = _sums(graph, rows, {**of, "chunk": blocks["chunk"].fill_null(0), "first_part": blocks["first_part"]})
     named = graph.recorded.steps.select(*STEP_KEY)[found["step"]]
     return conform(found.with_columns(run=named["run"], step=named["step"]), WORK)
 

@@ -28,11 +28,12 @@ RANKS: Schema = {
 """`label`: what its host is called; `microbatches` of a step; `forward_ns` … the median lengths of its blocks; `order`
 is a hash of the kinds of its blocks in order, in its fullest step."""
 WORK: Schema = {
-    "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "count": pl.UInt32(), "sum_ns": TIME,
-    "squares": REAL,
+    "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "first_part": pl.Boolean(),
+    "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
 }  # fmt: skip
 """The blocks of a kind (its place among `model.WORK_KINDS`) and chunk of a rank in a step that counts: how many, the
-sum of their lengths and of the squares of these."""
+sum of their lengths and of the squares of these. `first_part` as in `steps.recorded`: first parts of backwards have a
+row of their own."""
 LINKS: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": TEXT, "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
 }  # fmt: skip
