@@ -98,7 +98,7 @@ class Explanation:
     levels: pl.DataFrame
     trust: Trust
     correlation: float
-    overhead: Overhead
+    _overhead: Overhead
 
     @property
     def steps(self) -> int:

@@ -182,7 +182,7 @@ def report(measured: Bubbles, found: Explanation) -> Report:
         .sort(*STEP_KEY, "stage")
     )
     all_steps = measured if whole is measured.profile else measured.of(whole)
-    theory = theory_of(of_whole_steps(whole), found.overhead, all_steps.pipeline_ns)
+    theory = theory_of(of_whole_steps(whole), found._overhead, all_steps.pipeline_ns)
     return Report(
         steps=steps,
         ranks=ranks,
