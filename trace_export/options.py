@@ -225,8 +225,8 @@ class Mapped(TypedDict, total=False):
     ]  # fmt: skip
 
 
-class Index(TypedDict, total=False):
-    """Where ranks and steps are."""
+class Replica(TypedDict, total=False):
+    """A part of a large run, and where its ranks and steps are kept."""
 
     cache: Annotated[
         "str | PathLike[str] | None",
@@ -234,11 +234,6 @@ class Index(TypedDict, total=False):
             "Keep the index of ranks and steps in DIR, so that later runs open less.", panel=SELECTION, metavar="DIR"
         ),
     ]
-
-
-class Replica(Index, total=False):
-    """A part of a large run."""
-
     replica: Annotated[NumberSet, _numbers("Read only these data-parallel replicas.")]
 
 
@@ -570,14 +565,10 @@ class Printing(Tracing, total=False):
     quiet: Annotated[bool, _flag("Print nothing but errors.", panel=TERMINAL)]
 
 
-class Full(TypedDict, total=False):
-    """How much is looked at."""
+class Inspecting(Sources, OneRun, Known, total=False):
+    """What `inspect` takes."""
 
     full: Annotated[bool, _flag("Read large sources whole, not only their beginning.", panel=INPUT, usual=True)]
-
-
-class Inspecting(Sources, OneRun, Known, Full, total=False):
-    """What `inspect` takes."""
 
 
 class Traces(TypedDict, total=False):
