@@ -289,7 +289,7 @@ def drawn_hidden(seed: int) -> Case:
         )
         ranks = [at_first["rank"], *(at_second.get(name) for name in ("rank", "src_rank", "dst_rank"))]
         ranks = sorted(rank for rank in ranks if rank is not None)
-        fields = {name: {**first.get(name, {}), **second.get(name, {})} for name in {*first, *second}}
+        fields: dict[str, Any] = {name: {**first.get(name, {}), **second.get(name, {})} for name in {*first, *second}}
         case = Case("hidden", form, replace(sound, **fields), sound, {"ranks": ranks})
         alone = [simulate(case.job).step_ns - simulate(replace(sound, **one)).step_ns for one in (first, second)]
         apart = len({sound.place(rank)[0] for rank in (ranks[0], ranks[-1])}) == 2

@@ -61,7 +61,7 @@ def drawn(seed: int) -> tuple[Job, Split, tuple[float, float]]:
     """A job whose blocks and stages vary, how its layers lie, and what the embedding and the head are beside them."""
     draw = random.Random(seed)
     stages = draw.choice((3, 4, 6))
-    schedule = draw.choice(("1f1b", "gpipe", "zb-h1", "interleaved"))
+    schedule: Any = draw.choice(("1f1b", "gpipe", "zb-h1", "interleaved"))
     chunks = 2 if schedule == "interleaved" else 1
     backward = 4 if schedule == "zb-h1" else 8
     job = Job(

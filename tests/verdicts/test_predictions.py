@@ -25,9 +25,10 @@ PUBLISHED = (0.143, 0.112)
 
 def with_schedule(job: Job, schedule: Any) -> Job:
     """The job with the same work in another order, and other chances."""
-    halves = {"backward": job.backward // 2, "weight": job.backward // 2} if schedule == "zb-h1" else {}
-    chunks = {"forward": job.forward // 2, "backward": job.backward // 2} if schedule == "interleaved" else {}
-    return replace(job, schedule=schedule, seed=job.seed + 1000, **halves, **chunks)
+    forward = job.forward // 2 if schedule == "interleaved" else job.forward
+    backward = job.backward // 2 if schedule in ("zb-h1", "interleaved") else job.backward
+    weight = backward if schedule == "zb-h1" else job.weight
+    return replace(job, schedule=schedule, seed=job.seed + 1000, forward=forward, backward=backward, weight=weight)
 
 
 def pipeline_ns(job: Job, run: Run) -> float:
