@@ -256,7 +256,7 @@ RUNS: dict[str, GoldenRun] = {
         [
             "compare a b --verbose",
             "compare a b --json --strict --debug --jobs 1",
-            "compare a a --steps-a 2 --steps-b 3-4",
+            "compare a a --steps-a 2 --steps-b 3-4 --full",
             "compare a b --out both --format chrome,perfetto,svg,csv --gzip",
             "compare a c --steps 2-3 --stages 1-2 --ranks 1-2 --devices 0-2",
             "compare a c --time 0.1s-400ms --align wall",
