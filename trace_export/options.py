@@ -462,7 +462,7 @@ class Asking(TypedDict, total=False):
     layers: Annotated[
         str | None,
         Option(
-            "Layers of the model: 80, 20,20,20,20, a layout of Megatron-LM, or count (with --detail kernels); say which"
+            "Layers of the model: 80, 20,20,20,20, a layout of Megatron-LM, or count (in ranges or kernels); say which"
             " split over the stages is best.",
             arguments.text(), INPUT, metavar="SPLIT",
         ),

@@ -24,7 +24,7 @@ from trace_export.model import Note, Profile
 from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, checked, filled, keywords
 from trace_export.pipeline import completeness
 from trace_export.progress import Progress, silent
-from trace_export.read import LoadOptions, read_device_tasks
+from trace_export.read import LoadOptions, locate, read_device_tasks, read_profile
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Selection, absent, extent, select
 from trace_export.write import (
@@ -250,7 +250,8 @@ class Run:
         if asked["layers"] is not None:
             from trace_export.analysis import layers
 
-            counted = self._counted_layers() if asked["layers"] == layers.COUNT else None
+            count = asked["layers"] == layers.COUNT
+            counted = (self._layers_in_ranges() or self._counted_layers()) if count else None
             split, by = counted or (layers.parse(asked["layers"], "layers"), None)
             placement = self.profile.declared.placement
             said.append(layers.sentence(self._bubbles.graph, split, "layers", placement, by))
@@ -276,13 +277,36 @@ class Run:
             for each in asked
         }
 
+    def _layers_in_ranges(self) -> tuple[tuple[int, ...], str] | None:
+        """The layers of each part, and the ranges of the host by which they are counted, for which the sources are read
+        once more; None where no ranges name the layers of all parts, or no names the passes."""
+        from trace_export.analysis import block_work, layer_ranges
+        from trace_export.pipeline.interpret import interpret_blocks
+
+        if self._options.read.infer == "only":
+            return None
+        rules = (*self._options.read.markers, *layer_ranges.RULES)
+        read = replace(self._options.read, host_ranges=True, infer="off", markers=rules, keep_tasks=None)
+        options = replace(self._options, read=read, detail="spans")
+        try:
+            profile, ranges = layer_ranges.apart(read_profile(locate(options), options, silent)[0])
+        except TraceExportError:  # no pass is named, or it is a table
+            return None
+        if ranges.is_empty() or profile.spans.is_empty():
+            return None
+        blocks = interpret_blocks(profile, options.declared).spans.filter(pl.col("kind") == "F")
+        places = self._checked.ranks.drop_nulls("stage").select("rank", "stage")
+        counted = layer_ranges.layers(blocks.join(places, on="rank"), ranges)
+        parts = block_work.forwards(self._checked).select("stage", pl.col("chunk").fill_null(0)).n_unique()
+        return counted if counted and len(counted[0]) == parts else None
+
     def _counted_layers(self) -> tuple[tuple[int, ...], str]:
         """The layers of each part, and the kernel by which they are counted. Raises UsageError where that cannot be."""
         from trace_export.analysis import block_work
 
         remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
         if self._options.detail != "kernels":
-            what = "counts kernels, and no device tasks are read"
+            what = "no ranges name the layers, and no device tasks are read, whose kernels tell them"
             raise UsageError(what, "give it together with the detail kernels", parameter="layers")
         blocks = block_work.forwards(self._checked)
         counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))

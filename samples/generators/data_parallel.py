@@ -23,6 +23,7 @@ import polars as pl
 from samples.generators import ascend, kineto, nsys, paddle, rocpd
 from samples.generators.ascend_export import Operator, Recording
 from samples.generators.block_kernels import USUAL, Shape, cut_by
+from samples.generators.layer_ranges import LayerRanges
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import (
     MS,
@@ -93,7 +94,7 @@ class Job:
 
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
     same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
-    all blocks take).
+    all blocks take). `layers`: ranges around the layers of each part (nsys and kineto).
     """
 
     stages: int = 4
@@ -139,6 +140,7 @@ class Job:
     parts: tuple[float, ...] = ()
     warm_up: tuple[float, ...] = ()
     shapes: Mapping[int, Shape] | None = None
+    layers: LayerRanges | None = None
 
     @property
     def ranks(self) -> int:
@@ -483,7 +485,10 @@ def write_kineto(folder: Path, job: Job) -> Run:
     """A trace of torch.profiler for each rank."""
     run, chance = simulate(job), random.Random(1)
     cut = cut_by(job.shapes)
-    ranks = [kineto.Rank(rank, 0, job.place(rank)[1], job.ranks, cut=cut) for rank in range(job.ranks)]
+    ranks = [
+        kineto.Rank(rank, 0, job.place(rank)[1], job.ranks, cut=cut, layers=job.layers, stages=job.stages)
+        for rank in range(job.ranks)
+    ]
     for rank in ranks:
         rank.trace.host = f"node{job.host(rank.rank)}"
     kineto.fill_met(ranks, run, chance)
@@ -505,7 +510,13 @@ def write_nsys(folder: Path, job: Job) -> Run:
     """Exports of Nsight Systems with NCCL's payloads, a session for each host."""
     run = simulate(job)
     exports = [Export(host=f"node{host}") for host in range(job.hosts)]
-    ranks = [nsys.Rank(exports[job.host(rank)], rank, 0, cut=cut_by(job.shapes)) for rank in range(job.ranks)]
+    ranks = [
+        nsys.Rank(
+            exports[job.host(rank)], rank, 0, cut=cut_by(job.shapes), layers=job.layers, stage=job.place(rank)[1],
+            stages=job.stages,
+        )
+        for rank in range(job.ranks)
+    ]  # fmt: skip
     nsys.fill_met(ranks, run, random.Random(1))
     names = {GATHER: "AllGather", REDUCE: "ReduceScatter", NORM: "AllReduce"}
     groups = {rank.rank: 2 + stage + job.stages * t for rank in ranks for _, stage, t in (job.place(rank.rank),)}

@@ -18,6 +18,7 @@ from pathlib import Path
 from samples.generators import nsys
 from samples.generators.block_kernels import Cut
 from samples.generators.kineto_trace import MAIN, Trace
+from samples.generators.layer_ranges import LayerRanges
 from samples.generators.nsys import LEAD, blocks_of, free_stream, planted
 from samples.generators.pipeline import MS, US, Block, Simulation, Timing, WrongTimes, recorded
 
@@ -38,9 +39,10 @@ class Rank:
 
     def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
                  wrong: WrongTimes | None = None, unnamed: Collection[str] = (), pid: int = MAIN,
-                 cut: Cut | None = None) -> None:  # fmt: skip
+                 cut: Cut | None = None, layers: LayerRanges | None = None, stages: int = 1) -> None:  # fmt: skip
         """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range; `cut`:
-        the kernels of a block, which are random without it."""
+        the kernels of a block, which are random without it; `layers`: the ranges of those of its stage of so many."""
+        self.layers, self.stages = layers, stages
         self.unnamed, self.cut = unnamed, cut
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
@@ -54,6 +56,9 @@ class Rank:
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
         if block.kind not in self.unnamed:
             self.trace.range(launch - 4 * US, launch + len(kernels) * 5 * US, mark, cat="cpu_op")
+        if self.layers:
+            part = (block.chunk or 0) * self.stages + self.stage
+            self.layers.write(block, part, self.stages, launch, launch + len(kernels) * 5 * US - US, self.of_layer)
         thread, stream = AUTOGRAD if block.kind == "B" else MAIN, free_stream(self.ends, block)
         for i, (name, *times) in enumerate(kernels):
             at = launch + i * 5 * US
@@ -61,6 +66,10 @@ class Rank:
             call = self.trace.call(at, thread=thread)
             times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
             self.trace.kernel(*times, call, name=name, stream=stream)
+
+    def of_layer(self, start: int, end: int, name: str, autograd: bool) -> None:
+        cat = "python_function" if name.startswith("nn.Module") else "user_annotation"
+        self.trace.range(start, end, name, thread=AUTOGRAD if autograd else MAIN, cat=cat)
 
     def nccl(self, what: str, launch_ns: int, start_ns: int, end_ns: int, *, group: str = "1", **args: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))

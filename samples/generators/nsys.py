@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from samples.generators.block_kernels import Cut
+from samples.generators.layer_ranges import LayerRanges
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import (
     MS,
@@ -201,10 +202,13 @@ class Rank:
 
     def __init__(self, export: Recorder, rank: int, clock_ns: int, kernels: int = 4, dialect: Dialect | None = None,
                  wrong: WrongTimes | None = None, process: int | None = None, devices: int = 1,
-                 threads: bool = True, cut: Cut | None = None):  # fmt: skip
+                 threads: bool = True, cut: Cut | None = None, layers: LayerRanges | None = None,
+                 stage: int | None = None, stages: int = 1):  # fmt: skip
         """`kernels`: how many in each block, at random unless `cut` says which; `devices`: so many ranks are devices of
-        one process, each with `threads` of its own or all with one."""
+        one process, each with `threads` of its own or all with one; `layers`: the ranges of those of its `stage` of so
+        many."""
         self.wrong, self.cut = wrong or {}, cut
+        self.layers, self.stage, self.stages = layers, rank if stage is None else stage, stages
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels
         self.dialect = dialect or Dialect()
         self.ends: dict[int, int] = {}
@@ -223,11 +227,17 @@ class Rank:
         launch, stream = block.start_ns + self.clock_ns - 60 * US, free_stream(self.ends, block)
         for depth, name in enumerate(self.dialect.names(block, self.rank)):
             self.range(launch - 4 * US + depth, launch + len(kernels) * 5 * US - depth, name)
+        if self.layers:
+            part = (block.chunk or 0) * self.stages + self.stage
+            self.layers.write(block, part, self.stages, launch, launch + len(kernels) * 5 * US - US, self.of_layer)
         for i, (name, *times) in enumerate(kernels):
             launched = "cuLaunchKernelEx" if i % 2 else "cudaLaunchKernel_v7000"
             call = self.export.call(self.process, launch + i * 5 * US, thread=thread, name=launched)
             times = recorded(block, i, *(t + self.clock_ns for t in times), self.wrong)
             self.export.kernel(self.process, *times, call, name=name, stream=stream, device=self.device)
+
+    def of_layer(self, start: int, end: int, name: str, autograd: bool) -> None:
+        self.export.range(self.process, start, end, name, thread=self.thread + AUTOGRAD * autograd)
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))

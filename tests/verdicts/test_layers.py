@@ -9,13 +9,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 import trace_export
+from samples.generators.block_kernels import Shape
 from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.layer_ranges import SPELLINGS, LayerRanges
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
 from tests.support.rows import seeds
+from trace_export.analysis.layer_ranges import layers
 from trace_export.analysis.layers import SURE, Split, best_split, layout, modules, parse
 from trace_export.errors import UsageError
 
@@ -143,3 +147,81 @@ def test_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         best_split(trace_export.load(tmp_path / "a")._bubbles.graph, (7,), "layers")
     with pytest.raises(UsageError, match="two parts"):
         best_split(trace_export.load(tmp_path / "b")._bubbles.graph, (8,), "layers")
+
+
+HELD = (5, 3, 4, 2)
+"""The layers of each stage in ranges; kernels have 4 of each."""
+RANGED = Job(stages=4, microbatches=4, replicas=1, steps=2, receives="early", shapes={})
+NAMES = {
+    "fsdp": "FSDP::pre_forward", "megatron-fsdp": "MFSDP … forward", "megatron-overlapped": "layer_…f",
+    "megatron": "self_attention", "modules": "nn.Module",
+}  # fmt: skip
+"""How it is said which ranges were counted."""
+
+
+def counted(folder: Path, **options: Any) -> tuple[Split, str]:
+    verdict = trace_export.load(folder, **options).align().report(layers="count").verdict
+    (said,) = [each for each in verdict if each.code == "layers"]
+    return tuple(said.facts["layers"]), said.facts["counted_by"]
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("form", ["nsys", "kineto"])
+def test_layers_are_counted_in_the_ranges_of_forwards(form: str, spelling: str, tmp_path: Path) -> None:
+    """Also where the kernels say something else. Backwards repeat the ranges on the thread of the autograd engine."""
+    WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling)))
+    assert counted(tmp_path) == (HELD, f"the ranges {NAMES[spelling]}")
+    assert counted(tmp_path, detail="kernels")[0] == HELD
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+@pytest.mark.parametrize("form", ["nsys", "kineto"])
+def test_the_ranges_of_layers_are_those_of_each_chunk(form: str, spelling: str, tmp_path: Path) -> None:
+    held = (2, 3, 1, 4, 1, 2)
+    job = replace(RANGED, stages=3, microbatches=6, schedule="interleaved", layers=LayerRanges(held, spelling))
+    WRITERS[form](tmp_path, job)
+    assert counted(tmp_path)[0] == held
+
+
+BESIDE = {
+    "fsdp": ("FSDP::pre_forward (visual.blocks.{})", "FSDP::pre_forward (mtp.layers.{})"),
+    "megatron-fsdp": ("MFSDP module.vision.layers.{} forward", "MFSDP module.mtp.layers.{} forward"),
+    "modules": ("nn.Module: VisionTransformerLayer_{}", "nn.Module: MtpDecoderLayer_{}"),
+}
+"""Layers of an encoder and those that predict further tokens."""
+
+
+@pytest.mark.parametrize("spelling", BESIDE)
+@pytest.mark.parametrize("form", ["nsys", "kineto"])
+def test_layers_that_only_one_stage_has_are_no_layers_of_the_model(form: str, spelling: str, tmp_path: Path) -> None:
+    first, last = ([name.format(n) for n in range(3)] for name in BESIDE[spelling])
+    WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling, {0: first, 3: last})))
+    assert counted(tmp_path)[0] == HELD
+
+
+def test_layers_of_two_kinds_are_not_counted(tmp_path: Path) -> None:
+    """Nothing says that they cost the same."""
+    beside = {stage: ["nn.Module: MoeDecoderLayer_0"] for stage in range(4)}
+    WRITERS["kineto"](tmp_path, replace(RANGED, layers=LayerRanges(HELD, "modules", beside)))
+    with pytest.raises(UsageError, match="no ranges name the layers"):
+        counted(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["nsys", "kineto"])
+def test_ranges_that_some_stages_lack_count_no_layers(form: str, tmp_path: Path) -> None:
+    """Then kernels are counted, as without ranges."""
+    shapes = {stage: Shape(layers=count) for stage, count in enumerate(HELD)}
+    for name, ranges in (("none", None), ("some", LayerRanges((4, 4, 0, 4), "fsdp"))):
+        WRITERS[form](tmp_path / name, replace(RANGED, shapes=shapes, layers=ranges))
+        split, by = counted(tmp_path / name, detail="kernels")
+        assert (split, "flash_fwd_kernel" in by) == (HELD, True)
+        with pytest.raises(UsageError, match="no ranges name the layers"):
+            counted(tmp_path / name)
+
+
+def test_forwards_that_overlap_on_the_host_count_no_layers() -> None:
+    """By hand: of two threads of a process, whose layers time does not tell apart."""
+    blocks = pl.DataFrame({"rank": 0, "stage": 0, "chunk": 0, "start_ns": [0, 100], "end_ns": [90, 190]})
+    ranges = pl.DataFrame({"rank": 0, "start_ns": [5, 6, 95, 105, 185, 190], "marker": "a.self_attention"})
+    assert layers(blocks, ranges) == ((2,), "the ranges self_attention")
+    assert layers(blocks.with_columns(end_ns=pl.Series([110, 190])), ranges) is None

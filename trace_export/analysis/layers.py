@@ -30,7 +30,7 @@ Split = tuple[int, ...]
 """The number of layers of each part, chunk by chunk and in a chunk stage by stage: part a·P + b is chunk a on stage
 b."""
 COUNT = "count"
-"""In place of a split: the layers are counted in the kernels of the forwards."""
+"""In place of a split: the layers are counted in the ranges of the forwards, or in their kernels."""
 SURE = 0.02
 """So near to the gain, as a share of the step, do 9 of 10 simulated jobs come that get the split and other chances."""
 TRIED = 4
@@ -110,8 +110,8 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
 
 
 def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None, by: str | None = None) -> Sentence:
-    """Which split is best, in words; the facts have it in the forms that frameworks take. `by`: the kernel by which
-    the layers were counted."""
+    """Which split is best, in words; the facts have it in the forms that frameworks take. `by`: the ranges or the
+    kernel by which the layers were counted."""
     found = best_split(graph, layers, parameter, placement)
     facts = {
         "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0), "gain": found.gain,
