@@ -306,7 +306,7 @@ class Run:
 
         remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
         if self._options.detail != "kernels":
-            what = "no ranges name the layers, and no device tasks are read, whose kernels tell them"
+            what = "no ranges name the passes and their layers, and no device tasks are read, whose kernels tell them"
             raise UsageError(what, "give it together with the detail kernels", parameter="layers")
         blocks = block_work.forwards(self._checked)
         counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))

@@ -13,9 +13,11 @@ import polars as pl
 import pytest
 
 import trace_export
+from samples.generators import nsys
 from samples.generators.block_kernels import Shape
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.layer_ranges import SPELLINGS, LayerRanges
+from samples.generators.nsys_export import Export
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
 from tests.support.rows import seeds
@@ -203,7 +205,7 @@ def test_layers_of_two_kinds_are_not_counted(tmp_path: Path) -> None:
     """Nothing says that they cost the same."""
     beside = {stage: ["nn.Module: MoeDecoderLayer_0"] for stage in range(4)}
     WRITERS["kineto"](tmp_path, replace(RANGED, layers=LayerRanges(HELD, "modules", beside)))
-    with pytest.raises(UsageError, match="no ranges name the layers"):
+    with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
         counted(tmp_path)
 
 
@@ -215,7 +217,7 @@ def test_ranges_that_some_stages_lack_count_no_layers(form: str, tmp_path: Path)
         WRITERS[form](tmp_path / name, replace(RANGED, shapes=shapes, layers=ranges))
         split, by = counted(tmp_path / name, detail="kernels")
         assert (split, "flash_fwd_kernel" in by) == (HELD, True)
-        with pytest.raises(UsageError, match="no ranges name the layers"):
+        with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
             counted(tmp_path / name)
 
 
@@ -225,3 +227,19 @@ def test_forwards_that_overlap_on_the_host_count_no_layers() -> None:
     ranges = pl.DataFrame({"rank": 0, "start_ns": [5, 6, 95, 105, 185, 190], "marker": "a.self_attention"})
     assert layers(blocks, ranges) == ((2,), "the ranges self_attention")
     assert layers(blocks.with_columns(end_ns=pl.Series([110, 190])), ranges) is None
+
+
+@pytest.mark.parametrize("unnamed", ["F", "FBW"])
+def test_ranges_of_layers_beside_passes_without_names(unnamed: str, tmp_path: Path) -> None:
+    """Nothing says where a forward began on the host."""
+    job = replace(RANGED, layers=LayerRanges(HELD, "megatron"))
+    dialect = nsys.Unnamed(*unnamed)
+    ranks = [Export(host=f"node{rank}") for rank in range(4)]
+    writers = [
+        nsys.Rank(export, rank, 0, dialect=dialect, layers=job.layers, stages=4) for rank, export in enumerate(ranks)
+    ]
+    nsys.fill_met(writers, simulate(job), random.Random(1))
+    for export in ranks:
+        export.write(tmp_path / f"{export.host}.sqlite")
+    with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
+        counted(tmp_path)
