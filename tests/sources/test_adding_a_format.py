@@ -91,7 +91,8 @@ def test_the_commands_of_the_page_run(ran: dict[str, Ran], arguments: str) -> No
 def test_the_program_knows_the_format_everywhere(ran: dict[str, Ran]) -> None:
     unknown, empty, broken = (ran[arguments].done for arguments in OTHERS)
     assert "toy" in unknown.stderr  # among the formats to choose from
-    assert "toy.N.csv" in empty.stderr
+    assert "looked for profiles of" in empty.stderr
+    assert ", toy;" in empty.stderr
     assert broken.returncode == 1
     assert "toy.0.csv: is no toy log (" in broken.stderr
     assert broken.stderr.endswith("; record it again\n")

@@ -163,11 +163,11 @@ class Graph:
 
     def of(self, column: str) -> Ints:
         """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""
-        ranks = self.recorded.ranks
-        found = np.full(int(max(self.rank.max(initial=-1), *ranks["rank"])) + 2, -1, np.int32)  # the last: of no rank
-        found[ranks["rank"].to_numpy()] = ranks[column].fill_null(-1).to_numpy()
-        of_rank: Ints = found[self.rank]
-        return of_rank
+        ranks = self.recorded.ranks.sort("rank")
+        numbers = np.append(ranks["rank"].to_numpy(), -1)  # the last: of no rank
+        values = np.append(ranks[column].fill_null(-1).to_numpy(), -1).astype(np.int32)
+        at = np.searchsorted(numbers[:-1], self.rank)
+        return np.where(numbers[at] == self.rank, values[at], np.int32(-1))
 
 
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:
