@@ -13,6 +13,10 @@ from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 1, 16
 WRONG = {
+    "slow link, blocks alone": (
+        (12,),
+        "receives posted early, two chunks: most transfers are over before their block could start",
+    ),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""

@@ -36,18 +36,18 @@ class Batches:
         return self.last[block] + 1
 
 
-def infer(src: Ints, dst: Ints, forward: Flags, opens: Flags, start: Times, end: Times) -> Batches | None:
+def infer(src: Ints, dst: Ints, rank: Ints, forward: Flags, opens: Flags, start: Times, end: Times) -> Batches | None:
     """The batches of a run whose edges lead from the blocks `src` to the blocks `dst` of other ranks; None where ranks
     do not wait for their sends.
 
-    By block, in the order of each rank: whether it is a `forward`; whether it `opens` a step of its rank; `start` and
-    `end`.
+    By block, in the order of each rank: its `rank`; whether it is a `forward`; whether it `opens` a step of its rank;
+    `start` and `end`. Of a schedule in which awaited sends change the times, so not of 1F1B.
     """
     row = np.arange(len(start))
     for pairs in (np.zeros(len(start), np.bool_), _second_of_pair(forward, opens)):
         first = np.where(pairs, row - 1, row)
         batches = Batches(first, _last(first))
-        if _waits(batches, src, dst, opens, start, end):
+        if _waits(batches, src, dst, rank, opens, start, end):
             return batches
     return None
 
@@ -66,7 +66,7 @@ def _second_of_pair(forward: Flags, opens: Flags) -> Flags:
     return second
 
 
-def _waits(batches: Batches, src: Ints, dst: Ints, opens: Flags, start: Times, end: Times) -> bool:
+def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
     """Whether ranks wait for all of a batch: for what they sent before it, and for what its second block needs."""
     first, made = batches.first[dst], end[batches.last[src]]
     needs = np.full(len(start) + 1, np.iinfo(np.int64).min)
@@ -80,4 +80,6 @@ def _waits(batches: Batches, src: Ints, dst: Ints, opens: Flags, start: Times, e
     later = start[block] - awaited
     cases = (awaited > ready + POSTED_NS) & (later <= awaited - ready)  # else it waited for something else besides
     waited = later[cases] >= -POSTED_NS
-    return int(cases.sum()) >= ENOUGH and float(waited.mean()) >= MOSTLY
+    if int(cases.sum()) < ENOUGH or float(waited.mean()) < MOSTLY:
+        return False
+    return 2 * len(np.unique(rank[block[cases][waited]])) >= len(np.unique(rank))  # else a slow link looks like it

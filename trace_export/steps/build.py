@@ -254,8 +254,10 @@ def _transfers(
     known = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     forward = operations.kind[:count] == KINDS.index("F")
-    times = operations.start[:count], operations.end[:count]
-    batched = None if known.any() else batches.infer(src, dst, forward, first, *times)
+    of_blocks = operations.rank[:count], forward, first, operations.start[:count], operations.end[:count]
+    blocks = recorded.blocks
+    plain = not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any()
+    batched = None if plain or known.any() else batches.infer(src, dst, *of_blocks)
     if batched is None:
         start, end, posted = _transfer_times(edges, known, first, operations)
         after = np.full(len(src), -1)
