@@ -124,7 +124,7 @@ def test_a_report_says_which_split_is_best(tmp_path: Path) -> None:
     assert said["facts"]["modules"] == modules(tuple(best))
     after = simulate(with_layers(replace(job, parts=()), tuple(best), 0, 3)).step_ns
     assert said["facts"]["step_ns"] == pytest.approx(after, rel=SURE)
-    assert "± 2.0 points" in said["text"]
+    assert "± 2.5 points" in said["text"]
     assert f"--num-layer-list {','.join(map(str, best))}" in said["next"]
     assert "--layers" in command("report", "run", "--layers", "33", cwd=tmp_path).stderr
     even = with_layers(Job(stages=4, steps=3, replicas=1, receives="early"), (8, 8, 8, 8), 0, 0)

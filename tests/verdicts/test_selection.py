@@ -75,6 +75,7 @@ def _keep(folder: Path, form: str, job: Job, read: set[int]) -> None:
 
 
 WRONG = {
+    50: "nothing in the logs of one of two stages tells that the other is missing",
     20: "a replica that loads data late is taken for a slow one where another is not whole",
     **dict.fromkeys((37, 85, 127, 139), "unequal stages that a slow replica hides in the whole run"),
 }

@@ -31,7 +31,7 @@ Split = tuple[int, ...]
 b."""
 COUNT = "count"
 """In place of a split: the layers are counted in the ranges of the forwards, or in their kernels."""
-SURE = 0.02
+SURE = 0.025
 """So near to the gain, as a share of the step, do 9 of 10 simulated jobs come that get the split and other chances."""
 TRIED = 4
 """Layers go from each of this many stages with the most work to each of this many with the least."""
