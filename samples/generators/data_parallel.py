@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -347,7 +347,7 @@ class _Simulator:
                 gathered |= dict.fromkeys(members, end)
             free: dict[Cell, int] = {}
             for a in range(job.replicas):
-                free |= self._pipeline(a, step, loaded, gathered, posted)
+                free |= self._settled(partial(self._pipeline, a, step, loaded, gathered, posted))
             for stage in range(job.stages):
                 members = [(a, stage) for a in range(job.replicas)]
                 end = self._collective(REDUCE, step, members, [free[m] for m in members], job.reduce)
@@ -381,27 +381,18 @@ class _Simulator:
                 self.found.collectives.append(Collective(op, stage, step, rank, start, end))
         return end
 
-    def _pipeline(
-        self,
-        replica: int,
-        step: int,
-        begin: Mapping[Cell, int],
-        gathered: Mapping[Cell, int],
-        posted: Mapping[Cell, int],
-    ) -> dict[Cell, int]:
-        """Adds the blocks and transfers of a replica in a step; returns until when its stages are busy. Stages are free
-        from `begin`, blocks start once their stage has `gathered` its parameters, and the first receives may be
-        `posted` before."""
+    def _settled(self, pipeline: Callable[[_Batches], tuple[dict[Cell, int], _Batches]]) -> dict[Cell, int]:
+        """What `pipeline` returns first, once no batch ends later than it did when blocks waited for it."""
         blocks, transfers = len(self.found.blocks), len(self.found.transfers)
         batches = _Batches({}, {})
-        while True:  # until no batch ends later than it did when blocks waited for it
-            free, now = self._once(replica, step, begin, gathered, posted, batches)
+        while True:
+            free, now = pipeline(batches)
             if now == batches or not self.job.rendezvous:
                 return free
             batches = now
             del self.found.blocks[blocks:], self.found.transfers[transfers:]
 
-    def _once(
+    def _pipeline(
         self,
         replica: int,
         step: int,
@@ -410,7 +401,9 @@ class _Simulator:
         posted: Mapping[Cell, int],
         batches: _Batches,
     ) -> tuple[dict[Cell, int], _Batches]:
-        """`_pipeline` where batches are done as they are in `batches`, and when they are done by that."""
+        """Adds the blocks and transfers of a replica in a step; returns until when its stages are busy. Stages are free
+        from `begin`, blocks start once their stage has `gathered` its parameters, and the first receives may be
+        `posted` before. Batches are done as they are in `batches`; also returns when they are done by that."""
         job = self.job
         free = [begin[replica, s] for s in range(job.stages)]
         before = [posted[replica, s] for s in range(job.stages)]

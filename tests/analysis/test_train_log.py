@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
-from trace_export.analysis.train_log import step_times
+from trace_export.analysis.train_log import StepTimes, step_times
 from trace_export.errors import SourceError
 
 MS = 1_000_000
@@ -45,6 +45,14 @@ def colossal(step: int, ms: float) -> str:
     return f"[{step}/100] Loss:2.345, Step time: {ms / 1000:.3f}s, TFLOPS: 42.123, FWD time: 0.1s"
 
 
+def stated(log: Path, lines: Iterable[str]) -> StepTimes:
+    """What a log of these lines, which is written there, says that a step takes."""
+    log.write_text("\n".join(lines), encoding="utf-8")
+    found = step_times(log)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("line", [megatron, mindspeed, nemo, deepspeed, mindformers, colossal])
 def test_a_line_states_the_time_of_a_step(line: Callable[[int, float], str], tmp_path: Path) -> None:
     times = [9_000, 4_000, 8_300, 8_310, 11_060, 8_320, 8_305, 8_310, 8_315]
@@ -67,9 +75,7 @@ def test_lines_of_torchtitan_state_when_and_not_how_long(tmp_path: Path) -> None
     (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
     found = step_times(tmp_path / "log")
     assert found is None  # each line comes after a validation
-    (tmp_path / "log").write_text("\n".join(line for line in lines if "validate" not in line), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", [line for line in lines if "validate" not in line])
     assert found.step_ns == pytest.approx(1_000.5 * MS)
     assert (found.lines, found.stated) == (7, 9)
 
@@ -80,9 +86,7 @@ def test_lines_of_paddle_state_the_time_of_all_steps_since_the_line_before(tmp_p
         " interval_samples_per_second: 0.868, interval_steps_per_second: 0.868, progress_or_epoch: 0.0"
         for n in range(1, 9)
     ]
-    (tmp_path / "workerlog.0").write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(tmp_path / "workerlog.0")
-    assert found is not None
+    found = stated(tmp_path / "workerlog.0", lines)
     assert found.step_ns == pytest.approx(1_151.8 * MS)
 
 
@@ -103,9 +107,7 @@ def test_what_is_done_beside_training_leaves_a_line_out(between: str, tmp_path: 
         disturbed = step > 2 and step % 2
         lines += [between] if disturbed else []
         lines.append(megatron(step, 2_000 if disturbed else 1_000))
-    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", lines)
     assert (found.step_ns, found.lines) == (1_000 * MS, 5)
 
 
@@ -113,9 +115,7 @@ def test_profiled_steps_are_left_out_though_they_are_most(tmp_path: Path) -> Non
     lines = [megatron(step, 2_000 if 8 <= step < 30 else 1_000) for step in range(1, 33)]
     lines[29:29] = ["Capture range ended in the application.", "Generating '/tmp/nsys-report-1.qdstrm'"]
     lines[7:7] = ["Capture range started in the application."]
-    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", lines)
     assert (found.step_ns, found.lines, found.steps) == (1_000 * MS, 7, 32)
 
 
@@ -153,22 +153,16 @@ def test_ranks_whose_lines_come_late_and_a_second_start(tmp_path: Path) -> None:
             "  loss:  7.12  memory: 47GiB  tps: 5,432"
             for _, r, n in rows
         ]
-    (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", lines)
     assert (found.step_ns, found.deviation_ns) == (1_000 * MS, 0)
 
 
 def test_lines_of_the_first_rank_of_megatron_bridge_state_no_step(tmp_path: Path) -> None:
     text = [f"Step Time : {5 if n < 2 else 14.26}s GPU utilization: 58.2MODEL_TFLOP/s/GPU" for n in range(9)]
-    (tmp_path / "log").write_text("\n".join(text), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", text)
     assert (found.framework, found.step_ns, found.lines) == ("Megatron-Bridge", 14_260 * MS, 7)
     both = [part for n, each in enumerate(text, 1) for part in (each, megatron(n, 14_300))]
-    (tmp_path / "log").write_text("\n".join(both), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", both)
     assert (found.framework, found.step_ns) == ("Megatron-LM", 14_300 * MS)
 
 
@@ -178,9 +172,7 @@ def test_lines_of_the_engine_of_deepspeed_state_when(tmp_path: Path) -> None:
         ", RunningAvgSamplesPerSec=12.3, CurrSamplesPerSec=12.4, MemAllocated=10.2GB"
         for n in range(1, 12)
     ]
-    (tmp_path / "log").write_text("\n".join(text), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", text)
     assert (found.framework, found.step_ns, found.lines) == ("DeepSpeed", 200 * MS, 9)
 
 
@@ -195,9 +187,7 @@ def test_times_that_are_none(shown: str, instead: str, tmp_path: Path) -> None:
 def test_other_batch_sizes_skipped_iterations_and_the_start_of_each_run_are_left_out(tmp_path: Path) -> None:
     first = [megatron(step, 500, batch=256) for step in range(1, 6)]
     again = [megatron(step, 9_000) for step in (3, 4)] + [megatron(step, 1_000) for step in range(5, 10)]
-    (tmp_path / "log").write_text("\n".join([*first, *again, megatron(10, 3_000, skipped=1)]), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is not None
+    found = stated(tmp_path / "log", [*first, *again, megatron(10, 3_000, skipped=1)])
     assert (found.step_ns, found.deviation_ns, found.lines) == (1_000 * MS, 0, 5)
 
 
