@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
+
+DENSE = 4
+"""Numbers that are at most this many times as many as what they number are not made dense, which takes a sort."""
 
 
 def is_ordered(frame: pl.DataFrame, *keys: str, strictly: bool = False) -> bool:
@@ -56,3 +62,14 @@ def ordered(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
         if is_ordered(moved, *keys):
             return frame[moved["row number"]]
     return frame[rows.sort(*keys, maintain_order=True)["row number"]]
+
+
+def packed(*keys: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    """For each row the number of those with the same keys, in the order of these; not many more than rows."""
+    number: npt.NDArray[np.integer[Any]] = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        low = int(key.min(initial=0))
+        number = number * (int(key.max(initial=0)) - low + 1) + key - low
+        if number.max(initial=0) > DENSE * len(number):
+            _, number = np.unique(number, return_inverse=True)
+    return number

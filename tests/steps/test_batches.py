@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from samples.generators.data_parallel import Job, simulate
@@ -28,10 +29,9 @@ def batches(job: Job) -> tuple[Batches | None, list[tuple[int, str]]]:
         )
     src, dst = np.array(edges).T
     opens = [n == 0 or (b.rank, b.step) != (blocks[n - 1].rank, blocks[n - 1].step) for n, b in enumerate(blocks)]
-    forward = [b.kind == "F" for b in blocks]
+    table = pl.DataFrame({name: [getattr(b, name) for b in blocks] for name in ("rank", "kind", "chunk")})
     start, end = (np.array([getattr(b, name) for b in blocks]) for name in ("start_ns", "end_ns"))
-    rank = np.array([b.rank for b in blocks])
-    found = infer(src, dst, rank, np.array(forward), np.array(opens), start, end)
+    found = infer(table, src, dst, np.array(opens), start, end)
     return found, [(b.rank, b.kind) for b in blocks]
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.peers import Floats, Group, Ints, Items, Slow
+from trace_export.analysis.peers import Group, Items, Slow
+from trace_export.steps.graph import Floats, Ints
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 COMES_AND_GOES = 1.5

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.integer[Any]]
-Flags = npt.NDArray[np.bool_]
+from trace_export.steps.graph import Flags, Floats, Ints
 
 LEAST = 0.01
 """The least excess over the peers, as a share of theirs."""

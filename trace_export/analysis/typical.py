@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from trace_export.ordering import packed
 from trace_export.steps.graph import COLLECTIVE, FIFTH, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
 
 ALIKE = 0.9
@@ -17,8 +18,6 @@ ENOUGH, FEW = 8, 4
 """Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
 MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
-DENSE = 4
-"""Numbers that are at most this many times as many as what they number are not made dense, which takes a sort."""
 VARIED = 0.02
 """And lengths that vary by this share."""
 
@@ -70,14 +69,14 @@ class Typical:
         """Blocks with the same number are of one kind and chunk, and are first parts of backwards or none is; -1
         elsewhere."""
         part = 2 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
-        number = _number(self.graph.kind, part)
+        number = packed(self.graph.kind, part)
         dense = np.cumsum(np.bincount(number) > 0) - 1
         return np.where(self.is_block, dense[number], -1)
 
     def means(self, *keys: Ints) -> Floats:
         """Of each block the mean length of those with the same unit and `keys`; of others their own length."""
         rows = np.flatnonzero(self.is_block)
-        number = _number(self.unit[rows], *(key[rows] for key in keys))
+        number = packed(self.unit[rows], *(key[rows] for key in keys))
         found = self.length.copy()
         counts = np.maximum(np.bincount(number), 1)
         found[rows] = (np.bincount(number, self.length[rows]) / counts)[number] if len(rows) else 0.0
@@ -100,8 +99,8 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        rows, ordinary, others = self._members()
-        found[rows] = np.minimum(np.clip(found[rows], ordinary, None).clip(None, self.delay[rows]), others)
+        rows, in_common, others = self._members()
+        found[rows] = np.minimum(np.clip(found[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
         pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
         place = (FIFTH * pl.len()).cast(pl.Int64)
@@ -173,7 +172,7 @@ class Typical:
         rows = np.flatnonzero(labelled & np.isin(self.graph.kind, (0, 1)))
         lane = {"rank": self.graph.rank[rows], "chunk": np.maximum(self.column("chunk")[rows], 0)}
         lane["step"] = self.graph.step[rows]
-        number = _number(*lane.values(), self.column("microbatch")[rows])
+        number = packed(*lane.values(), self.column("microbatch")[rows])
         last = np.full((2, int(number.max(initial=-1)) + 1), -1)
         last[self.graph.kind[rows], number] = np.arange(len(rows))
         forward, back = last[:, (last >= 0).all(axis=0)]
@@ -233,17 +232,6 @@ class Typical:
         delays = [float(self.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
         length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
         return Overhead(delays[0], delays[1] + length)
-
-
-def _number(*keys: Ints) -> Ints:
-    """For each row the number of those with the same keys, in the order of these; not many more than rows."""
-    number: Ints = np.zeros(len(keys[0]), np.int64)
-    for key in keys:
-        low = int(key.min(initial=0))
-        number = number * (int(key.max(initial=0)) - low + 1) + key - low
-        if number.max(initial=0) > DENSE * len(number):
-            _, number = np.unique(number, return_inverse=True)
-    return number
 
 
 def _of_few(pairs: pl.DataFrame) -> float | None:

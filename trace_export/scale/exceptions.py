@@ -12,9 +12,10 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.compared import Compared, Sums, mean_lengths
-from trace_export.analysis.peers import Ints, Items, Slow, slow_groups
+from trace_export.analysis.peers import Items, Slow, slow_groups
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema, conform
 from trace_export.scale.summary import Summary
+from trace_export.steps.graph import Ints
 
 MOST = 24
 """Exceptions of ranks, and of links, that are named."""

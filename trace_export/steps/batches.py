@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 
 from trace_export.steps.graph import Flags, Ints, Times
 from trace_export.tolerances import POSTED_NS
@@ -36,14 +37,16 @@ class Batches:
         return self.last[block] + 1
 
 
-def infer(src: Ints, dst: Ints, rank: Ints, forward: Flags, opens: Flags, start: Times, end: Times) -> Batches | None:
+def infer(blocks: pl.DataFrame, src: Ints, dst: Ints, opens: Flags, start: Times, end: Times) -> Batches | None:
     """The batches of a run whose edges lead from the blocks `src` to the blocks `dst` of other ranks; None where ranks
-    do not wait for their sends.
+    do not wait for their sends, or nothing would show it: with 1F1B a step takes as long either way.
 
-    By block, in the order of each rank: its `rank`; whether it is a `forward`; whether it `opens` a step of its rank;
-    `start` and `end`. Of a schedule in which awaited sends change the times, so not of 1F1B.
+    By block, in the order of each rank: `blocks` has its rank, kind and chunk; whether it `opens` a step of its rank;
+    `start` and `end`.
     """
-    row = np.arange(len(start))
+    if not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any():
+        return None
+    rank, forward, row = blocks["rank"].to_numpy(), (blocks["kind"] == "F").to_numpy(), np.arange(len(start))
     for pairs in (np.zeros(len(start), np.bool_), _second_of_pair(forward, opens)):
         first = np.where(pairs, row - 1, row)
         batches = Batches(first, _last(first))

@@ -253,11 +253,8 @@ def _transfers(
     edges, src, dst = edges[moved], src[moved], dst[moved]
     known = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
-    forward = operations.kind[:count] == KINDS.index("F")
-    of_blocks = operations.rank[:count], forward, first, operations.start[:count], operations.end[:count]
-    blocks = recorded.blocks
-    plain = not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any()
-    batched = None if plain or known.any() else batches.infer(src, dst, *of_blocks)
+    times = operations.start[:count], operations.end[:count]
+    batched = None if known.any() else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
         start, end, posted = _transfer_times(edges, known, first, operations)
         after = np.full(len(src), -1)

@@ -15,19 +15,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from trace_export.steps.order import Flags as Flags
+from trace_export.steps.order import Ints as Ints
 from trace_export.steps.order import Levels
 from trace_export.steps.recorded import Recorded
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.integer[Any]]
-Flags = npt.NDArray[np.bool_]
 
 WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
 """What an operation is (`Graph.sort`): a block of pipeline work, one of the optimizer, and so on."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from trace_export.ordering import packed
 from trace_export.steps.graph import Flags, Floats, Times
 from trace_export.tolerances import POSTED_NS
 
@@ -44,8 +45,8 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
         nothing = np.zeros(len(edges), np.int64)
         return nothing, nothing, nothing > 0
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "free")[edges["dst"]]
-    ends = [edges[name].to_numpy().astype(np.int64) for name in ("src_rank", "dst_rank")]
-    number = 2 * (ends[0] * (ends[1].max() + 1) + ends[1]) + (edges["direction"] == "F").to_numpy()
+    forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
+    number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
     way = pl.Series("way", np.unique(number, return_inverse=True)[1] + 1)
     table = (
         edges.select("dst_rank", "dst", "known", way)
