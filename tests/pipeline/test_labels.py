@@ -89,7 +89,7 @@ FIRST, LAST = "FFBFBFBB", "FBFBFBFB"
     ("steps_of_first", "steps_of_last", "at", "expected"),
     [
         ([FIRST], [LAST], 0, "F0 F1 B0 F2 B1 F3 B2 B3"),
-        ([FIRST, "FBFBB"], [LAST, LAST], 1, "F2 B1 F3 B2 B3"),
+        (["FBFBB", FIRST], [LAST, LAST], 0, "F2 B1 F3 B2 B3"),
         ([FIRST, "F"], [LAST, LAST], 1, "F0"),
         ([FIRST, "FFBFFBB", FIRST], [LAST] * 3, 1, "F0 F1 B0 F2 F3 B2 B3"),
         ([FIRST + "W"], [LAST], 0, "F0 F1 B0 F2 B1 F3 B2 B3 W?"),
@@ -128,10 +128,11 @@ def test_interleaved_follows_the_table(stages: int, microbatches: int, chunks: i
 
 
 @pytest.mark.parametrize(
-    ("pairs", "chunks"), [(((0, 1), (1, 2), (2, 3)), 1), (((0, 1), (1, 2), (2, 3), (3, 0)), 2), (((1, 2),), 2), ((), 2)]
+    ("pairs", "chunks"), [(((0, 1), (1, 2), (2, 3)), 1), (((0, 1), (1, 2), (2, 3), (3, 0)), 2), (((1, 2),), 1), ((), 1)]
 )
 def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int], ...], chunks: int) -> None:
-    """Eight forwards, then eight backwards on four stages: GPipe, or two chunks of four micro-batches, in a loop."""
+    """Eight forwards, then eight backwards on four stages: GPipe, or two chunks of four micro-batches, in a loop. It is
+    called GPipe where the messages do not tell."""
     made = placed(profile([["F" * 8 + "B" * 8]] * 4))
     rows = [{"rank": rank, "peer": peer, "role": "send", "start_ns": 0, "end_ns": 1} for rank, peer in pairs]
     made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
@@ -139,7 +140,7 @@ def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int]
     assert found.n_unique() == chunks
 
 
-@pytest.mark.parametrize(("first", "last", "chunks"), [(4, 4, 1), (6, 6, 2), (4, 0, 2), (0, 0, 2)])
+@pytest.mark.parametrize(("first", "last", "chunks"), [(4, 4, 1), (6, 6, 2), (4, 0, 1), (0, 0, 1)])
 def test_of_two_stages_the_number_of_messages_tells_the_chunks(first: int, last: int, chunks: int) -> None:
     """Four forwards, then four backwards on two stages. Each message of GPipe follows a forward of the first stage or a
     backward of the last; in two chunks of two micro-batches each stage sends after three quarters of its blocks."""

@@ -120,7 +120,9 @@ def conclude(profile: Profile, recognition: Recognition | None = None) -> Profil
     Needs `spans.id`, and stage and replica of the ranks.
     """
     made = passes.passes_of(profile)
-    found = schedule_match.recognise(made, profile.declared) if recognition is None else recognition
+    found = recognition
+    if found is None:
+        found = schedule_match.with_chunks_in_doubt(schedule_match.recognise(made, profile.declared), profile)
     profile = schedule_match.declare(profile, found)
     placement = stages.chunk_placement(profile)
     linked = edges.pass_edges(made, stages.depth(profile.ranks, profile.declared), placement)

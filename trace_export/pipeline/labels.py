@@ -7,9 +7,10 @@ in. The examples are of the first stage of 1F1B on two stages with four micro-ba
 - Numbers that some forwards carry (`labels_by_number`): in DualPipeV a forward 5 of four micro-batches is micro-batch 1
   of chunk 1, and the blocks on both sides of it have the positions beside it.
 - A whole step (`labels_by_position`): F F B F B F B B is F0 F1 B0 F2 B1 F3 B2 B3.
-- The only place where a part fits: F B F B B is F2 B1 F3 B2 B3.
+- The only place where a part fits: F B F B B at the start of a capture is F2 B1 F3 B2 B3.
 - An end that is surely whole, as after another step: F fits at four places, but after a step that ended it is F0.
-- Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3.
+- Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3. A block that may stand for
+  the missing one beside it has no number: of F F F B B F F B B without an F of the second pair the other F.
 - The blocks of the adjacent stages on the same host (`labels_by_time`): of the places where F B fits, those are left
   where the other stage's forward of that micro-batch has ended, and its backward has not begun.
 - The order of each kind, where only that is the plan's, as where weight gradients came out merged: F F B F B F B B W is
@@ -26,8 +27,20 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import INT, RANK_STEP_KEY, SPANS, WORK_KINDS, Declared, Note, Plan, Profile, Schema, conform
+from trace_export.model import (
+    INT,
+    RANK_STEP_KEY,
+    SPANS,
+    WORK_KINDS,
+    Declared,
+    Note,
+    Plan,
+    Profile,
+    Schema,
+    conform,
+)
 from trace_export.pipeline import labels_by_number, labels_by_position, labels_by_time
+from trace_export.pipeline.data_way import Way, way_of_messages
 from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_plan
 from trace_export.pipeline.stages import depth
 from trace_export.pipeline.steps import forward_only
@@ -43,19 +56,18 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     """`profile` with what spans lack: microbatch, chunk, phase; `labels` is `inferred` where the order says them.
 
     Spans of ranks whose forwards and backwards all carry their numbers are left as they are. `undetermined`: the ranks
-    of which the ends of steps are not known (`steps.number`). Needs the stage and replica of `ranks`. Notes say how
-    many blocks stay without a number, and where the order fits no schedule.
+    of which the ends of steps are not known (`steps.number`), so that their order gives no number. Needs the stage and
+    replica of `ranks`. Notes say how many blocks stay without a number, and where the order fits no schedule.
     """
-    work = _unlabelled(profile)
+    work = _unlabelled(profile, undetermined)
     if work.is_empty():
         return profile
     ends = labels_by_position.whole_ends(profile, work)
-    ends = ends.with_columns(pl.col("starts", "ends") & ~pl.col("rank").is_in(undetermined.implode()))
     stages = depth(profile.ranks, profile.declared)
-    line = _in_a_line(profile, stages)
+    way = way_of_messages(profile, stages)
     found, notes = [], []
     for pipeline in work.partition_by("replica"):
-        labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared, line=line)
+        labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared, way)
         found.append(conform(labelled, _FOUND))
         notes += own_notes
     filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(found)))
@@ -73,42 +85,15 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     return replace(profile, spans=conform(filled, SPANS)).with_notes(_once(notes))
 
 
-def _in_a_line(profile: Profile, stages: int) -> bool:
-    """Whether the messages show that data do not go round in several chunks: the first and the last stage exchange data
-    with others, and none with each other; of two stages, each sends about once a block of its busiest kind.
-
-    Example: with four micro-batches the first of two stages sends 4 times. In two chunks with two micro-batches, which
-    is the same number of blocks, it sends 6 times: after each forward, and after the backward of its chunk 1.
-    """
-    if stages == 2:
-        return _each_sends_one_kind(profile)
-    stage = profile.ranks.select("rank", "stage")
-    sides = profile.p2p.select("rank", "peer").unique().join(stage, on="rank").join(
-        stage.rename({"rank": "peer", "stage": "other"}), on="peer"
-    )  # fmt: skip
-    low, high = (between("stage", "other") for between in (pl.min_horizontal, pl.max_horizontal))
-    pairs = set(sides.select(low=low, high=high).iter_rows())
-    ends = {stage for pair in pairs for stage in pair} >= {0, stages - 1}
-    return stages > 2 and ends and (0, stages - 1) not in pairs
-
-
-def _each_sends_one_kind(profile: Profile) -> bool:
-    """Whether every rank sends as many messages as it has forwards or backwards, within a quarter."""
-    sends = profile.p2p.filter(pl.col("role") != "recv").group_by("rank").agg(sends=pl.len())
-    counts = profile.spans.group_by("rank").agg(most=pl.max_horizontal(FORWARDS.sum(), BACKWARDS.sum()))
-    of_rank = counts.filter(pl.col("most") > 0).join(sends, on="rank", how="left")
-    return (
-        bool(len(sends)) and of_rank.select((4 * pl.col("sends") <= 5 * pl.col("most")).fill_null(False).all()).item()
-    )
-
-
-def _unlabelled(profile: Profile) -> pl.DataFrame:
-    """The blocks of all ranks that lack numbers, by time, with their stage, replica and position in their step."""
+def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
+    """The blocks of the ranks that lack numbers, those `undetermined` left out, by time, with their stage, replica and
+    position in their step."""
     lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
         PAIRS & pl.col("microbatch_b").is_null()
     )
     if profile.declared.numbers_continue:
         lacking |= (pl.col("kind") == "F") & pl.col("chunk").is_null()
+    lacking &= ~pl.col("rank").is_in(undetermined.implode())
     work = pl.col("kind").is_in(WORK_KINDS)
     ranks = profile.spans.select(pl.col("rank").filter(lacking & work).unique())["rank"]
     spans = profile.spans if len(ranks) else profile.spans.clear()
@@ -155,7 +140,7 @@ def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
 
 
 def _of_pipeline(
-    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, *, line: bool
+    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, way: Way | None
 ) -> tuple[pl.DataFrame, list[Note]]:
     """(row and numbers, notes) for the blocks of one pipeline. DualPipeV's are those of a run that declares it, or has
     the fused blocks or the numbers that only DualPipeV has."""
@@ -166,7 +151,7 @@ def _of_pipeline(
         nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
         text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
         return conform(work.select("row", "chunk", microbatch=nth), _FOUND), [Note("forward-only", "note", text)]
-    return _of_loop(work, ends, stages, declared, line=line)
+    return _of_loop(work, ends, stages, declared, way)
 
 
 def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared) -> tuple[pl.DataFrame, list[Note]]:
@@ -200,11 +185,11 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
 
 
 def _of_loop(
-    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, *, line: bool
+    work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, way: Way | None
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
     orders, present, vee = _orders_of_steps(work), work["stage"].n_unique(), declared.placement == "vee"
-    plans = _plans(orders, stages, present if declared.pp is None else None, vee=vee, line=line)
+    plans = _plans(orders, stages, present if declared.pp is None else None, vee=vee, way=way)
     usual = next((p for p in plans.values() if p is not None), None)
     steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
     alike: dict[Numbering | None, int] = {}
@@ -228,7 +213,7 @@ def _of_loop(
 
 
 def _plans(
-    orders: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, line: bool
+    orders: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, way: Way | None
 ) -> dict[tuple[object, object], Numbering | None]:
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
@@ -239,7 +224,7 @@ def _plans(
         seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
         if key not in known:
-            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee, line=line)
+            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee, way=way)
         plans[run, step] = known[key]
     return plans
 
@@ -272,13 +257,16 @@ def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFra
 
 
 def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
-    """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank in it."""
+    """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank in it. In a
+    step with fewer than others of its run, which may be cut on all ranks, that is so of all of them or of none."""
     rows = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         pl.col("letter").str.join("").alias("word"), pl.col("stage").first(),
         forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(),
     )  # fmt: skip
-    most = pl.max_horizontal("forwards", "backwards").max().over("run", "step")
-    return rows.with_columns(whole=(pl.col("forwards") == most) & (pl.col("backwards") == most))
+    most = pl.max_horizontal("forwards", "backwards").max()
+    of_step = most.over("run", "step")
+    whole = (pl.col("forwards") == of_step) & (pl.col("backwards") == of_step)
+    return rows.with_columns(whole=whole & ((of_step == most.over("run")) | whole.all().over("run", "step")))
 
 
 def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:

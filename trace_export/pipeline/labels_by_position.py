@@ -82,22 +82,39 @@ class _Piece:
 def _pieces(found: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
     """The parts of `found` whose place in `expected` is certain.
 
-    A window of the expected word fits where it is found only once, or at the end that the capture surely holds. A word
-    that is no window (a block is missing inside) is certain from a whole end up to the first difference.
+    A window of the expected word fits where it is found only once, or at the end that the capture surely holds. Of a
+    word that is no such window (a block is missing inside) those letters are certain that no block of their kind next
+    to them may be the missing one for: between two sure ends, those with one place only; else from a sure end up to the
+    first difference.
+
+    Example: F F B F F B B of F F B F B F B B is F0 F1 B0 F2 F3 B2 B3; F B F B F B B is F? B0 F2 B1 F3 B2 B3.
     """
     size, missing = len(found), len(expected) - len(found)
-    fits = list(_windows(found, expected))
     if found == expected:
         return [_Piece(0, size, 0)]
-    if fits:
-        if ends and not starts and missing in fits:
-            return [_Piece(0, size, missing)]
-        if starts and not ends and 0 in fits:
-            return [_Piece(0, size, 0)]
+    if starts and ends and (first := _first_places(found, expected)) is not None:
+        last = _first_places(found[::-1], expected[::-1]) or []
+        return [
+            _Piece(n, n + 1, a - n)
+            for n, (a, b) in enumerate(zip(first, reversed(last), strict=True))
+            if a == len(expected) - 1 - b
+        ]
+    if fits := [at for at in _windows(found, expected) if (at == 0 or not starts) and (at == missing or not ends)]:
         return [_Piece(0, size, fits[0])] if len(fits) == 1 else []
-    head = _common(found, expected) if starts else 0
-    tail = min(_common(found[::-1], expected[::-1]), size - head) if ends else 0
+    head = _alike(found, expected) if starts else 0
+    tail = min(_alike(found[::-1], expected[::-1]), size - head) if ends else 0
     return [_Piece(0, head, 0), _Piece(size - tail, size, missing)]
+
+
+def _first_places(found: str, expected: str) -> list[int] | None:
+    """The first place in `expected` that each letter of `found` may have, in their order; None where it has none."""
+    places, at = [], -1
+    for letter in found:
+        at = expected.find(letter, at + 1)
+        if at < 0:
+            return None
+        places.append(at)
+    return places
 
 
 def _windows(found: str, expected: str) -> Iterator[int]:
@@ -107,6 +124,8 @@ def _windows(found: str, expected: str) -> Iterator[int]:
         at = expected.find(found, at + 1)
 
 
-def _common(a: str, b: str) -> int:
-    """How many letters two words have in common from their start on."""
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def _alike(found: str, expected: str) -> int:
+    """How many letters two words have in common from their start on, without those next to the first difference that
+    may stand for the one which is missing there."""
+    common = next((n for n, (x, y) in enumerate(zip(found, expected, strict=False)) if x != y), None)
+    return min(len(found), len(expected)) if common is None else len(found[:common].rstrip(expected[common]))

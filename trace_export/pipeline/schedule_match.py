@@ -19,6 +19,7 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.model import STEP_KEY, Certainty, Declared, Note, Plan, Profile, Recognition
 from trace_export.pipeline.block_order import CHUNKS, expected_order, sequences, without_pieces, without_weights
+from trace_export.pipeline.data_way import Way, way_of_messages
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
 from trace_export.pipeline.steps import in_fullest
@@ -38,9 +39,10 @@ SMALL = 30_000
 it is so short that it costs nothing."""
 
 MOST_CHUNKS_TRIED = 64
+GPIPE = "gpipe"
 RUNS = 32
 """So many runs are looked at, the newest: a log may hold thousands of restarts."""
-FIRST = ("1f1b", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
+FIRST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 """The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 
 
@@ -97,14 +99,15 @@ class Numbering(NamedTuple):
 
 
 def exact_plan(
-    seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False, line: bool = False
+    seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False, way: Way | None = None
 ) -> Numbering | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else, where weight
     gradients are blocks, the plan that fits without them: they may have come out merged, or as backwards where a stage
     has no input gradient; else the plan whose numbering fits. Both are marked as not exact; None when there is none.
 
     `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage. `vee`: the
-    chunks are known to lie in a V; `line`: they are known not to lie in a loop.
+    chunks are known to lie in a V. `way` is that of the data, where it is known: in a line they go through one chunk,
+    in a loop through several if an order of several fits.
     """
     forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
@@ -116,8 +119,10 @@ def exact_plan(
         plans.insert(0, deeper)
     if vee:
         plans = [plan for plan in plans if CATALOGUE[plan.name].placement == "vee"]
-    if line:
+    if way == "line":
         plans = [plan for plan in plans if plan.chunks == 1 or CATALOGUE[plan.name].placement != "loop"]
+    if way == "loop":
+        plans.sort(key=lambda plan: plan.name == GPIPE)  # the only one whose words an order of several chunks has, too
     for plan in plans:
         if all(word(plan, stage) == found for stage, found in seen.items()):
             return Numbering(plan, exact=True)
@@ -226,6 +231,22 @@ def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
     if stages > 1 and not twins:
         return "exact"
     return "likely" if stages > 1 or not twins else "unknown"
+
+
+def with_chunks_in_doubt(found: Recognition, profile: Profile) -> Recognition:
+    """`found`, where it is GPipe, with the interleaved order that has the same words: where the source numbers no
+    block, that of a pass of each micro-batch through several chunks fits, too, unless the messages show the way.
+
+    Example: eight forwards and then eight backwards on each of four stages are also two chunks of four micro-batches.
+    """
+    plan = found.plan
+    if plan is None or plan.name != GPIPE or found.certainty != "exact":
+        return found
+    rounds, rest = divmod(plan.microbatches, plan.stages)
+    recorded = (profile.spans["labels"] != "inferred").fill_null(True).all()
+    if recorded or rest or rounds < 2 or way_of_messages(profile, plan.stages) is not None:
+        return found
+    return replace(found, certainty="likely", twins=(*found.twins, "interleaved"))
 
 
 def _comparable(numbers: _Numbers) -> Iterator[Plan]:

@@ -40,7 +40,10 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     if forward_only(spans):  # a pass after the other, which no step ends
         unknown = unknown.clear()
-    text = "ranks whose step boundaries are unknown; all their blocks count as one step; include an earlier stage"
+    text = (
+        "ranks whose step boundaries are unknown; all their blocks count as one step and get no micro-batch number; "
+        "include an earlier stage"
+    )
     notes = [Note("step-ends-unknown", "warning", text, count=unknown.height)] if unknown.height else []
     filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
     one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)

@@ -1,0 +1,91 @@
+"""Numbers from order in captures that begin and end anywhere, or lack a block, against those of the simulated run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from trace_export import simulate
+from trace_export.model import P2P, Declared, Profile, empty
+from trace_export.pipeline.interpret import interpret
+
+UNKNOWN = pl.lit(None, pl.Int32)
+
+
+def steps_of(schedule: str, stages: int, microbatches: int, steps: int) -> Profile:
+    """Some steps of a simulated run, one after the other."""
+    one = simulate(schedule, stages, microbatches).profile
+    first, last = one.spans["start_ns"].min(), one.spans["end_ns"].max()
+    assert isinstance(first, int)
+    assert isinstance(last, int)
+    length = (last - first) * 11 // 10
+    moved = [
+        one.spans.with_columns(pl.col("start_ns", "end_ns") + n * length, step=pl.lit(n, pl.Int32))
+        for n in range(steps)
+    ]
+    return replace(one, spans=pl.concat(moved), messages=one.messages.clear(), p2p=empty(P2P))
+
+
+def plain(profile: Profile, *, stepped: bool) -> Profile:
+    """The profile as its interpretation from blocks without any number."""
+    numbers = dict.fromkeys(("microbatch", "chunk", "microbatch_b", "chunk_b", "pair"), UNKNOWN)
+    steps = {} if stepped else {"step": UNKNOWN}
+    spans = profile.spans.with_columns(**numbers, **steps)
+    stages = Declared(pp=profile.ranks["stage"].n_unique())
+    return interpret(replace(profile, spans=spans, declared=stages, interpretation=None), Declared())
+
+
+def wrong(found: Profile, true: pl.DataFrame) -> pl.DataFrame:
+    """The blocks that have another number than the true ones."""
+    both = found.spans.join(true, on=["rank", "start_ns", "end_ns"], suffix="_true")
+    assert len(both) == len(true)
+    chunks = [pl.col(name).fill_null(0) for name in ("chunk", "chunk_true")]
+    return both.filter((pl.col("microbatch") != pl.col("microbatch_true")) | (
+        pl.col("microbatch").is_not_null() & (chunks[0] != chunks[1])
+    ))  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_number_of_a_cut_capture_is_wrong(seed: int) -> None:
+    """All ranks begin or end at one time inside a step, or each begins at another one; steps are recorded or not."""
+    draw = random.Random(seed)
+    stages, steps = draw.choice([2, 3, 4]), draw.choice([1, 2, 3])
+    schedule = draw.choice(["gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1"])
+    whole = steps_of(schedule, stages, stages * draw.choice([1, 2, 3]), steps)
+    length = int(whole.spans.select(pl.col("end_ns").max() - pl.col("start_ns").min()).item()) / steps
+    last = int(whole.spans["end_ns"].to_numpy().max()) - draw.choice([0, 0, draw.uniform(0.05, 0.9)]) * length
+    together = draw.choice([0, draw.uniform(0.05, 0.9)])
+    starts = {rank: draw.choice([together, draw.uniform(0, 0.6)]) * length for rank in range(stages)}
+    if draw.random() < 0.7:
+        starts = dict.fromkeys(starts, together * length)
+    begin = pl.col("rank").replace_strict(starts, return_dtype=pl.Float64)
+    kept = whole.spans.filter((pl.col("start_ns") >= begin) & (pl.col("end_ns") <= last))
+    found = plain(replace(whole, spans=kept), stepped=draw.random() < 0.6)
+    assert wrong(found, kept).is_empty()
+    if len(kept) == len(whole.spans):
+        assert found.spans["microbatch"].null_count() == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_number_of_a_step_that_lacks_a_block_is_wrong(seed: int) -> None:
+    """The middle one of three steps, whose ends are there, lacks any one of its blocks."""
+    draw = random.Random(seed)
+    stages, schedule = draw.choice([2, 3, 4]), draw.choice(["gpipe", "1f1b", "eager-1f1b", "interleaved", "zb-h1"])
+    whole = steps_of(schedule, stages, stages * draw.choice([1, 2, 3]), 3).spans.with_row_index("row")
+    lost = draw.choice(whole.filter(step=1)["row"].to_list())
+    kept = whole.filter(pl.col("row") != lost).drop("row")
+    found = plain(replace(steps_of(schedule, stages, stages, 3), spans=kept), stepped=True)
+    assert wrong(found, kept).is_empty()
+    assert found.spans["microbatch"].null_count() <= found.spans["microbatch"].len() / 8
+
+
+@pytest.mark.parametrize(("microbatches", "twins"), [(8, ("interleaved",)), (6, ()), (4, ())])
+def test_gpipe_whose_chunks_nothing_tells_is_not_exact(microbatches: int, twins: tuple[str, ...]) -> None:
+    """Eight forwards and then eight backwards on four stages are two chunks of four micro-batches, too."""
+    found = plain(steps_of("gpipe", 4, microbatches, 2), stepped=True).interpreted.recognition
+    assert found.plan is not None
+    assert (found.plan.name, found.twins) == ("gpipe", twins)
+    assert found.certainty == ("likely" if twins else "exact")
