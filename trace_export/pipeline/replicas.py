@@ -39,9 +39,12 @@ def data_parallel(ranks: pl.DataFrame) -> pl.DataFrame:
     return ranks.sort("rank").select("rank", replica=number)
 
 
-def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+def guess_replicas(
+    places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFrame, slots: pl.DataFrame | None = None
+) -> tuple[pl.DataFrame, list[Note]]:
     """`places` (rank, stage, dp, tp, cp, origin) with dp and tp where they are not known, and a note where they were
-    guessed: ranks of one stage and host with the same times are tensor-parallel peers."""
+    guessed: ranks of one stage and host with the same times are tensor-parallel peers. `slots`: rank, and its place
+    among those of its stage (None: in the order of ranks)."""
     places = places.sort("stage", "rank").with_columns(pl.col(PLACES).cast(INT))
     if not places.select((pl.col("dp").is_null() & pl.col("tp").is_null()).any()).item():
         return places, []
@@ -55,10 +58,11 @@ def guess_replicas(places: pl.DataFrame, ranks: pl.DataFrame, spans: pl.DataFram
         group=(~pl.col("alike").fill_null(False)).cum_sum().over("stage") - 1
     )
     sizes = grouped.group_by("stage", "group").len()["len"]
-    place = pl.int_range(pl.len(), dtype=INT)
-    regular = sizes.n_unique() == 1
-    dp = pl.col("group").cast(INT) if regular else place.over("stage")
-    tp = place.over("stage", "group") if regular else pl.lit(0, INT)
+    if slots is None:
+        slots = grouped.select("rank", slot=pl.int_range(pl.len(), dtype=INT).over("stage"))
+    grouped = grouped.join(slots, on="rank", how="left", maintain_order="left")
+    size = pl.lit(sizes[0] if sizes.n_unique() == 1 else 1, INT)
+    dp, tp = pl.col("slot") // size, pl.col("slot") % size
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
     text = "tensor-parallel peers among the replicas of a stage were guessed from similar block times"
     note = Note("tensor-parallel-guessed", "note", f"{text}; if wrong, give --tp and --dp")

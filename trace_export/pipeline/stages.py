@@ -44,8 +44,11 @@ def resolve(profile: Profile, user: Declared) -> Profile:
         contradicted = _contradiction(places, inferred.stages, "the order of its blocks", depth)
         of_most = by_user is not None and sum(note.count for note in contradicted) > (1 - MOST) * len(inferred.stages)
         notes += contradicted if of_most or _all_numbered(profile.spans) else []
-    notes += _origins(places.join(recorded.drop_nulls("stage"), on="rank", how="anti"), inferred)
-    places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans)
+    slots = _slots(places)
+    notes += _origins(
+        places.join(recorded.drop_nulls("stage"), on="rank", how="anti"), inferred, ordered=slots is not None
+    )
+    places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans, slots)
     merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     placed = number_replicas(conform(merged.rename({"origin": "stage_origin"}), RANKS))
     behind = None if inferred is None else inferred.behind
@@ -156,6 +159,22 @@ def _first_of(ranks: pl.DataFrame, candidates: list[pl.DataFrame]) -> pl.DataFra
     )
 
 
+def _slots(places: pl.DataFrame) -> pl.DataFrame | None:
+    """rank, slot: the place of each rank among those of its stage, where ranks that are missing keep theirs. None
+    unless all have their stages (rank, stage) in one order of ranks only.
+
+    Example: ranks 0, 2 and 3 of stage 0 and 4 to 7 of stage 1 have the slots 0, 2, 3 and 0 to 3.
+    """
+    if places.is_empty() or places["stage"].has_nulls():
+        return None
+    possible = arrangements(places["rank"], Declared(pp=_above(places["stage"])), anywhere=False)
+    placed = [replace(arrangement, tp=1).places(places["rank"], "") for arrangement in possible]
+    slots = [place["dp"] for place in placed if place["stage"].equals(places["stage"])]
+    if not slots or any(not other.equals(slots[0]) for other in slots):
+        return None
+    return places.select("rank", slot=slots[0])
+
+
 def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
     """Ranks without any evidence become stages of their own; beside others that run in rank order, their rank."""
     unknown = pl.col("stage").is_null()
@@ -198,20 +217,22 @@ def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth:
     return [Note("stages-contradict", "warning", text, count=len(fewest))]
 
 
-def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None) -> list[Note]:
-    """Where stages come from, unless they are recorded or user-specified."""
+def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None, *, ordered: bool) -> list[Note]:
+    """Where stages come from, unless they are recorded or user-specified; `ordered`: one order of ranks has them."""
     notes = []
     remedy = "if wrong, give --pp, --tp and --dp"
     origins = places["origin"]
     if inferred is not None and (count := (origins == "inferred").sum()):
         alone = len(places) > 1 and (places["stage"] == 0).all()
         one = "all of them are one stage, so nothing is pipelined; " if alone else ""
-        text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {one}{remedy}"
-        notes.append(Note("stages-inferred", "note", text))
         in_order = bool((places["stage"] == places["rank"]).all())
         absent = _above(places["rank"]) - len(places)
+        strange = not absent and not ordered and not in_order
+        fit = "they fit no order of ranks; " if strange else ""
+        text = f"stages of {_ranks(int(count))} inferred from {inferred.how}; {one}{fit}{remedy}"
+        notes.append(Note("stages-inferred", "warning" if strange else "note", text))
         if absent and not (in_order and inferred.exact):  # whose missing stages are named
-            how = "are numbered by rank" if in_order else "are numbered as if none were missing"
+            how = "are numbered by rank" if in_order or ordered else "are numbered as if none were missing"
             text = f"no profile of {_ranks(absent)} below the highest rank number; the stages {how}"
             notes.append(Note("ranks-absent", "warning", f"{text}; {remedy}"))
     if count := (origins == "assumed").sum():

@@ -24,7 +24,7 @@ from trace_export.model import RANK_STEP_KEY, STEP_KEY, Declared, Profile
 from trace_export.ordering import group_number
 from trace_export.pipeline.rank_order import arrangements
 from trace_export.pipeline.steps import in_fullest, with_step_numbers
-from trace_export.schedules.passes import FORWARDS
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 
 STEPS = 5
 """This many steps are looked at, those with the most blocks: a cut step has fewer."""
@@ -107,31 +107,56 @@ def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop"
 
 
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
-    """A row per rank with forward blocks, medians over steps: `lead` forwards before the first backward of
-    `forwards`, `wait_ns` from the last of them to it, `away_ns` between the first of two chunks, `chunks`, `unit_ns`
-    the length of a forward; and the most of `turn`, forwards of chunk 0 before the first of chunk 1, and of `first`,
-    all those of chunk 0: a cut step may have fewer."""
-    first_back = pl.col("start_ns").filter(_BACKWARD).min()
-    leading = (pl.col("kind") == "F") & (pl.col("start_ns") < first_back)
+    """A row per rank with forward blocks, medians over the steps whose start was recorded, those with the most
+    forwards: `lead` forwards before the first backward of `forwards`, `wait_ns` from the last of them to it, `away_ns`
+    between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of `turn`, forwards of
+    chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step may have fewer.
+    """
+    begin, start = _begin(), pl.col("start_ns")
+    first_back = start.filter(_BACKWARD & (start >= begin)).min()
+    leading = (pl.col("kind") == "F") & (start >= begin) & (start < first_back)
     blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))
     each = blocks.group_by(group_number(blocks, *RANK_STEP_KEY)).agg(
         pl.col("rank").first(),
         lead=pl.when(first_back.is_not_null()).then(leading.sum()),
-        forwards=FORWARDS.sum(),
+        forwards=_forwards(FORWARDS & (start >= begin)),
         wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
         chunks=pl.col("chunk").max() + 1,
-        unit_ns=(pl.col("end_ns") - pl.col("start_ns")).filter(pl.col("kind") == "F").median(),
+        unit_ns=(pl.col("end_ns") - start).filter(pl.col("kind") == "F").median(),
         **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
     )
-    medians = pl.exclude("group", "rank", "turn", "first").median()
+    fullest = pl.col("forwards") == pl.col("forwards").max()
+    medians = pl.exclude("group", "rank", "turn", "first").filter(fullest).median()
     return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+
+
+def _forwards(of_step: pl.Expr) -> pl.Expr:
+    """How many forwards a step has, also where several steps without a number count as one."""
+    numbers = pl.struct("microbatch", "chunk").filter(of_step)
+    lacking = pl.col("microbatch").filter(of_step).is_null().any()
+    return pl.when(lacking).then(of_step.sum()).otherwise(numbers.n_unique())
+
+
+def _begin() -> pl.Expr:
+    """When a step of a rank begins: with its first forward, or where forwards before it were cut off, with that of
+    micro-batch 0 in chunk 0. Null where the start was not recorded: as numbers show, or more backwards than forwards.
+
+    Example: of F2 B1 F3 B2 B3 F0 F1 B0 the last three count. F B F B B has no start.
+    """
+    start, number = pl.col("start_ns"), pl.col("microbatch").filter(FORWARDS)
+    first, zero = start.filter(FORWARDS).min(), FORWARDS & (pl.col("microbatch") == 0) & (pl.col("chunk") == 0)
+    cut = BACKWARDS.sum() > FORWARDS.sum()
+    whole = zero.any() & (number.sort_by(start.filter(FORWARDS)).first() == 0)
+    by_number = pl.when(whole).then(first).otherwise(start.filter(zero).min())
+    return pl.when(number.null_count() == 0).then(by_number).when(~cut).then(first)
 
 
 def _of_chunks(*, several: bool) -> dict[str, pl.Expr]:
     """`turn`, `first` and `away_ns` of `measure`, null unless there are `several` chunks."""
     if not several:
         return dict.fromkeys(("turn", "first", "away_ns"), pl.lit(None, pl.Int64))
-    first = [pl.col("start_ns").filter(FORWARDS & (pl.col("chunk") == c)).min() for c in (0, 1)]
+    zero = pl.col("microbatch").fill_null(0) == 0
+    first = [pl.col("start_ns").filter(FORWARDS & zero & (pl.col("chunk") == c)).min() for c in (0, 1)]
     of_first = FORWARDS & (pl.col("chunk") == 0)
     before = of_first & (pl.col("start_ns") < first[1])
     return {
@@ -157,11 +182,12 @@ def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inference | None:
-    shape = shape.drop_nulls(["lead", "unit_ns"])
+    shape = shape.drop_nulls("unit_ns")
+    folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
+    shape = shape if folded else shape.drop_nulls("lead")
     if shape.is_empty():
         return None
     threshold = shape.select(pl.col("unit_ns").median()).item() / 2  # np.median loads NumPy's masked arrays, 10 ms
-    folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
     if folded:
         turn = shape["turn"].to_numpy().astype(np.int64)
         # A rank that runs all of them before the first of chunk 1 would run more if there were more.
