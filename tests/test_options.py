@@ -54,8 +54,9 @@ def test_a_function_shows_its_keywords_and_refuses_others(samples: Path) -> None
 
 
 def with_places(folder: Path, places: dict[str, tuple[str, str]]) -> None:
-    """A copy of the package in `folder`, in which files have a line more before the one that is named, or another."""
-    shutil.copytree(ROOT / "trace_export", folder / "trace_export", ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the package in `folder`, compiled as it is, in which files have a line more before the one that is
+    named, or another."""
+    shutil.copytree(ROOT / "trace_export", folder / "trace_export", ignore=shutil.ignore_patterns("*.pyc.*"))
     for name, (line, new) in places.items():
         path = folder / "trace_export" / name
         code = path.read_text("utf-8")

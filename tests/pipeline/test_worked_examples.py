@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 
 from tests.support.profiles import concluded
-from trace_export.analysis import bubbles, durations
-from trace_export.chart.lanes import _chain
-from trace_export.model import INT, RANKS, SPANS, TEXT, TIME, Declared, Profile, conform
-from trace_export.pipeline import block_order, labels_by_number, message_search, steps
+from trace_export.analysis import bubbles
+from trace_export.model import INT, RANKS, SPANS, TEXT, Declared, Profile, conform
+from trace_export.pipeline import block_order, labels_by_number
 from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.passes import passes_of
 from trace_export.pipeline.rank_order import Arrangement, arrangements
-from trace_export.schedules.schedule import schedule
-from trace_export.sources.ascend import kernel_inference
 from trace_export.steps.idle import idle
 
 
@@ -49,28 +45,6 @@ def test_places_of_an_arrangement() -> None:
         4: [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0), (1, 1, 1)],
         2: [(0, 0, 0), (0, 0, 1), (1, 0, 0), (0, 1, 0), (1, 1, 1)],
     }
-
-
-def test_lanes_chain() -> None:
-    """Rows 0-3, 1-2, 3-6, 5-9, 6-7: the lane takes the first, then always the next that starts when it has ended."""
-    start, end = np.array([0, 1, 3, 5, 6]), np.array([3, 2, 6, 9, 7])
-    assert _chain(start, end, free=0).tolist() == [True, False, True, False, True]
-
-
-def blocks(*rows: tuple[int, str, int]) -> pl.DataFrame:
-    """Blocks as (rank, kind, start), in the form of `steps.number`."""
-    frame = pl.DataFrame(rows, {"rank": INT, "kind": TEXT, "start_ns": TIME}, orient="row")
-    return frame.with_row_index("row")
-
-
-def test_steps_by_balance() -> None:
-    """`pipeline.steps._by_balance`: rank 0 has done two forwards and two backwards, so its step is over. Rank 1, the
-    last stage, was recorded from the middle on: its blocks belong to the step that rank 0 had begun last."""
-    rows = [(0, kind, start) for start, kind in enumerate(["F", "F", "B", "B", "F", "F", "B", "B"])]
-    made = blocks(*rows, (1, "B", 3), (1, "F", 4), (1, "B", 5))
-    ranks = conform(pl.DataFrame({"rank": [0, 1], "stage": [0, 1], "replica": [0, 0]}), RANKS)
-    found = steps._by_balance(Profile(ranks=ranks, declared=Declared(pp=2)), made)
-    assert found.to_list() == [0, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1]
 
 
 def test_labels_by_number_places() -> None:
@@ -111,19 +85,6 @@ def test_block_order_sequences() -> None:
     ]  # fmt: skip
 
 
-def test_durations_with_op() -> None:
-    """`analysis.durations._with_op`: each block gets the row in the schedule's `ops` of the block of its stage, kind,
-    chunk and micro-batch. The schedule has two micro-batches, so F2 is left out."""
-    plan = schedule("gpipe", 2, 2)
-    rows = [(1, "F", 0), (1, "F", 1), (1, "B", 0), (0, "B", 1), (0, "F", 2)]
-    orders = pl.DataFrame(rows, {"stage": INT, "kind": TEXT, "microbatch": INT}, orient="row").with_columns(
-        chunk=pl.lit(0, INT)
-    )
-    found = durations._with_op(orders, plan)
-    assert found.select("stage", "kind", "microbatch").rows() == rows[:4]
-    assert plan.ops[found["op"]].select("stage", "kind", "microbatch").rows() == rows[:4]
-
-
 def test_bubbles_split() -> None:
     """`steps.idle.idle`, of the three gaps of rank 1, which gets its forwards from rank 0.
 
@@ -140,46 +101,6 @@ def test_bubbles_split() -> None:
     profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
     found = idle(bubbles.Bubbles(profile).graph).select("start_ns", "end_ns", "cause").rows()
     assert found == [(20, 21, "forward"), (21, 23, "transfer"), (31, 35, "late"), (40, 44, "unknown")]
-
-
-def runs(*rows: tuple[str, int, int]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Runs of equal votes as (vote, segment, kernels), in the form of `kernel_inference._runs`, and the kernels: kernel
-    i runs from 10 i to 10 i + 9."""
-    first = [sum(n for _, _, n in rows[:i]) for i in range(len(rows))]
-    frame = pl.DataFrame(rows, {"vote": TEXT, "segment": TIME, "n": pl.UInt32}, orient="row").with_columns(
-        pl.Series("first", first, pl.UInt32), step=pl.lit(0, INT)
-    )
-    starts = pl.Series("start_ns", range(0, 10 * sum(n for _, _, n in rows), 10), TIME)
-    last = frame["first"] + frame["n"] - 1
-    frame = frame.with_columns(starts.gather(frame["first"]), (starts.gather(last) + 9).alias("end_ns"))
-    return frame, pl.DataFrame({"start_ns": starts, "end_ns": starts + 9})
-
-
-def test_kernel_inference_plain() -> None:
-    """`ascend.kernel_inference._plain`: a whole forward has 10 kernels, as in segment 0. The 4 before the backward of
-    segment 1 are fewer than three quarters of that, so they are its recomputation. The 20 in segment 2 are twice the
-    backward after them: a forward, and the recomputation of that backward."""
-    found = kernel_inference._plain(*runs(("F", 0, 10), ("F", 1, 4), ("B", 1, 10), ("F", 2, 20), ("B", 2, 10)))
-    assert found.select("kind", "segment", "start_ns", "end_ns").rows() == [
-        ("F", 0, 0, 99), ("B", 1, 100, 239), ("F", 2, 240, 339), ("B", 2, 340, 539),
-    ]  # fmt: skip
-
-
-def test_kernel_inference_mixed() -> None:
-    """`ascend.kernel_inference._mixed`: short runs of F and B that alternate are one overlapped pair; the run of 9 is
-    more than one and a half usual ones (2), so a whole forward."""
-    frame, kernels = runs(("F", 0, 2), ("B", 0, 2), ("F", 0, 2), ("B", 0, 2), ("F", 0, 9))
-    found = kernel_inference._mixed(frame, kernels, "FB")
-    assert found.select("kind", "start_ns", "end_ns").rows() == [("FB", 0, 79), ("F", 80, 169)]
-
-
-def test_messages_answers() -> None:
-    """The opposite direction in the same group; only where it has none, the largest of another group."""
-    channels = pl.DataFrame(
-        [("a", 1, 0, 90), ("b", 0, 1, 5), ("b", 1, 0, 4), ("c", 1, 0, 99), ("d", 0, 1, 7), ("e", 2, 3, 8)],
-        schema=["group", "src_rank", "dst_rank", "n"], orient="row",
-    ).with_row_index("channel")  # fmt: skip
-    assert message_search._answers(channels).rows() == [(0, 4), (1, 2), (2, 1), (3, 4), (4, 3), (5, None)]
 
 
 def order(text: str) -> pl.DataFrame:

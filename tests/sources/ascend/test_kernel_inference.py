@@ -88,57 +88,74 @@ def test_kernels_between_blocks_go_to_the_earlier_one() -> None:
     ]  # fmt: skip
 
 
-def votes(count: int) -> pl.DataFrame:
-    """Voting kernels of 8 ns every 10 ns."""
-    return pl.DataFrame({"start_ns": range(0, 10 * count, 10), "end_ns": range(8, 10 * count, 10)})
+VOTES = {"F": "RmsNorm", "B": "SwiGluGrad"}
+FAR = 10_000
+"""From the begin of a segment to that of the next; a point-to-point operator lies between."""
 
 
-def runs(*rows: tuple[str, int, int]) -> pl.DataFrame:
-    """(vote, segment, kernels) of consecutive runs → what `_runs` makes of such kernels, all of one step."""
-    frame = pl.DataFrame(rows, {"vote": pl.String, "segment": pl.Int64, "n": pl.UInt32}, orient="row")
-    first = pl.col("n").cum_sum() - pl.col("n")
-    last = pl.col("n").cum_sum() - 1
-    return frame.with_columns(
-        step=0, first=first, start_ns=first.cast(pl.Int64) * 10, end_ns=last.cast(pl.Int64) * 10 + 8
-    )
+def drawn(*runs: tuple[str, int, int]) -> list[tuple[str, int, int, int]]:
+    """(vote, segment, kernels) of consecutive runs, of a kernel of 8 ns every 10 ns → kind, segment, first and last
+    kernel there of the blocks found."""
+    at: dict[int, int] = {}
+    rows, transfers = [], []
+    for vote, segment, count in runs:
+        if segment and segment not in at:
+            transfers.append(segment * FAR - 5)
+        for _ in range(count):
+            start = segment * FAR + 10 * at.get(segment, 0)
+            rows.append({"text": VOTES[vote], "stream": 2, "start_ns": start, "end_ns": start + 8})
+            at[segment] = at.get(segment, 0) + 1
+    found = kernel_inference.spans(conform(pl.DataFrame(rows), marker_blocks.WORKED), pl.Series(transfers),
+                                   pl.Series([], dtype=pl.Int64), rank=0)  # fmt: skip
+    times = found.sort("start_ns").select("kind", "start_ns", "end_ns").rows()
+    return [(kind, start // FAR, start % FAR // 10, end % FAR // 10) for kind, start, end in times]
 
 
-def drawn(blocks: pl.DataFrame) -> list[tuple[str, int, int]]:
-    return blocks.select("kind", "start_ns", "end_ns").rows()
-
-
-LAST_STAGE = (("F", 1, 8), ("B", 1, 2), ("F", 1, 2), ("B", 1, 2), ("F", 1, 2), ("B", 1, 2))
+LAST_STAGE = (("F", 8), ("B", 2), ("F", 2), ("B", 2), ("F", 2), ("B", 2))
 """Three layers of two votes each. A forward of 6 votes and a backward that recomputes each layer before its gradient:
 the recomputation of the first layer makes the first run 8 votes long."""
 
 
-def test_mixed_splits_a_whole_forward_from_a_recomputing_backward() -> None:
-    """`_mixed`: six runs → two blocks; the usual run has 2 votes, so that the first is LONG and 8 - 2 votes its own."""
-    found = kernel_inference._mixed(runs(*LAST_STAGE), votes(18), "B")
-    assert drawn(found) == [("F", 0, 58), ("B", 60, 178)]
+def test_a_whole_forward_is_split_from_a_recomputing_backward() -> None:
+    """The usual run has 2 votes, so that the first is LONG and 8 - 2 votes its own."""
+    runs = [(vote, segment, count) for segment in (0, 1) for vote, count in LAST_STAGE]
+    assert drawn(*runs) == [
+        ("F", 0, 0, 5), ("B", 0, 6, 17), ("F", 1, 0, 5), ("B", 1, 6, 17),
+    ]  # fmt: skip
 
 
-def test_mixed_makes_one_block_of_two_overlapped_passes() -> None:
-    """`_mixed`: where passes overlap, nothing is recomputed, and a long forward run ends where it ends."""
-    found = kernel_inference._mixed(runs(*LAST_STAGE), votes(18), "FB")
-    assert drawn(found) == [("F", 0, 78), ("FB", 80, 178)]
+def test_a_long_forward_beside_overlapped_passes_ends_where_it_ends() -> None:
+    """There are plain backwards, so nothing is recomputed."""
+    runs = [(vote, 0, count) for vote, count in LAST_STAGE]
+    assert drawn(*runs, ("F", 1, 6), ("B", 2, 6)) == [
+        ("F", 0, 0, 7), ("FB", 0, 8, 17), ("F", 1, 0, 5), ("B", 2, 0, 5),
+    ]  # fmt: skip
 
 
-def test_plain_makes_a_short_forward_part_of_the_backward_around_it() -> None:
-    """`_plain`, PARTIAL: five runs → three blocks; the last layer alone (1 of 6 votes) is recomputed."""
-    found = kernel_inference._plain(runs(("F", 1, 6), ("F", 3, 6), ("B", 4, 5), ("F", 4, 1), ("B", 4, 1)), votes(19))
-    assert drawn(found) == [("F", 0, 58), ("F", 60, 118), ("B", 120, 188)]
+def test_a_forward_run_is_long_beyond_one_and_a_half_usual_ones() -> None:
+    """Of 3 kernels it is a layer, of 9 a whole forward; the usual run has 2."""
+    alternating = [("F", 0, 2), ("B", 0, 2), ("F", 0, 3), ("B", 0, 2), ("F", 0, 2), ("B", 0, 2)]
+    assert drawn(*alternating, ("F", 0, 9), ("F", 1, 6), ("B", 2, 6)) == [
+        ("FB", 0, 0, 12), ("F", 0, 13, 21), ("F", 1, 0, 5), ("B", 2, 0, 5),
+    ]  # fmt: skip
 
 
-def test_plain_halves_a_forward_that_is_twice_as_long_as_the_backward() -> None:
-    """`_plain`, TWICE: a last stage that recomputes everything; four runs → four blocks."""
-    found = kernel_inference._plain(runs(("F", 1, 12), ("B", 1, 6), ("F", 2, 12), ("B", 2, 6)), votes(36))
-    assert drawn(found) == [("F", 0, 58), ("B", 60, 178), ("F", 180, 238), ("B", 240, 358)]
+def test_a_short_forward_is_part_of_the_backward_around_it() -> None:
+    """PARTIAL: the last layer alone (1 of 6 votes) is recomputed, or the last two thirds are."""
+    for recomputed in (1, 4):
+        runs = [("F", 1, 6), ("F", 3, 6), ("B", 4, 5), ("F", 4, recomputed), ("B", 4, 1), ("B", 5, 6)]
+        whole = ("B", 4, 0, 5 + recomputed)
+        assert drawn(*runs) == [("F", 1, 0, 5), ("F", 3, 0, 5), whole, ("B", 5, 0, 5)]
 
 
-def test_plain_takes_whole_forwards_before_every_backward_for_recomputations() -> None:
-    """`_plain`: six runs → four blocks; the forwards of these micro-batches are there already."""
-    found = kernel_inference._plain(
-        runs(("F", 1, 6), ("F", 2, 6), ("F", 3, 6), ("B", 3, 6), ("F", 4, 6), ("B", 4, 6)), votes(36)
-    )
-    assert drawn(found) == [("F", 0, 58), ("F", 60, 118), ("B", 120, 238), ("B", 240, 358)]
+def test_a_forward_that_is_twice_as_long_as_the_backward_is_halved() -> None:
+    """TWICE: a last stage that recomputes everything."""
+    assert drawn(("F", 1, 12), ("B", 1, 6), ("F", 2, 12), ("B", 2, 6)) == [
+        ("F", 1, 0, 5), ("B", 1, 6, 17), ("F", 2, 0, 5), ("B", 2, 6, 17),
+    ]  # fmt: skip
+
+
+def test_whole_forwards_before_every_backward_are_recomputations_where_the_forwards_are_there_already() -> None:
+    assert drawn(("F", 1, 6), ("F", 2, 6), ("F", 3, 6), ("B", 3, 6), ("F", 4, 6), ("B", 4, 6)) == [
+        ("F", 1, 0, 5), ("F", 2, 0, 5), ("B", 3, 0, 11), ("B", 4, 0, 11),
+    ]  # fmt: skip
