@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,18 +16,6 @@ import trace_export
 from tests.conftest import ROOT
 from trace_export.cli.commands import ROWS
 from trace_export.options import LIBRARY, Loading, Writing, checked, flags, options_of, spelled
-
-PLACES = {
-    "options.py": (
-        "    model: Annotated[bool,",
-        '    arrows: Annotated[bool, _flag("Draw no arrow.", flag="--no-arrows")]\n',
-    ),
-    "draw.py": (
-        "            edges=None if for_picture",
-        '            edges=None if drawing["arrows"] or for_picture',
-    ),
-}
-"""What a new flag of `export` takes: the line before which its declaration goes, and the line that uses it."""
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -53,88 +42,85 @@ def test_a_function_shows_its_keywords_and_refuses_others(samples: Path) -> None
         trace_export.load(samples / "paddle" / "single", step=3)  # type: ignore[call-arg]
 
 
-def with_places(folder: Path, places: dict[str, tuple[str, str]]) -> None:
-    """A copy of the package in `folder`, compiled as it is, in which files have a line more before the one that is
-    named, or another."""
-    shutil.copytree(ROOT / "trace_export", folder / "trace_export", ignore=shutil.ignore_patterns("*.pyc.*"))
-    for name, (line, new) in places.items():
-        path = folder / "trace_export" / name
-        code = path.read_text("utf-8")
-        assert code.count(line) == 1
-        path.write_text(code.replace(line, new + line if new.endswith("\n") else new), "utf-8")
-
-
-def test_a_new_flag_of_export_takes_two_places(samples: Path, tmp_path: Path) -> None:
-    """One in options.py, one where it is used: then the command, its help, the library and its errors have it."""
-    with_places(tmp_path, PLACES)
-
-    def arrows(*words: object) -> int:
-        out = tmp_path / "chart.json"
-        command = [sys.executable, "-m", "trace_export", *words, "--out", out, "--quiet"]
-        subprocess.run(list(map(str, command)), cwd=tmp_path, check=True)
-        return sum(event["ph"] == "s" for event in json.loads(out.read_text("utf-8"))["traceEvents"])
-
-    logs = samples / "paddle" / "single"
-    assert arrows("export", logs) > 0
-    assert arrows("export", logs, "--no-arrows") == 0
-    asked = "import sys, trace_export as t; t.load(sys.argv[1]).align().write(sys.argv[2], arrows=sys.argv[3])"
-    refused = [sys.executable, "-c", asked, str(logs), "chart.json", "yes"]
-    ended = subprocess.run(refused, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 'arrows: "yes" is not True or False' in ended.stderr
-    shown = [sys.executable, "-m", "trace_export", "export", "--help-all"]
-    assert "Draw no arrow." in subprocess.run(shown, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-
-LINES_FILE = """
+KINDS = """
 from trace_export.writers.mark import METRICS
 from trace_export.writers.tables import span_table
 
 def write(profile, path, beside=None):
     path.write_text(METRICS + "\\n".join(span_table(profile, beside)["kind"]))
 """
-LINES_ROW = '    OutputFormat("kinds", "kinds", "table", "kinds:write"),\n'
-
-
-def test_a_new_output_format_takes_a_file_and_a_row(samples: Path, tmp_path: Path) -> None:
-    """Then the command and its help have it, the name of a file tells it, and its files may be replaced."""
-    with_places(tmp_path, {"writers/formats.py": ('    OutputFormat("csv"', LINES_ROW)})
-    (tmp_path / "trace_export" / "writers" / "kinds.py").write_text(LINES_FILE, "utf-8")
-
-    def run(*words: object) -> str:
-        command = [sys.executable, "-m", "trace_export", "export", *map(str, words)]
-        return subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, text=True).stdout
-
-    logs, out = samples / "paddle" / "single", tmp_path / "out.kinds"
-    run(logs, "--format", "kinds", "--out", tmp_path / "folder")
-    run(logs, "--out", out)
-    run(logs, "--out", out, "--steps", "2")
-    assert set(out.read_text("utf-8").splitlines()[1:]) == {"F", "B", "OPT"}
-    assert (tmp_path / "folder" / "pipeline_profile.kinds").exists()
-    assert "parquet, kinds, csv" in run("--help")
-
-
-SECTION = """def _places(report: Report) -> ReportTable:
+TABLE = """def _places(report: Report) -> ReportTable:
     return ReportTable("Where ranks are", report.steps.select("ranks"), "so many ranks have a step")
 
 
 """
+PLACES = (
+    (
+        "options.py",
+        "    model: Annotated[bool,",
+        '    arrows: Annotated[bool, _flag("Draw no arrow.", flag="--no-arrows")]\n    model: Annotated[bool,',
+    ),
+    ("draw.py", "            edges=None if for_picture", '            edges=None if drawing["arrows"] or for_picture'),
+    (
+        "writers/formats.py",
+        '    OutputFormat("csv"',
+        '    OutputFormat("kinds", "kinds", "table", "kinds:write"),\n    OutputFormat("csv"',
+    ),
+    ("analysis/report_tables.py", "\nSECTIONS: ", f"\n{TABLE}SECTIONS: "),
+    ("analysis/report_tables.py", "    _steps, _causes,", "    _places, _steps, _causes,"),
+)
+"""What a new flag of `export`, a new format of output and a new table of a report take, beside the file of the format:
+two places each, as (file, text, what it becomes)."""
+COMMANDS = {
+    "arrows": "export LOGS --out arrows.json", "no arrows": "export LOGS --out none.json --no-arrows",
+    "all help": "export --help-all", "folder": "export LOGS --format kinds --out folder",
+    "file": "export LOGS --out out.kinds", "again": "export LOGS --out out.kinds --steps 2", "help": "export --help",
+    "page": "report LOGS --out page.html", "terminal": "report LOGS --full",
+    "markdown": "report LOGS --full --format markdown",
+}  # fmt: skip
+RUN_ALL = """
+import json, sys, trace_export
+from tests.support.command import command
+logs, *commands = sys.argv[1:]
+done = [command(*(logs if word == "LOGS" else word for word in words.split())) for words in commands]
+try:
+    trace_export.load(logs).align().write("chart.json", arrows="yes")
+except trace_export.UsageError as error:
+    print(json.dumps([str(error), *((ended.returncode, ended.stdout + ended.stderr) for ended in done)]))
+"""
 
 
-def test_a_new_table_of_a_report_takes_two_places(samples: Path, tmp_path: Path) -> None:
-    """Its function and its name in the order of the sections: then the terminal, Markdown and the page have it."""
-    path = "analysis/report_tables.py"
-    with_places(tmp_path, {path: ("SECTIONS: ", SECTION)})
-    file = tmp_path / "trace_export" / path
-    before, name, after = file.read_text("utf-8").partition("\nSECTIONS: ")
-    first = after.index("_steps")
-    file.write_text(before + name + after[:first] + "_places, " + after[first:], "utf-8")
+def test_what_is_new_takes_two_places(samples: Path, tmp_path: Path) -> None:
+    """The declaration and the use: then the command, its help, the library, its errors and all that is written have
+    it. In a copy of the package, whose commands one process runs."""
+    package = shutil.copytree(
+        ROOT / "trace_export", tmp_path / "trace_export", ignore=shutil.ignore_patterns("*.pyc.*")
+    )
+    for name, text, instead in PLACES:
+        code = (package / name).read_text("utf-8")
+        assert code.count(text) == 1, (name, text)
+        (package / name).write_text(code.replace(text, instead), "utf-8")
+    (package / "writers" / "kinds.py").write_text(KINDS, "utf-8")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONWARNINGS": "error"}
+    words = [sys.executable, "-c", RUN_ALL, str(samples / "paddle" / "single"), *COMMANDS.values()]
+    ended = subprocess.run(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    refused, *done = json.loads(ended.stdout)
+    said = {name: text for name, (code, text) in zip(COMMANDS, done, strict=True) if code == 0}
+    assert said.keys() == COMMANDS.keys(), done
 
-    def run(*words: object) -> str:
-        command = [sys.executable, "-m", "trace_export", "report", samples / "paddle" / "single", *words]
-        return subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    arrows = [
+        sum(event["ph"] == "s" for event in json.loads((tmp_path / name).read_text("utf-8"))["traceEvents"])
+        for name in ("arrows.json", "none.json")
+    ]
+    assert arrows[0] > 0
+    assert arrows[1] == 0
+    assert "Draw no arrow." in said["all help"]
+    assert 'arrows: "yes" is not True or False' in refused
 
-    page = tmp_path / "page.html"
-    run("--out", page)
-    for shown in (run("--full"), run("--full", "--format", "markdown"), page.read_text("utf-8")):
+    assert set((tmp_path / "out.kinds").read_text("utf-8").splitlines()[1:]) == {"F", "B", "OPT"}
+    assert (tmp_path / "folder" / "pipeline_profile.kinds").exists()
+    assert "parquet, kinds, csv" in said["help"]
+
+    for shown in (said["terminal"], said["markdown"], (tmp_path / "page.html").read_text("utf-8")):
         assert "Where ranks are" in shown
         assert "so many ranks have a step" in shown

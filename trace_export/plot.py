@@ -69,12 +69,12 @@ def plot(content: Content, drawing: Drawing, style: FigureStyle) -> Plot:
     """The plot of what is drawn of a run. Raises as `picture.write` does."""
     steps, measured = content.part.steps, content.measured
     if style.range is None and content.profile.spans.height > MOST_BLOCKS:
-        steps = _first_steps(content.profile.spans)
+        steps = first_steps(content.profile.spans)
         content = replace(content, measured=measured.of(select(content.profile, Selection(steps=steps))))
     return Plot(figure(draw(content, drawing, for_picture=True), steps, measured.windows, style))
 
 
-def _first_steps(spans: pl.DataFrame) -> Numbers:
+def first_steps(spans: pl.DataFrame) -> Numbers:
     """The first steps that have `MOST_BLOCKS` blocks together, at least one."""
     counts = spans.drop_nulls("step").group_by("step").len().sort("step")
     within = counts.filter((pl.col("len").cum_sum() <= MOST_BLOCKS) | (pl.int_range(pl.len()) == 0))

@@ -236,7 +236,7 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
     if options.cluster is not None:
         results = work.run(partial(read, options=own), sources, options.cluster, tick)
         return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
-    groups = _groups(sources, options)
+    groups = in_groups(sources, options)
     made, lost = _read_groups(groups, own, _workers(options, groups), tick)
     if lost:  # several whose worker failed: one of them may be why
         alone = [Group((source,)) for source in lost]
@@ -244,7 +244,7 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
     return [_checked(source, made[source]) for source in sources]
 
 
-def _groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
+def in_groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
     """The sources as they are read: those of one format of which little is read in groups, `TOGETHER` at most, of which
     the workers have equally many; any other by itself."""
     of_kind: dict[str, list[Source]] = {}

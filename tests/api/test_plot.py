@@ -75,9 +75,9 @@ def test_a_large_run_is_shown_with_its_first_steps(run: trace_export.Run, monkey
         run.spans.with_columns(pl.col("start_ns", "end_ns") + n * 10**9, step=pl.lit(n, pl.Int32)) for n in range(5)
     )
     monkeypatch.setattr(plot, "MOST_BLOCKS", 2 * run.spans.height)
-    assert plot._first_steps(spans) == Numbers.of([0, 1])
+    assert plot.first_steps(spans) == Numbers.of([0, 1])
     monkeypatch.setattr(plot, "MOST_BLOCKS", 1)
-    assert plot._first_steps(spans) == Numbers.of([0])
+    assert plot.first_steps(spans) == Numbers.of([0])
 
 
 def test_nothing_to_draw_is_a_sentence(samples: Path) -> None:

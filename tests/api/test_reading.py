@@ -83,7 +83,7 @@ def test_small_logs_are_read_together(
 def test_large_logs_are_read_one_by_one(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "bytes_in", lambda path: 300_000)
     sources, options = find(samples / "paddle" / "single").sources, reading.LoadOptions(samples, jobs=1)
-    assert [len(group.sources) for group in reading._groups(sources, options)] == [1] * 4
+    assert [len(group.sources) for group in reading.in_groups(sources, options)] == [1] * 4
     assert load(samples / "paddle" / "single", jobs=1).ranks["rank"].sort().to_list() == [0, 1, 2, 3]
 
 
@@ -94,4 +94,4 @@ def test_workers_have_as_many_databases_each(
     monkeypatch.setattr(reading, "TOGETHER", 4)
     sources = [Source("ascend", tmp_path / f"{n}.db", "host") for n in range(5)]
     options = reading.LoadOptions(tmp_path, jobs=jobs)
-    assert [len(group.sources) for group in reading._groups(sources, options)] == expected
+    assert [len(group.sources) for group in reading.in_groups(sources, options)] == expected

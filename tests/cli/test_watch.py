@@ -22,7 +22,7 @@ from tests.cli.test_documents import checker
 from tests.conftest import ROOT, Cli
 from tests.support.growing_logs import GrowingLogs
 from tests.support.wait import HANGS_S, wait_until
-from trace_export.cli.watch import Steps, _print_steps
+from trace_export.cli.watch import Steps, print_steps
 from trace_export.live.look import Look
 from trace_export.live.step_figures import StepFigures
 
@@ -176,7 +176,7 @@ KNOWN = replace(
 
 def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     for figures in (FIGURES, KNOWN, replace(FIGURES, host_times=True)):
-        _print_steps(Look((figures,)))
+        print_steps(Look((figures,)))
     plain, whole, of_host = capsys.readouterr().out.splitlines()
     assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
     assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"

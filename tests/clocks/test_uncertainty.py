@@ -11,7 +11,7 @@ from tests.clocks.test_normal_equations import observed
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.solve import Solution, fit
-from trace_export.clocks.uncertainty import COMMON_SPREAD_US, _member_variance, centred, drift_variation
+from trace_export.clocks.uncertainty import COMMON_SPREAD_US, centred, drift_variation, member_variance
 
 STRETCH_US = 125.0
 """The eighth part of a window of 1000 µs."""
@@ -74,7 +74,7 @@ def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> Non
     known = observed(2, [], [(0, 0, 5.0), (0, 1, 9.0)])
     nothing = np.zeros(0)
     solution = Solution(np.zeros(2), np.zeros(2), nothing, nothing, np.zeros(2), member_us=50.0)
-    assert _member_variance(Problem.of(known, np.zeros(1, np.int64), ClockSettings()), solution) == COMMON_SPREAD_US**2
+    assert member_variance(Problem.of(known, np.zeros(1, np.int64), ClockSettings()), solution) == COMMON_SPREAD_US**2
 
 
 SPAN_US = 1e6

@@ -150,7 +150,7 @@ def test_the_command_says_what_was_read(
     long_runs.paddle(tmp_path, 120)
     monkeypatch.setattr(inspection, "WHOLE_BYTES", 0)
     result = trace_export.inspect(tmp_path, jobs=1)
-    inspect._show(result)
+    inspect.show(result)
     said = " ".join(capsys.readouterr().out.split())
     assert "only the beginning of 4 large sources" in said
     assert "--full reads all 2 MB" in said

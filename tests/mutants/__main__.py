@@ -50,8 +50,9 @@ def mutants() -> list[Mutant]:
     return [Mutant(file, *(text[2:] for text in both)) for file, *both in zip(*[iter(lines)] * 3, strict=True)]
 
 
-def stages(file: str) -> Iterator[list[str]]:
-    """The tests to run for a mutant in `file`, each once: those that name its module, its folder, whole commands."""
+def stages(file: str, alone: bool = False) -> Iterator[list[str]]:
+    """The tests to run for a mutant in `file`, each once: those that name its module, its folder, whole commands.
+    `alone`: without whole commands."""
     module = Path(file)
     folder = ROOT / "tests" / "/".join(module.parts[1:-1])
     while not folder.is_dir():
@@ -63,7 +64,7 @@ def stages(file: str) -> Iterator[list[str]]:
     done: set[Path] = set()
     beyond = [path for name in WHOLE for path in tests if path.is_relative_to(ROOT / name)]
     inside = [path for path in tests if path.parent == folder] if folder != ROOT / "tests" else []
-    for stage in (near, inside, beyond):
+    for stage in (near, inside, [] if alone else beyond):
         left = [path for path in stage if path not in done]
         done.update(left)
         if left:
@@ -79,10 +80,10 @@ def copied(folder: Path) -> None:
             shutil.copy2(ROOT / name, folder / name)
 
 
-def noticed(mutant: Mutant, folder: Path) -> str | None:
+def noticed(mutant: Mutant, folder: Path, alone: bool) -> str | None:
     """What noticed the mutant in the copy of the checkout: a test, or that the tests hang. None if it lives."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    for tests in stages(mutant.file):
+    for tests in stages(mutant.file, alone):
         command = [sys.executable, "-m", "pytest", "-q", "-x", "--tb=no", "-p", "no:cacheprovider", *tests]
         try:
             ended = subprocess.run(
@@ -100,6 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.partition("\n")[0])
     parser.add_argument("--every", type=int, default=1, help="run each so many-th mutant alone")
     parser.add_argument("--start", type=int, default=0, help="begin with this one")
+    parser.add_argument("--alone", action="store_true", help="without the tests of whole commands, which take minutes")
     given = parser.parse_args()
     verdicts: Counter[str] = Counter()
     with TemporaryDirectory() as name:
@@ -111,7 +113,7 @@ def main() -> None:
                 verdict, why = "gone", "its line is not in the file any more"
             else:
                 file.write_text(text, "utf-8")
-                why = noticed(mutant, folder)
+                why = noticed(mutant, folder, given.alone)
                 verdict, why = ("killed", why) if why else ("ALIVE", f"{mutant.line}  →  {mutant.instead}")
                 shutil.copy2(ROOT / mutant.file, file)
             verdicts[verdict] += 1

@@ -24,6 +24,7 @@ from samples.generators.job_runs import (
 )
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
+from tests.support.rows import crossed, slow
 from trace_export import Run, UsageError, inspect, load
 from trace_export.clocks.apply import task_batches
 
@@ -67,8 +68,7 @@ def test_windows_are_segments_of_their_run(name: str, tmp_path: Path) -> None:
     assert [note.count for note in run.notes if note.code == "recording-breaks"] == ([2] if name in ONE_FILE else [])
 
 
-@pytest.mark.parametrize("lacks", [0, 1])
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize(("name", "lacks"), crossed(WINDOWED, [0, 1]))
 def test_a_rank_that_lacks_a_window_keeps_its_place_in_the_others(name: str, lacks: int, tmp_path: Path) -> None:
     """Its steps keep their numbers too, also where names give none."""
     plan = [replace(one, ranks=[0]) if n == lacks else one for n, one in enumerate(WINDOWS)]
@@ -126,7 +126,7 @@ def test_what_the_environment_calls_a_start_says_which_run_it_is(
     assert not any(word in str(value) for word in named for row in run.ranks.rows() for value in row)
 
 
-@pytest.mark.parametrize("name", [name for name in RESTARTED if name in WINDOWED])
+@pytest.mark.parametrize("name", ["nsys", "ascend", *slow(("rocpd", "torch: handler", "mindspore"))])
 def test_windows_of_two_starts(name: str, tmp_path: Path) -> None:
     plan = [Recorded(run, 2700 * run + 40 * n, first_step=10 * n) for run in range(2) for n in range(2)]
     truth = WRITERS[name](tmp_path, plan)

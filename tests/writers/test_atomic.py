@@ -23,7 +23,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
     """With files that have no name, and as where the system has none."""
     if request.param == "named":
         monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    elif module._unnamed(tmp_path) is None:
+    elif module.unnamed(tmp_path) is None:
         pytest.skip("the system has no files without a name here")
     return str(request.param)
 
@@ -65,7 +65,7 @@ def test_a_link_in_the_place_is_replaced_and_its_target_stays(tmp_path: Path) ->
 
 
 def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    if module._unnamed(tmp_path) is None:
+    if module.unnamed(tmp_path) is None:
         pytest.skip("the system has no files without a name here")
     code = f"""
 import os, pathlib, signal

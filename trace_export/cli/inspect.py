@@ -43,13 +43,13 @@ def inspect(**given: Unpack[Inspect]) -> None:
     if given["json"]:
         terminal.json(result.json())
     else:
-        _show(result)
+        show(result)
         terminal.notes(result.notes, given["verbose"])
     terminal.errors(result.failures, given["debug"])
     raise typer.Exit(1 if not result.facts.get("ranks") else 3 if result.failures else 0)
 
 
-def _show(result: Inspection) -> None:
+def show(result: Inspection) -> None:
     """The verdict, what all ranks have in common, the ranks."""
     out = terminal.output()
     terminal.paragraph(out, result.verdict, style="bold")

@@ -70,7 +70,7 @@ def _page(first: Look, place: object, port: int | None, no_browser: bool) -> Ite
 def _terminal(*, live: bool) -> Iterator[Sink]:
     """Shows the figures of the last steps: as a table that changes where there is a terminal, else a line for each."""
     if not (live and sys.stdout.isatty()):
-        yield _print_steps
+        yield print_steps
         return
     from rich.live import Live
 
@@ -79,7 +79,7 @@ def _terminal(*, live: bool) -> Iterator[Sink]:
         yield lambda look: screen.update(shown.put(look), refresh=True)
 
 
-def _print_steps(look: Look) -> None:
+def print_steps(look: Look) -> None:
     for step in look.steps:
         figures = ", ".join(f"{name} {value}" for name, value in _cells(step).items() if value)
         typer.echo(f"{figures}. {step.cause}" if step.cause else figures)

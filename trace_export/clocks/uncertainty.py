@@ -42,7 +42,7 @@ def uncertainty(problem: Problem, solution: Solution, component: Ints) -> tuple[
         weight[rows] = 1 / (solution.losses[kind].scale * solution.losses[kind].zone)
     count = np.bincount(known.pair, minlength=1)[known.pair]
     weight /= SPREAD_OUT * (1 + (SCARCE / count) ** 2) ** 2
-    member = np.full(len(known.event), 1 / _member_variance(problem, solution))
+    member = np.full(len(known.event), 1 / member_variance(problem, solution))
     matrix, _, _ = normal_equations(problem, Weights(weight, member))
     solved = solver(matrix)
     hosts, size = geometry.hosts, np.bincount(component)
@@ -60,7 +60,7 @@ def uncertainty(problem: Problem, solution: Solution, component: Ints) -> tuple[
     return np.maximum(found[0], LEAST_SD_US), found[1]
 
 
-def _member_variance(problem: Problem, solution: Solution) -> float:
+def member_variance(problem: Problem, solution: Solution) -> float:
     """The variance (µs²) of the end of a collective's member: as observed, and as is common where little was."""
     known, geometry = problem.observations, problem.geometry
     spare = len(known.event) - len(geometry.event_size)

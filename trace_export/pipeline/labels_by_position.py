@@ -51,7 +51,7 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFram
     expected = {stage: "" if stage is None else word(plan, stage) for stage in steps["stage"].unique()}
     if all(found == expected[stage] for stage, found in steps.select("stage", "word").iter_rows()):
         return work.select("row", "position")
-    pieces_of = cache(_pieces)  # most steps have the same words
+    pieces_of = cache(certain_pieces)  # most steps have the same words
     pieces = [
         (rank, run, step, piece.begin, piece.end, piece.offset)
         for rank, run, step, found, stage, starts, ends in steps.select(
@@ -79,7 +79,7 @@ class _Piece:
     offset: int
 
 
-def _pieces(found: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
+def certain_pieces(found: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
     """The parts of `found` whose place in `expected` is certain.
 
     A window of the expected word fits where it is found only once, or at the end that the capture surely holds. Of a

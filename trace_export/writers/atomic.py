@@ -31,7 +31,7 @@ def replacing(path: Path, check: Callable[[Path], None], named: bool = False) ->
     """
     with blamed(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = None if named else _unnamed(path.parent)
+        descriptor = None if named else unnamed(path.parent)
         if descriptor is None:
             with TemporaryDirectory(prefix=PREFIX, dir=path.parent) as folder:
                 temporary = Path(folder, path.name)
@@ -55,7 +55,7 @@ def blamed(path: Path) -> Iterator[None]:
         raise OutputError(path, f"cannot be written: {reason}", "name another place with `path`") from error
 
 
-def _unnamed(folder: Path) -> int | None:
+def unnamed(folder: Path) -> int | None:
     """A new file in `folder` that has no name, or None where there is no such thing."""
     if not hasattr(os, "O_TMPFILE"):
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.sources.ranges.transfers import _with_calls
+from trace_export.sources.ranges.transfers import with_calls
 
 TIMES = {"start": pl.Int64, "end": pl.Int64, "comm_start": pl.Int64, "comm_end": pl.Int64}
 
 
 def test_calls_inside_named_transfers_are_theirs() -> None:
-    """`_with_calls`: two named transfers and four calls of NCCL, all of one thread.
+    """`with_calls`: two named transfers and four calls of NCCL, all of one thread.
 
     The end of the second transfer was repaired, so it is unknown: the next receive of its thread belongs to it wherever
     it begins, and its kernel gives the transfer its times.
@@ -33,6 +33,6 @@ def test_calls_inside_named_transfers_are_theirs() -> None:
         {"id": pl.Int64, "process": pl.Int64, "thread": pl.Int64, "text": pl.String, **TIMES},
         orient="row",
     )
-    transfers, free = _with_calls(sides, calls.with_columns(role=pl.lit("communication"), repaired=False))
+    transfers, free = with_calls(sides, calls.with_columns(role=pl.lit("communication"), repaired=False))
     assert transfers.select("id", "comm_start", "comm_end").rows() == [(0, 10, 90), (1, 260, 300)]
     assert free.select("id", "role").rows() == [(3, "recv"), (4, "send")]

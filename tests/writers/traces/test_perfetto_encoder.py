@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -67,20 +66,6 @@ def encode(frame: pl.DataFrame, tile: int = packing.TILE_ROWS, arguments: list[s
     with patch.object(perfetto_encoder, "TILE_ROWS", tile), patch.object(packing, "BATCH_ROWS", 2 * tile):
         perfetto_encoder.Encoder(out.extend).slices(frame, arguments)
     return bytes(out)
-
-
-def test_place_puts_values_into_the_words_of_records() -> None:
-    """`Packer._place`: five varints of three bytes each, from byte 6 of records of 16 bytes on, so that two bytes come
-    into the first word and one into the second. Their continuation bits are constants of the records."""
-    constants = np.frombuffer(b"\x11" * 6 + b"\x80\x80\x00" + b"\x22" * 7, np.uint64)
-    values = [0, 1, 300, 16_384, 2**21 - 1]
-    varints = [b"\x80\x80\x00", b"\x81\x80\x00", b"\xac\x82\x00", b"\x80\x80\x01", b"\xff\xff\x7f"]
-    packer = perfetto_encoder.Packer()
-    words = np.empty((2, 5), np.uint64)
-    untouched = dict(enumerate(constants))
-    packer._place(words, untouched, [6], packer._spread(np.array(values, np.uint64), 3), 3)
-    assert untouched == {}
-    assert [record.tobytes() for record in words.T] == [b"\x11" * 6 + v + b"\x22" * 7 for v in varints]
 
 
 def build(table: list[dict[str, Any]], tracks: dict[int, str] | None = None) -> bytes:

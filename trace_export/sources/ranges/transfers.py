@@ -49,7 +49,7 @@ def transfers(
     fields = [c for c in ranges.transfers.columns if c != "text"]
     own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
     sides = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
-    sides, calls = _with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
+    sides, calls = with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
     if calls.is_empty():
         both = sides.with_columns(exchange=pl.lit(False))
     else:
@@ -108,7 +108,7 @@ def _exchange(inside: pl.Expr) -> pl.Expr:
     return (inside & (start >= first) & (start <= last)).fill_null(False).alias("exchange")
 
 
-def _with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def with_calls(sides: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The named transfers, and the NCCL calls that belong to none of them.
 
     A call belongs to the last transfer of its role that its thread began before, when it lies inside. The end of a
