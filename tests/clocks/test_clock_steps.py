@@ -9,13 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tests.support.clock_runs import Clocks, Run, make
+from tests.support.clock_runs import START_NS, Clocks, Run, make
 from tests.support.rows import crossed
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window
+from trace_export.clocks.clock_steps import overlapping
 from trace_export.errors import AlignmentError
-from trace_export.model import KERNELS, Declared, Profile, conform
+from trace_export.model import KERNELS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret
 
 BEFORE = Clocks(steps=4, seed=3)
@@ -37,6 +38,74 @@ def errors_us(profile: Profile, clocks: Clocks) -> pl.DataFrame:
     ])  # fmt: skip
     means = ends.group_by("host").agg(pl.col("error").median())["error"]
     return ends.with_columns(error=(pl.col("error") - round(float(means.mean()))) / 1e3)  # type: ignore[arg-type]
+
+
+def beyond_bound(recorded: Profile, true: pl.DataFrame, set_at_ns: int) -> tuple[Profile, int]:
+    """The profile aligned, and how many times of blocks lie farther off than their host's stated bound.
+
+    `true`: rank, start_ns and end_ns as in `recorded`, true_start_ns, true_end_ns. All times after the true time
+    `set_at_ns` may be off together where the notes say that either of two clocks was set.
+    """
+    shown = interpret(recorded, Declared())
+    found = align(shown)
+    ends = pl.concat(
+        shown.spans.select("rank", "start_ns", "end_ns")
+        .with_columns(found=found.spans[f"{end}_ns"])
+        .join(true, on=["rank", "start_ns", "end_ns"])
+        .select("rank", "found", true=f"true_{end}_ns")
+        for end in ("start", "end")
+    )
+    assert len(ends) == 2 * len(recorded.spans)
+    either = any("or that of" in note.text for note in found.notes if note.code == "clock-set")
+    error, side = pl.col("found") - pl.col("true"), (pl.col("true") > set_at_ns) & either
+    hosts = found.ranks.select("rank", "host").join(found.clocks.select("host", "bound_ns"), on="host")
+    ends = ends.join(hosts, on="rank").with_columns(error=error, side=side)
+    common = (
+        ends.group_by("side", "host").agg(pl.col("error").median()).group_by("side").agg(common=pl.col("error").mean())
+    )
+    far = (pl.col("error") - pl.col("common")).abs() > pl.col("bound_ns")
+    return found, len(ends.join(common, on="side").filter(far))
+
+
+def says_what_is_unsure(found: Profile, host: str, size_us: float) -> bool:
+    """Whether the notes name the host, or no bound is stated, or not for a clock that was set by so little."""
+    told = [note.text.partition(":")[0] for note in found.notes if note.code == "clock-set"]
+    clocks = found.clocks.filter(host=host).select("bound_ns", "unseen_step_ns").row(0)
+    return any(host in text for text in told) or None in clocks or clocks[1] >= abs(size_us) * 1e3
+
+
+@pytest.mark.parametrize(
+    ("seed", "size_us", "only_blocks", "numbered"),
+    crossed(range(12), [300.0, -5e3, 20e3, -20e3, -100e3], [False, True], [False, True]),
+)
+def test_the_bound_of_a_clock_that_was_set_holds_or_is_not_stated(
+    seed: int, size_us: float, only_blocks: bool, numbered: bool
+) -> None:
+    draw = random.Random(seed)
+    stages = draw.randint(2, 6)
+    host, share = f"host{draw.randrange(stages):02d}", draw.uniform(0.3, 0.7)
+    clocks = Clocks(
+        seed=seed, stages=stages, microbatches=draw.randint(4, 8), steps=draw.randint(2, 5),
+        over_stages=draw.random() < 0.3, eager=draw.choice([0.0, 0.0, 0.3]), cut_ms=draw.choice([0.0, 0.0, 20.0]),
+        set_us={host: (share, size_us)},
+    )  # fmt: skip
+    run, true = make(clocks), make(replace(clocks, offset_us=0.0, drift_ppm=0.0, set_us={})).profile
+    recorded, length_ns = run.profile, 2 * (run.middle_ns - START_NS)
+    if only_blocks:
+        recorded = replace(recorded, p2p=recorded.p2p.clear(), collectives=recorded.collectives.clear())
+    times = recorded.spans.select("rank", "start_ns", "end_ns").with_columns(
+        true_start_ns=true.spans["start_ns"], true_end_ns=true.spans["end_ns"]
+    )
+    if not numbered:
+        recorded = replace(recorded, spans=recorded.spans.with_columns(step=pl.lit(None, SPANS["step"])))
+    try:
+        found, wrong = beyond_bound(recorded, times, START_NS + round(share * length_ns))
+    except AlignmentError as refused:
+        assert f"the clock of {host} was set back" in str(refused)
+        assert size_us <= -20e3
+    else:
+        assert wrong == 0 or not any(note.code == "clock-set" for note in found.notes)
+        assert wrong == 0 or says_what_is_unsure(found, host, size_us)
 
 
 @pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01", "host03"], [300.0, -300.0, 5000.0, -5000.0]))
@@ -70,6 +139,54 @@ def test_one_block_with_a_wrong_time_does_not_set_a_clock_back() -> None:
     odd = pl.when(pl.int_range(pl.len()) == 40).then(pl.col("start_ns", "end_ns") - 10**10)
     spans = run.profile.spans.sort("rank", "start_ns").with_columns(odd.otherwise(pl.col("start_ns", "end_ns")))
     aligned(replace(run, profile=replace(run.profile, spans=spans)))
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+def test_a_clock_that_shows_some_times_twice_is_refused(numbered: bool) -> None:
+    run = make(replace(BEFORE, set_us={"host03": (0.5, -100e3)}))
+    steps = run.profile.spans["step"] if numbered else pl.lit(None, SPANS["step"])
+    recorded = replace(run.profile, spans=run.profile.spans.with_columns(steps.alias("step")))
+    with pytest.raises(AlignmentError, match=r"the clock of host03 was set back .* blocks of its ranks overlap"):
+        align(interpret(recorded, Declared()))
+
+
+def shifted(spans: pl.DataFrame, rows: pl.Expr, by_ms: int) -> pl.DataFrame:
+    """`spans` with the times of some rows changed."""
+    return spans.with_columns(pl.when(rows).then(pl.col(name) + by_ms * 10**6).otherwise(name).alias(name)
+                              for name in ("start_ns", "end_ns"))  # fmt: skip
+
+
+def test_where_blocks_overlap_is_told_from_what_else_makes_them_overlap() -> None:
+    profile = make(BEFORE).profile
+    late = pl.col("start_ns") > START_NS + 500 * 10**6
+    first, fourth = pl.col("rank") == 0, pl.col("rank") == 3
+
+    def hosts(spans: pl.DataFrame) -> list[str]:
+        return overlapping(replace(profile, spans=spans))["host"].to_list()
+
+    assert hosts(profile.spans) == []
+    set_back = shifted(profile.spans, fourth & late, -100)
+    assert hosts(set_back) == ["host03"]
+    assert hosts(shifted(set_back, first & late, -100)) == []  # two hosts: so it is how they run
+    every_second = pl.int_range(pl.len()).over("rank") % 2 == 1
+    assert hosts(shifted(profile.spans, fourth & every_second, -6)) == []  # all the time
+    of_rank_3 = pl.int_range(pl.len()).over("rank") == 20
+    assert hosts(shifted(profile.spans, fourth & of_rank_3, -20)) == []  # one wrong block
+    hosts_of_two = profile.ranks.with_columns(pl.lit("host00").alias("host"))
+    one_of_a_host = overlapping(replace(profile, spans=set_back, ranks=hosts_of_two))
+    assert one_of_a_host.is_empty()  # the other ranks of the host say nothing
+
+
+def test_no_error_is_stated_where_blocks_overlap_and_messages_show_nothing() -> None:
+    recorded = make(BEFORE).profile
+    late = (pl.col("rank") == 3) & (pl.col("start_ns") > START_NS + 500 * 10**6)
+    recorded = replace(recorded, spans=shifted(recorded.spans, late, -100))
+    found = align(interpret(recorded, Declared()))
+    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    assert note.text.startswith("clock of host03: seems to have been set back")
+    assert found.clocks.select("sd_ns", "bound_ns").null_count().row(0) == (4, 4)
+    with pytest.raises(AlignmentError, match="known less well"):
+        align(interpret(recorded, Declared()), "strict", max_error_ns=1e6)
 
 
 @pytest.mark.parametrize(("seed", "eager"), crossed(range(6), [0.0, 0.3]))

@@ -47,7 +47,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
                 ("sd_ns", "worst ±{} (1 sd)"),
                 ("bound_ns", "at most {} unless a clock was set"),
             )
-            if isinstance(worst := aligned[name].max(), float)
+            if not aligned[name].null_count() and isinstance(worst := aligned[name].max(), float)
         ]
         yield ", ".join([f"{len(aligned)} hosts aligned by {how}{confirmed}", *errors])
         # The reference is 0 in mid-window, and at its start, where offsets are told, as far off as it drifts.

@@ -13,8 +13,8 @@ from trace_export.choices import Align
 from trace_export.clocks import alignment_file, apply, notes, split_hosts
 from trace_export.clocks.observations import block_messages, first_times, gather
 from trace_export.errors import AlignmentError, UsageError
-from trace_export.model import TIME, Profile
-from trace_export.units import EPOCH_NS, LIMIT_NS, duration
+from trace_export.model import CLOCKS, TIME, Profile
+from trace_export.units import EPOCH_NS, LIMIT_NS, duration, moment
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
@@ -39,7 +39,7 @@ def align(
     times first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
     `strict` that is an error, and always for a host that has no wall clock (`hosts.epoch`) and no offset of the user.
     Such hosts cannot be left on their clocks where there is another one, except with `none`.
-    A clock that was set back by more than some blocks is refused.
+    A clock that was set back by some blocks is refused.
     Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`), SourceError (the file
     cannot be read).
     """
@@ -56,7 +56,7 @@ def align(
             _refuse_without_wall_clock(profile, by_host, profile.ranks["host"].drop_nulls().unique().to_list())
         clocks = apply.uncorrected(profile.ranks, "none" if how == "none" else "single-host" if one_host else "wall")
     else:
-        from trace_export.clocks.clock_steps import find_steps, set_back
+        from trace_export.clocks.clock_steps import find_steps, overlapping, set_back
         from trace_export.clocks.fit import fit_observations  # its solvers take longer to import than most runs to draw
 
         _refuse_set_back(set_back(profile))
@@ -65,9 +65,15 @@ def align(
         observed = moved.messages, moved.collectives, moved.ranks, edges
         known = gather(*observed)
         steps = find_steps(known, moved)
+        shown_twice = overlapping(moved)
         if len(steps):
+            _refuse_overlapping(shown_twice)
             known = gather(*observed, steps.select("host", "from_ns").rows())
         fit = fit_observations(known, moved.ranks, without_wall_clock=own, steps=steps)
+        if len(shown_twice):
+            nothing = pl.lit(None, CLOCKS["sd_ns"])
+            unknown = fit.clocks.with_columns(sd_ns=nothing, bound_ns=nothing)
+            fit = replace(fit, clocks=unknown, shown_twice=shown_twice)
         clocks = _checked(moved, fit, by_host, strict=how == "strict", max_error_ns=max_error_ns)
     clocks = _with_offsets(clocks, by_host)
     done = replace(apply.correct(profile, clocks), clocks=clocks)
@@ -131,7 +137,10 @@ def _checked(
     clocks = fit.clocks
     unconstrained = clocks.filter(pl.col("status") == "wall")["host"].to_list()
     separate = clocks.filter(pl.col("component").is_not_null())["host"].to_list()
-    unsure = clocks.filter(pl.col("sd_ns") > max_error_ns)["host"].to_list() if max_error_ns is not None else []
+    unsure: list[str] = []
+    if max_error_ns is not None:
+        unknown = pl.col("evidence").is_not_null() & pl.col("sd_ns").is_null()
+        unsure = clocks.filter((pl.col("sd_ns") > max_error_ns) | unknown)["host"].to_list()
     if strict:
         _refuse(fit, unconstrained, separate, unsure, max_error_ns)
     _refuse_without_wall_clock(profile, by_host, [*unconstrained, *separate, *unsure])
@@ -146,6 +155,16 @@ def _refuse_set_back(hosts: pl.DataFrame) -> None:
         raise AlignmentError(
             f"the clock of {host} was set back while it was recorded: there step {step} begins at least "
             f"{duration(back_ns)} before the step before it ends",
+            "choose other ranks with `ranks`, or draw the times as they are with `align` none",
+        )
+
+
+def _refuse_overlapping(hosts: pl.DataFrame) -> None:
+    """Raises AlignmentError for `hosts`, as `overlapping` gives them, where messages show that a clock was set, too."""
+    for host, first_ns, last_ns in hosts.iter_rows():
+        raise AlignmentError(
+            f"the clock of {host} was set back while it was recorded: between {moment(first_ns)} and "
+            f"{moment(last_ns)} on it, and only there, blocks of its ranks overlap",
             "choose other ranks with `ranks`, or draw the times as they are with `align` none",
         )
 

@@ -8,7 +8,7 @@ import polars as pl
 from trace_export.clocks.graph import NegativeCycleError, shortest
 from trace_export.clocks.observations import Floats, Ints, Observations
 from trace_export.clocks.solve import Solution
-from trace_export.tolerances import CAUSALITY_NS
+from trace_export.tolerances import CAUSALITY_NS, ROUND_TRIP_NS
 
 SMALL_EVENT = 8
 """Collectives of no more members constrain every pair of them; larger ones by way of a node of their own."""
@@ -60,8 +60,7 @@ def _constraints(known: Observations, solution: Solution) -> tuple[Ints, Ints, F
     hosts = len(known.hosts)
     parts: list[tuple[Ints, Ints, Floats]] = []
     if len(known.pair):
-        least = np.minimum.reduceat(solution.residual, known.first) + solution.latency
-        parts.append((known.source, known.target, _relaxed(known, least)))
+        parts.append((known.source, known.target, _relaxed(known, _least(known, solution))))
     nodes = hosts
     if len(known.event):
         small, large, nodes = _event_constraints(known, solution)
@@ -77,11 +76,32 @@ def _constraints(known: Observations, solution: Solution) -> tuple[Ints, Ints, F
 def _relaxed(known: Observations, least: Floats) -> Floats:
     """`least` per directed pair. Where both directions together are negative (a sender that ends after its receiver),
     each is relaxed by the violation, so that the pair states only what its ends agree on."""
+    return least + np.maximum(0.0, -_round_trip(known, least))
+
+
+def _round_trip(known: Observations, least: Floats) -> Floats:
+    """The `least` per directed pair and that of the way back together; 0 where nothing comes back."""
     hosts = len(known.hosts)
     key, back = known.source * hosts + known.target, known.target * hosts + known.source
     at = np.minimum(np.searchsorted(key, back), len(key) - 1)
-    round_trip = np.where(key[at] == back, least + least[at], 0.0)
-    return least + np.maximum(0.0, -round_trip)
+    return np.where(key[at] == back, least + least[at], 0.0)
+
+
+def impossible_round_trip(known: Observations, solution: Solution) -> tuple[float, list[int]]:
+    """By how much (µs) the fastest message between two hosts and the fastest one back seem to take less than no time
+    together, by the corrected clocks, and the two hosts; 0 and none of them if that is within the tolerance."""
+    if not len(known.pair):
+        return 0.0, []
+    together = _round_trip(known, _least(known, solution))
+    worst = int(together.argmin())
+    if together[worst] >= -ROUND_TRIP_NS / 1e3:
+        return 0.0, []
+    return float(-together[worst]), sorted([int(known.source[worst]), int(known.target[worst])])
+
+
+def _least(known: Observations, solution: Solution) -> Floats:
+    """The least time (µs) that messages of each directed pair take, by the corrected clocks."""
+    return np.minimum.reduceat(solution.residual, known.first) + solution.latency
 
 
 def _event_constraints(

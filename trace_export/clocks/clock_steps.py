@@ -18,7 +18,8 @@ import numpy as np
 import polars as pl
 
 from trace_export.clocks.observations import BLOCKS, Floats, Ints, Observations
-from trace_export.model import TEXT, TIME, Profile, Schema, empty
+from trace_export.model import TEXT, TIME, WORK_KINDS, Profile, Schema, empty
+from trace_export.ordering import ordered
 from trace_export.tolerances import BLOCKS_NS, SAME_CLOCK_NS
 
 RATE = 60e-6
@@ -33,6 +34,8 @@ LONG = 2
 """A clock on which so many times as much passes between two messages as otherwise at most was set."""
 BACK = 3
 """Where steps of a rank overlap by so many of its longest blocks, its clock was set back."""
+SHARED = 0.1
+"""Two blocks overlap that have more than this share of the shorter one in common."""
 ALIKE = 0.3
 """Two pairs of hosts see the same step where they differ by no larger a share in its size."""
 
@@ -44,6 +47,9 @@ CLOCK_STEPS: Schema = {
 All times are of that clock. `against`: the host that it is seen against. `between`: whether the host has a time in
 between, which may be on either side. `either`: nothing tells whose clock of the two was set; that of `against` would
 have been by the opposite."""
+
+SHOWN_TWICE: Schema = {"host": TEXT, "from_ns": TIME, "until_ns": TIME}
+"""A host on whose clock blocks overlap between two times, by that clock."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +93,18 @@ def find_steps(known: Observations, profile: Profile) -> pl.DataFrame:
     rows = []
     for host, of_host, either in _by_host(known, jumps):
         side = [0 if jump.i == host else 1 for jump in of_host]
-        after = max(jump.after[at] for jump, at in zip(of_host, side, strict=True))
-        until = min(jump.until[at] for jump, at in zip(of_host, side, strict=True))
-        sizes = [jump.size if at else -jump.size for jump, at in zip(of_host, side, strict=True)]
-        times = [known.base_ns[host] + round(1e3 * t) for t in (after, max(after, until))]
+        seen = list(zip(of_host, side, strict=True))
+        after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
+        earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
+        likely, surely = (
+            [known.base_ns[host] + round(1e3 * t) for t in (begin, max(begin, end))]
+            for begin, end in ((after, until), (earliest, latest))
+        )
         other = of_host[0].i + of_host[0].j - host
-        since, between = _idle(profile, known.hosts[host], *times)
-        moved = round(1e3 * float(np.median(sizes)))
-        rows.append((known.hosts[host], since, *times, moved, known.hosts[other], between, either))
+        times = _times(profile, known.hosts[host])
+        between = bool(times.is_between(surely[0], surely[1], closed="none").any())
+        moved = round(1e3 * float(np.median([jump.size if at else -jump.size for jump, at in seen])))
+        rows.append((known.hosts[host], _idle(times, *likely), *surely, moved, known.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
 
 
@@ -118,6 +128,39 @@ def set_back(profile: Profile) -> pl.DataFrame:
     )
     placed = turned.join(profile.ranks.select("rank", "host"), on="rank").select("host", "step", "back_ns")
     return placed.sort("host", "back_ns").unique("host", keep="last", maintain_order=True)
+
+
+def overlapping(profile: Profile) -> pl.DataFrame:
+    """The host (`SHOWN_TWICE`) on whose clock most blocks of each of its ranks overlap in one part of the recording, no
+    longer than half of it, if no blocks overlap otherwise; at most one row.
+
+    A clock that is set back shows some times twice. One block with a wrong time overlaps those before and after it.
+
+    Example: a clock is set back by 30 ms between the third and the fourth block of a rank. It shows the first three at
+    0–10, 12–22 and 24–34 ms, and the next ones at 6–16, 18–28 and 30–40.
+    """
+    blocks = ordered(profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)), "rank", "start_ns")
+    start, end = (pl.col(name).shift(-1).over("rank") for name in ("start_ns", "end_ns"))
+    shorter = pl.min_horizontal(pl.col("end_ns") - pl.col("start_ns"), end - start)
+    overlaps = ((pl.col("end_ns") - start > SHARED * shorter) & (shorter > 0)).fill_null(value=False)
+    blocks = blocks.select(
+        "rank", "start_ns", "end_ns", overlaps.alias("here"), row=pl.int_range(pl.len()).over("rank")
+    )
+    if not blocks["here"].any():
+        return empty(SHOWN_TWICE)
+    here, last = pl.col("here"), pl.col("row").filter("here").max()
+    first_of_two = here & (pl.int_range(pl.len()).over(here.rle_id()) % 2 == 0)
+    ranks = blocks.with_columns(pair=first_of_two, meets=here | here.shift(fill_value=False)).group_by("rank").agg(
+        pl.col("pair", "meets").sum(), pl.len(), length=last - pl.col("row").filter("here").min() + 2,
+        from_ns=pl.col("start_ns").filter("here").min(), until_ns=pl.col("end_ns").filter("here").max(),
+    )  # fmt: skip
+    dense = 2 * pl.col("meets") >= pl.col("length")
+    twice = (pl.col("pair") >= FEW) & dense & (2 * pl.col("length") <= pl.col("len"))
+    hosts = ranks.with_columns(twice=twice.fill_null(value=False)).join(profile.ranks.select("rank", "host"), on="rank")
+    of_host = hosts.group_by("host").agg(
+        pl.col("pair").max(), pl.col("twice").all(), pl.col("from_ns").min(), pl.col("until_ns").max()
+    ).filter(pl.col("pair") > 0)  # fmt: skip
+    return of_host.filter("twice", pl.len() == 1).select(*SHOWN_TWICE)
 
 
 def _pairs(known: Observations) -> dict[tuple[int, int], tuple[int, int]]:
@@ -337,16 +380,20 @@ def _same_step(jumps: Sequence[_Jump], first: _Jump, side: int) -> list[_Jump]:
     ]  # fmt: skip
 
 
-def _idle(profile: Profile, host: str, after: int, until: int) -> tuple[int, bool]:
-    """The middle of the longest time between `after` and `until` in which nothing begins or ends on a host, and whether
-    anything does."""
+def _times(profile: Profile, host: str) -> pl.Series:
+    """When anything begins or ends on a host."""
     ranks = profile.ranks.filter(pl.col("host") == host)["rank"]
     here = pl.col("rank").is_in(ranks.implode())
     times = [
         frame.filter(here).select(time)[time]
         for frame in (profile.spans, profile.p2p, profile.collectives) for time in ("start_ns", "end_ns")
     ]  # fmt: skip
-    edges = pl.concat(times).drop_nulls()
-    edges = pl.concat([edges.filter((edges > after) & (edges < until)), pl.Series([after, until])]).sort()
+    return pl.concat(times).drop_nulls()
+
+
+def _idle(times: pl.Series, after: int, until: int) -> int:
+    """The middle of the longest time between `after` and `until` with none of `times`."""
+    inside = times.filter(times.is_between(after, until, closed="none"))
+    edges = pl.concat([inside, pl.Series([after, until])]).sort()
     longest = int(edges.diff().arg_max() or 1)
-    return int(edges[longest - 1] + edges[longest]) // 2, len(edges) > 2
+    return int(edges[longest - 1] + edges[longest]) // 2

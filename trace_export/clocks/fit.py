@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.clocks import apply, bounds, fit_tables, solve
-from trace_export.clocks.clock_steps import CLOCK_STEPS, unseen
+from trace_export.clocks.clock_steps import CLOCK_STEPS, SHOWN_TWICE, unseen
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
 from trace_export.clocks.problem import ClockSettings, Problem
@@ -36,8 +36,10 @@ class ClockFit:
     `clocks` has the schema `model.CLOCKS`. `one_way`, `few_messages`: the pairs of hosts whose messages go in one
     direction only, and those with so few that the priors decide. `drift_variation_ns`: how far the clocks depart from
     constant rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the
-    observations contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set.
-    `asymmetric`: the latencies of the two directions were found to differ.
+    observations contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set;
+    the errors are not known where there is a contradiction or a `one_way` besides.
+    `shown_twice`: the host on whose clock blocks overlap in one place (`clock_steps.overlapping`). `asymmetric`: the
+    latencies of the two directions were found to differ.
     """
 
     clocks: pl.DataFrame
@@ -47,6 +49,7 @@ class ClockFit:
     slack_ns: float = CAUSALITY_NS
     contradiction: tuple[str, ...] = ()
     steps: pl.DataFrame = field(default_factory=lambda: empty(CLOCK_STEPS))
+    shown_twice: pl.DataFrame = field(default_factory=lambda: empty(SHOWN_TWICE))
     asymmetric: bool = False
     settings: ClockSettings = field(default_factory=ClockSettings)
 
@@ -117,11 +120,18 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], 
     bound, slack, cycle = bounds.bounds(known, solution, component)
     variation = drift_variation(known, solution)
     sd = np.minimum(np.sqrt(mid**2 + drift**2 / 12 + variation**2), bound)
+    if len(steps) and not cycle:
+        slack, cycle = max((slack, []), bounds.impossible_round_trip(known, solution))
+    one_way = _host_pairs(known, lambda there, back: np.minimum(there, back) == 0)
+    if len(steps) and (
+        cycle or one_way
+    ):  # times on the wrong side of where a clock was set, or messages of other steps
+        sd, bound = np.full((2, len(bound)), np.nan)
     return ClockFit(
         clocks=fit_tables.clocks(
             known, solution, component, sd, bound, unseen(known), still=still, wall=wall, steps=steps
         ),
-        one_way=_host_pairs(known, lambda there, back: np.minimum(there, back) == 0),
+        one_way=one_way,
         few_messages=_host_pairs(known, lambda there, back: there + back < FEW),
         drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
@@ -160,7 +170,7 @@ def _asymmetry(problem: Problem) -> Floats | None:
         return None
     latencies = solve.latencies_by_host_pair(loose, freed)[provable]
     about = float(np.sqrt(np.nanmean((latencies[:, 0] - latencies[:, 1]) ** 2))) / 2
-    return np.where(provable, about, same)
+    return np.where(provable, max(about, same), same)
 
 
 def _connected_by_collectives(problem: Problem) -> NDArray[np.bool_]:

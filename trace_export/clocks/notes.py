@@ -70,7 +70,12 @@ def _on_fit(fit: ClockFit) -> list[Note]:
         other = f" (or that of {step['against']} by the opposite)" * step["either"]
         text = f"clock of {step['host']}{other}: was set by {duration(step['step_ns'], sign=True)} between {after}"
         text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"
-        notes.append(Note("clock-set", "warning", f"{text}, and times between may be wrong by as much"))
+        text += ", and times between may be wrong by as much"
+        text += "; no error is stated" * bool(fit.contradiction or fit.one_way)
+        notes.append(Note("clock-set", "warning", text))
+    for host, *times in fit.shown_twice.iter_rows():
+        text = f"clock of {host}: seems to have been set back: only between {' and '.join(map(moment, times))} on it"
+        notes.append(Note("clock-set", "warning", f"{text} do blocks of its ranks overlap; no error is stated"))
     if fit.contradiction:
         text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
         notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))
