@@ -51,8 +51,8 @@ def mutants() -> list[Mutant]:
 
 
 def stages(file: str, alone: bool = False) -> Iterator[list[str]]:
-    """The tests to run for a mutant in `file`, each once: those that name its module, its folder, whole commands.
-    `alone`: without whole commands."""
+    """The tests to run for a mutant in `file`, each once: those that name its module, its folder (that of
+    the library for modules at the top), whole commands. `alone`: without whole commands."""
     module = Path(file)
     folder = ROOT / "tests" / "/".join(module.parts[1:-1])
     while not folder.is_dir():
@@ -63,7 +63,8 @@ def stages(file: str, alone: bool = False) -> Iterator[list[str]]:
     near = [path for path in tests if path.stem == f"test_{module.stem}" or named.search(path.read_text("utf-8"))]
     done: set[Path] = set()
     beyond = [path for name in WHOLE for path in tests if path.is_relative_to(ROOT / name)]
-    inside = [path for path in tests if path.parent == folder] if folder != ROOT / "tests" else []
+    folder = folder if folder != ROOT / "tests" else folder / "api"
+    inside = [path for path in tests if path.parent == folder]
     for stage in (near, inside, [] if alone else beyond):
         left = [path for path in stage if path not in done]
         done.update(left)

@@ -51,7 +51,7 @@ class TraceProcessor:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._protos = ProtoFactory(PlatformDelegate())
+        self._protos = _protos()
         self._rpc = self._protos.TraceProcessorRpc
         self._machine: _Machine | None = _Machine()
         self._sequence = 0
@@ -151,6 +151,12 @@ def _cells(batch: Any) -> Iterator[object]:
         kinds.CELL_BLOB: iter(batch.blob_cells),
     }
     return (next(sources[kind]) for kind in batch.cells)
+
+
+@cache
+def _protos() -> ProtoFactory:
+    """The classes of the messages; making them takes as long as a query."""
+    return ProtoFactory(PlatformDelegate())
 
 
 @cache

@@ -72,6 +72,13 @@ def test_the_tables_are_those_of_json_in_every_layout(
     assert notes(found) == notes(expected)
 
 
+def test_of_a_trace_that_is_looked_at_as_much_is_read_as_of_json(tmp_path: Path) -> None:
+    """It is smaller than a beginning, so that is all of it."""
+    json = one_block().write(tmp_path / "t.json")
+    pftrace = torch_pftrace.write(one_block(), tmp_path / "t.pftrace")
+    assert times(loaded(pftrace, beginning=1)) == times(loaded(json, beginning=1)) == [("F0.0.0", 20_000, 30_007)]
+
+
 @pytest.mark.parametrize("threads", [True, False], ids=["threads named", "nameless threads"])
 def test_passes_without_names_are_found(tmp_path: Path, threads: bool) -> None:
     def write(trace: Trace, path: Path, layout: str) -> Path:
