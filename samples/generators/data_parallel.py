@@ -79,7 +79,8 @@ class Job:
     streams do. With `rendezvous` a lane sends and receives in batches, as Megatron does without overlap: after a block,
     in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken
     and what the next ones need is there; what it sends is taken once the receiver has come to the batch of its
-    receive. Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
+    receive. There one kernel sends and receives (nsys and kineto). Unless gradients are `clipped`, all ranks reduce no
+    norm, and nothing but data joins the stages.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -484,7 +485,7 @@ def write_kineto(folder: Path, job: Job) -> Run:
     ]
     for rank in ranks:
         rank.trace.host = f"node{job.host(rank.rank)}"
-    kineto.fill_met(ranks, run, chance)
+    kineto.fill_met(ranks, run, chance, batched=job.rendezvous)
     names = {GATHER: "_allgather_base", REDUCE: "_reduce_scatter_base", NORM: "allreduce"}
     for each in run.collectives:
         seq = 1 + each.step
@@ -510,7 +511,7 @@ def write_nsys(folder: Path, job: Job) -> Run:
         )
         for rank in range(job.ranks)
     ]  # fmt: skip
-    nsys.fill_met(ranks, run, random.Random(1))
+    nsys.fill_met(ranks, run, random.Random(1), batched=job.rendezvous)
     names = {GATHER: "AllGather", REDUCE: "ReduceScatter", NORM: "AllReduce"}
     groups = {rank.rank: 2 + stage + job.stages * t for rank in ranks for _, stage, t in (job.place(rank.rank),)}
     for rank in ranks:

@@ -141,10 +141,15 @@ def transfers(ranks: list[Rank], blocks: list[Block], chance: random.Random) -> 
         ranks[source.rank].nccl("send", source.start_ns - 35 * US, start, met, **{"Dst Rank": block.rank})
 
 
-def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random) -> None:
-    """Puts the blocks and transfers of a run into the traces; both sides of a transfer end with it."""
+def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random, *, batched: bool = False) -> None:
+    """Puts the blocks and transfers of a run into the traces; both sides of a transfer end with it. With `batched` what
+    a rank sends and receives at once is one kernel, of which PyTorch tells no peer."""
     for block in run.blocks:
         ranks[block.rank].block(block, chance)
+    if batched:
+        for rank, at, end, _ in nsys.batches(run.transfers):
+            ranks[rank].nccl("coalesced", at - 6 * US, at + 3 * US, end)
+        return
     for t in run.transfers:
         ranks[t.receiver].nccl("recv", t.posted_ns + 6 * US, t.posted_ns + 12 * US, t.done_ns, **{"Src Rank": t.sender})
         ranks[t.sender].nccl("send", t.sent_ns - 6 * US, t.sent_ns + 3 * US, t.done_ns, **{"Dst Rank": t.receiver})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +25,7 @@ from samples.generators.pipeline import (
     Block,
     Simulation,
     Timing,
+    Transfer,
     WrongTimes,
     one_f_one_b,
     recorded,
@@ -83,6 +84,11 @@ class Dialect:
     def transfer(self, what: str, block: Block, stage: int) -> str:
         direction = "FORWARD" if block.kind == "F" else "BACKWARD"
         return f"{what}_{direction}.{block.microbatch}.0.0"
+
+    def batch(self, sides: Sequence[tuple[str, Transfer]]) -> str:
+        """The name of what sends and receives all `sides` at once."""
+        words = {"F": "FORWARD", "B": "BACKWARD"}
+        return "_".join(f"{what}_{words[t.kind]}.{t.microbatch}.{t.chunk}.0" for what, t in sides)
 
 
 class Unnamed(Dialect):
@@ -240,8 +246,12 @@ class Rank:
         self.export.range(self.process, start, end, name, thread=self.thread + AUTOGRAD * autograd)
 
     def transfer(self, kind: str, block: Block, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
+        name = self.dialect.transfer(kind, block, self.rank)
+        self.send_or_receive(name, launch_ns, start_ns, end_ns, stream)
+
+    def send_or_receive(self, text: str, launch_ns: int, start_ns: int, end_ns: int, stream: int) -> None:
         launch, start, end = (t + self.clock_ns for t in (launch_ns, start_ns, end_ns))
-        self.range(launch - 2 * US, launch + 4 * US, self.dialect.transfer(kind, block, self.rank))
+        self.range(launch - 2 * US, launch + 4 * US, text)
         call = self.export.call(self.process, launch, thread=self.thread)
         name = "ncclDevKernel_SendRecv"
         self.export.kernel(self.process, start, end, call, name=name, stream=stream, device=self.device)
@@ -296,18 +306,33 @@ def write_planted(folder: Path, timing: Timing, *, stages: int = 8, microbatches
     return run.blocks
 
 
-def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random) -> None:
-    """Puts the blocks and transfers of a run into the exports of the ranks; both sides of a transfer end with it."""
+def fill_met(ranks: Sequence[Rank], run: Simulation, chance: random.Random, *, batched: bool = False) -> None:
+    """Puts the blocks and transfers of a run into the exports of the ranks; both sides of a transfer end with it. With
+    `batched` what a rank sends and receives at once is one kernel, which ends with the last of it."""
     for rank in ranks:
         mine = [b for b in run.blocks if b.rank == rank.rank]
         for block in mine:
             rank.block(block, chance)
         rank.steps(mine)
+    if batched:
+        for rank, at, end, sides in batches(run.transfers):
+            ranks[rank].send_or_receive(ranks[rank].dialect.batch(sides), at - 6 * US, at + 3 * US, end, 20)
+        return
     made = {(b.rank, b.step, b.kind, b.microbatch): b for b in run.blocks}
     for t in run.transfers:
         sent, received = (made[rank, t.step, t.kind, t.microbatch] for rank in (t.sender, t.receiver))
         ranks[t.receiver].transfer("RECV", received, t.posted_ns + 6 * US, t.posted_ns + 12 * US, t.done_ns, 20)
         ranks[t.sender].transfer("SEND", sent, t.sent_ns - 6 * US, t.sent_ns + 3 * US, t.done_ns, 21)
+
+
+def batches(transfers: Sequence[Transfer]) -> Iterator[tuple[int, int, int, list[tuple[str, Transfer]]]]:
+    """Of all that a rank posts at once: rank, when, when the last of it is done, and the sides of transfers."""
+    posted: dict[tuple[int, int], list[tuple[str, Transfer]]] = {}
+    for t in transfers:
+        posted.setdefault((t.sender, t.sent_ns), []).append(("SEND", t))
+        posted.setdefault((t.receiver, t.posted_ns), []).append(("RECV", t))
+    for (rank, at), sides in posted.items():
+        yield rank, at, max(t.done_ns for _, t in sides), sides
 
 
 def fill(ranks: Sequence[Rank], blocks: list[Block], chance: random.Random) -> list[tuple[int, str, str, int, int]]:

@@ -152,6 +152,9 @@ def held_stage(job: Job, draw: Draw) -> Planted:
     return {"held": {(a, stage): by for a in range(job.replicas)}}, {"stage": stage, **_of(ranks)}
 
 
+AWAITED = {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}
+"""Fields of a job whose ranks wait for their sends."""
+
 LONG = {"steps": 12, "stages": 2, "replicas": 3, "microbatches": 6, "tensor": 1, "jitter": 0.02}
 
 PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {
@@ -200,9 +203,7 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "collecting rank, blocks alone": (collecting_rank, {**LONG, "stages": 4}, ("paddle", "table")),
     "slow link, blocks alone": (slow_link, {"replicas": 3}, ("table",)),
     "slow replica, blocks alone": (slow_replica, {"replicas": 3, "tensor": 1}, ("paddle", "table")),
-    "loss, sends awaited": (
-        loss_head, {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}, ("paddle", "table")
-    ),
+    "loss, sends awaited": (loss_head, AWAITED, ("paddle", "table")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 
@@ -237,14 +238,14 @@ LEAST = 0.03
 """A planted cause costs at least so much of the step; what costs less may be passed over."""
 
 
-def drawn(seed: int, name: str | None = None, form: str | None = None) -> Case:
-    """A case by chance; `name` and `form` where they are wanted."""
+def drawn(seed: int, name: str | None = None, form: str | None = None, **more: Any) -> Case:
+    """A case by chance; `name` and `form` where they are wanted, and `more` fields of the job."""
     draw = random.Random(seed)
     name = name or draw.choice(sorted(PLANTED))
     plant, needs, forms = PLANTED[name]
     form = form or draw.choice(forms)
     while True:
-        sound = _fits(replace(sound_job(draw), **needs), form)
+        sound = _fits(replace(sound_job(draw), **{**needs, **more}), form)
         fields, place = plant(sound, draw)
         case = Case(name, form, replace(sound, **fields), sound, place)
         if case.gain_ns >= LEAST * simulate(case.job).step_ns:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rows import seeds
-from tests.verdicts.cases import PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
+from tests.verdicts.cases import AWAITED, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 1, 16
@@ -44,6 +44,17 @@ def test_a_planted_cause_is_named_first(
     name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     found = judge(tmp_path, drawn(seed, name))
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
+@pytest.mark.parametrize("name", ["slow stage", "slow rank", "loss, sends awaited"])
+@pytest.mark.parametrize("seed", seeds(1, 16))
+def test_sends_are_awaited_where_one_kernel_sends_and_receives(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """What such a kernel records is when the last of its transfers was done."""
+    found = judge(tmp_path, drawn(seed, name, ("nsys", "kineto")[seed % 2], **AWAITED))
     record_property("verdict", found.row)
     assert not found.wrong
 

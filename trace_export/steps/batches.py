@@ -1,4 +1,5 @@
-"""Sends and receives that ranks wait for in batches, where no message tells: inferred from the blocks.
+"""Sends and receives that ranks wait for in batches: inferred from the blocks, for a message of a batch was recorded to
+end with the last of it.
 
 A framework that overlaps no communication sends and receives between two blocks, or, in the steady state of an
 interleaved schedule, between two pairs of a forward and a backward: a rank goes on when all that it sent is taken and

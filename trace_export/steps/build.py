@@ -254,7 +254,7 @@ def _transfers(
     known = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
-    batched = None if known.any() else batches.infer(recorded.blocks, src, dst, first, *times)
+    batched = batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
         start, end, posted = _transfer_times(edges, known, first, operations)
         after = np.full(len(src), -1)
@@ -263,6 +263,7 @@ def _transfers(
         after = np.where(np.append(first, True)[after], -1, after)
         posted = ~first[dst]
         start, end = _exchanged(edges, src, dst, after, posted, operations)
+        known = np.zeros(len(src), np.bool_)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(known, sent, np.minimum(start, operations.end[src]))
     receiver_last = known & (received > sent)
@@ -295,13 +296,19 @@ def _exchanged(
     edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, operations: Operations
 ) -> tuple[Times, Times]:
     """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
-    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step)."""
+    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). How long it takes is
+    seen where it is the last that one of them waits for."""
     made = operations.end[src]
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
     goes_on = np.where(after >= 0, operations.start[after], MOST)
     length = np.clip(np.minimum(operations.start[dst], goes_on) - begin, 0, None)
-    way = edges.select(guess.WAY).with_columns(length=length)
-    usual = pl.col("length").filter(pl.col("length") > 0).median().over(guess.WAY).fill_null(0)
+    latest = np.full(len(operations.start) + 1, -MOST)
+    for block in (dst, after):
+        np.maximum.at(latest, block, begin)
+    seen = (begin == latest[dst]) | ((after >= 0) & (begin == latest[after]))
+    way = edges.select(guess.WAY).with_columns(length=length, seen=seen & (length > 0))
+    lengths = pl.col("length").filter("seen")
+    usual = pl.coalesce(lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
     took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
     return begin, begin + took
 
