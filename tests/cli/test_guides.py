@@ -104,10 +104,34 @@ def test_the_command_prints_the_guide(guide: str, run_cli: Cli) -> None:
     assert (done.returncode, done.stderr, done.stdout) == (0, "", text(guide))
 
 
-def test_an_unknown_guide_is_a_usage_error(run_cli: Cli) -> None:
-    done = run_cli("docs", "rocprof")
+@pytest.mark.parametrize(
+    ("page", "instead"),
+    [
+        ("nysys", "did you mean nsys?"),
+        ("paddel", "did you mean paddle?"),
+        ("profile_record_tmp", "these mention it: paddle"),
+        ("zzyzx", "trace-export docs lists all"),
+    ],
+)
+def test_an_unknown_page_is_a_usage_error_that_names_others(page: str, instead: str, run_cli: Cli) -> None:
+    done = run_cli("docs", page)
     assert done.returncode == 2
-    assert "these speak of it: rocpd" in done.stderr
+    assert instead in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("page", "successor"),
+    [
+        ("attribution", "labels"),
+        ("bubbles", "slowdown"),
+        ("clocks-math", "clocks"),
+        ("gate", "slowdown"),
+        ("performance", "scale"),
+    ],
+)
+def test_a_page_of_version_0_1_leads_to_the_one_that_took_it_over(page: str, successor: str, run_cli: Cli) -> None:
+    done = run_cli("docs", page)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", text(successor))
 
 
 def test_every_guide_has_the_same_parts() -> None:

@@ -65,6 +65,17 @@ def test_the_page_shows_each_new_step(browser: Browser, found: list[Look]) -> No
         assert complaints == []
 
 
+@pytest.mark.parametrize(
+    ("lag_s", "said"),
+    [(2.25, "read 2.2 s after it was written"), (3857.1, "in files that were 64 min old when they were read")],
+)
+def test_the_page_says_how_old_a_step_is(lag_s: float, said: str, found: list[Look]) -> None:
+    look = found[-1]
+    board = Board("run")
+    state = board.put(replace(look, steps=[replace(step, lag_s=lag_s) for step in look.steps]))
+    assert json.loads(state)["summary"] == f"step {look.steps[-1].step}, {said}"
+
+
 def test_a_problem_is_shown_and_goes_away(browser: Browser, found: list[Look], board: Board) -> None:
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
         server.publish(board.put(replace(found[-1], problem="rank <i>3</i> is missing")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib.resources import files
 from typing import TYPE_CHECKING, Unpack
 
@@ -11,35 +12,53 @@ from trace_export.options import Docs
 from trace_export.sources.formats import guides
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from importlib.resources.abc import Traversable
 
 INSTRUMENT = "instrument"
 """A guide for training scripts, whatever the profiler."""
 PAGES_NAMED = 6
-"""Pages that contain a word which is the name of none."""
+"""At most this many pages are named that contain a word."""
+SUCCESSORS = {
+    "attribution": "labels",
+    "bubbles": "slowdown",
+    "clocks-math": "clocks",
+    "gate": "slowdown",
+    "performance": "scale",
+}
+"""The page that has taken over a page of version 0.1."""
+ALIKE = 0.6
+"""A page is suggested for a name that is as similar as this (`difflib`)."""
 
 
 def docs(**given: Unpack[Docs]) -> None:
     """Print a guide (how to collect a profile that can be drawn, how to mark the passes of a script) or a page of the
     documentation: definitions, formats, limits, the library."""
-    found = pages()
+    by_name = pages()
     if given["page"] is None:
-        for name, page in found.items():
+        for name, page in by_name.items():
             print(f"trace-export docs {name:20} {page.read_text('utf-8').partition(chr(10))[0].removeprefix('# ')}")
         return
-    name = given["page"].removesuffix(".md").rpartition("/")[2]
-    if name not in found:
-        speak = [page for page, text in found.items() if name.lower() in text.read_text("utf-8").lower()]
-        pages_of = f"these speak of it: {', '.join(speak[:PAGES_NAMED])}" if speak else "trace-export docs lists all"
-        raise UsageError(f'there is no page "{given["page"]}"', pages_of)
-    show(found[name].read_text("utf-8"))
+    name = given["page"].removesuffix(".md").rpartition("/")[2].lower()
+    page = by_name.get(SUCCESSORS.get(name, name))
+    if page is None:
+        raise UsageError(f'there is no page "{given["page"]}"', _instead(name, by_name))
+    show(page.read_text("utf-8"))
+
+
+def _instead(name: str, by_name: Mapping[str, Traversable]) -> str:
+    """What to ask for instead of a page that does not exist."""
+    if alike := get_close_matches(name, by_name, n=1, cutoff=ALIKE):
+        return f"did you mean {alike[0]}?"
+    mentioning = [other for other, page in by_name.items() if name in page.read_text("utf-8").lower()]
+    return f"these mention it: {', '.join(mentioning[:PAGES_NAMED])}" if mentioning else "trace-export docs lists all"
 
 
 def pages() -> dict[str, Traversable]:
     """The guides, one for each profiler and one for scripts, and the pages, by their names."""
     folder = files("trace_export").joinpath("docs")
-    known = {name: folder.joinpath("collect", f"{name}.md") for name in (*guides(), INSTRUMENT)}
-    return known | {
+    named = {name: folder.joinpath("collect", f"{name}.md") for name in (*guides(), INSTRUMENT)}
+    return named | {
         entry.name.removesuffix(".md"): entry
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".md")

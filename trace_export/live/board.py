@@ -11,6 +11,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from typing import Any
 
 import orjson
 
@@ -32,6 +33,8 @@ HISTORY = 100
 """Steps whose figures the page shows."""
 ROOM = 0.7
 """The share of the plot that the longest step fills at least: with a shorter one all are drawn anew."""
+FOLLOWED_S = 120
+"""Steps that were written longer ago than this were there before the page."""
 NO_STEP = "no step is finished on all ranks yet"
 
 
@@ -67,7 +70,7 @@ class Board:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._steps: deque[dict[str, object]] = deque(maxlen=HISTORY)
+        self._steps: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self._look = Look()
         self._session = secrets.token_hex(4)
         self._count = 0
@@ -108,7 +111,10 @@ class Board:
         if not self._steps:
             return "waiting for the first step that all ranks finish"
         last = self._steps[-1]
-        return f"step {last['step']}, read {last['lag_s']:.1f} s after it was written"
+        lag_s: float = last["lag_s"]
+        if lag_s < FOLLOWED_S:
+            return f"step {last['step']}, read {lag_s:.1f} s after it was written"
+        return f"step {last['step']}, in files that were {lag_s / 60:.0f} min old when they were read"
 
     def resources(self) -> dict[str, Resource]:
         """What the server of the page has, by path."""
