@@ -141,18 +141,19 @@ class Typical:
     def _ordinary_member_delay(self, rows: Ints) -> pl.DataFrame:
         """collective, ordinary: how long after what a member itself waits for it starts the collective, the median of
         the members but the last. `rows`: the collectives among the operations, by number."""
-        parts, graph, waits = self.graph.recorded.parts, self.graph, self.graph.waits
+        parts, graph = self.graph.recorded.parts, self.graph
         number = np.full(len(graph), -1)
         number[rows] = np.arange(len(rows))
-        of = number[waits.of]
+        waits = graph.waits.only(np.flatnonzero(number[graph.waits.of] >= 0))
         met = pl.DataFrame(
             {
-                "collective": of, "before": number[waits.on], "rank": graph.rank[waits.on].astype(np.int64),
-                "ready": waits.met(graph.start, graph.end), "block": graph.block[waits.on] >= 0,
+                "collective": number[waits.of], "before": number[waits.on],
+                "rank": graph.rank[waits.on].astype(np.int64), "ready": waits.met(graph.start, graph.end),
+                "block": graph.block[waits.on] >= 0,
             }
-        ).filter(pl.col("collective") >= 0)  # fmt: skip
+        )  # fmt: skip
         members = parts.select(pl.col("collective").cast(pl.Int64), pl.col("rank").cast(pl.Int64), "start")
-        joint = met.filter(pl.col("before") >= 0).drop("rank").join(
+        joint = met.filter(pl.col("before") >= 0).group_by("collective", "before").agg(pl.col("ready").max()).join(
             members.select("rank", before="collective"), on="before"
         )  # fmt: skip
         ready = pl.concat([x.select("collective", "rank", "ready") for x in (met.filter("block"), joint)])
