@@ -142,22 +142,21 @@ class Typical:
         """collective, ordinary: how long after what a member itself waits for it starts the collective, the median of
         the members but the last. `rows`: the collectives among the operations, by number."""
         parts, graph = self.graph.recorded.parts, self.graph
-        number = np.full(len(graph), -1)
+        number = np.full(len(graph), -1, np.int32)
         number[rows] = np.arange(len(rows))
         waits = graph.waits.only(np.flatnonzero(number[graph.waits.of] >= 0))
-        met = pl.DataFrame(
+        met = pl.LazyFrame(
             {
-                "collective": number[waits.of], "before": number[waits.on],
-                "rank": graph.rank[waits.on].astype(np.int64), "ready": waits.met(graph.start, graph.end),
-                "block": graph.block[waits.on] >= 0,
+                "collective": number[waits.of], "before": number[waits.on], "rank": graph.rank[waits.on],
+                "ready": waits.met(graph.start, graph.end), "block": graph.block[waits.on] >= 0,
             }
         )  # fmt: skip
-        members = parts.select(pl.col("collective").cast(pl.Int64), pl.col("rank").cast(pl.Int64), "start")
+        members = parts.lazy().select(pl.col("collective").cast(pl.Int32), "rank", "start")
         joint = met.filter(pl.col("before") >= 0).group_by("collective", "before").agg(pl.col("ready").max()).join(
             members.select("rank", before="collective"), on="before"
         )  # fmt: skip
         ready = pl.concat([x.select("collective", "rank", "ready") for x in (met.filter("block"), joint)])
-        each = members.join(ready.group_by("collective", "rank").max(), on=["collective", "rank"])
+        each = members.join(ready.group_by("collective", "rank").max(), on=["collective", "rank"]).collect()
         each = each.sort("collective", "start").filter(
             pl.int_range(pl.len()).over("collective") < pl.len().over("collective") - 1
         )
