@@ -26,6 +26,7 @@ from trace_export.options import Drawing
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.catalogue import TITLES, readable
 from trace_export.selection import Selection
+from trace_export.steps.recorded import recorded
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
@@ -79,7 +80,7 @@ def draw(content: Content, drawing: Drawing, *, for_picture: bool = False) -> Ch
             for_picture=for_picture,
             step_arguments=_step_arguments(content.measured.steps),
             overlays=tuple(_overlays(content, drawing)),
-            path=None if content.explanation is None else _drawn_path(profile, content.explanation),
+            path=_drawn_path(content),
         ),
     )
 
@@ -102,12 +103,15 @@ def _overlays(content: Content, drawing: Drawing) -> Iterator[Overlay]:
         yield beside(content.other.measured.profile, content.other.names[1])
 
 
-def _drawn_path(profile: Profile, found: Explanation) -> PathOverlay:
+def _drawn_path(content: Content) -> PathOverlay | None:
     """The path of the steps that the profile has blocks of."""
     from trace_export.analysis.transfer_split import block_inputs
 
-    parts = found.path.parts.join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    return PathOverlay(parts, found.path.slack.select("id", "slack_ns"), block_inputs(found._graph.recorded))
+    if content.explanation is None:
+        return None
+    path = content.explanation.path
+    parts = path.parts.join(content.profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+    return PathOverlay(parts, path.slack.select("id", "slack_ns"), block_inputs(recorded(content.measured.whole)))
 
 
 def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:

@@ -20,6 +20,7 @@ from trace_export.clocks import by_run
 from trace_export.clocks.apply import task_batches
 from trace_export.draw import Content, Other
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
+from trace_export.memory import give_back
 from trace_export.model import Note, Profile
 from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, checked, filled, keywords
 from trace_export.pipeline import completeness
@@ -344,7 +345,9 @@ class Run:
     def _explanation(self) -> Explanation:
         from trace_export.analysis.explanation import explain
 
-        return explain(self._bubbles.graph)
+        found = explain(self._bubbles.graph)
+        give_back()
+        return found
 
     def what_if(self) -> Slowdown:
         """How much slower the steps of the whole run are than without stragglers, by type of operation,

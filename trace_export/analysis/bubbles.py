@@ -18,6 +18,7 @@ from functools import cached_property
 import polars as pl
 
 from trace_export.analysis.whole_steps import counted
+from trace_export.memory import give_back
 from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import ordered
 from trace_export.pipeline.evaluations import uninterrupted
@@ -42,11 +43,15 @@ class _Whole:
 
     @cached_property
     def graph(self) -> Graph:
-        return build(recorded(self.profile))
+        graph = build(recorded(self.profile))
+        give_back()
+        return graph
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        return idle(self.graph)
+        found = idle(self.graph)
+        give_back()
+        return found
 
     @cached_property
     def windows(self) -> pl.DataFrame:

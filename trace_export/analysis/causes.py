@@ -190,10 +190,12 @@ class Candidates:
         graph = self.graph
         if graph.recorded.partial:
             return
+        joint = np.flatnonzero(graph.sort == COLLECTIVE)
+        each = graph.recorded.parts.unique("collective", keep="first", maintain_order=True)
         for kind in np.unique(graph.kind[self.typical.collective]):
-            rows = np.flatnonzero(self.typical.collective & (graph.kind == kind))
-            found, key = np.unique(graph.group[rows], return_inverse=True)
-            names = [graph.groups[int(g)] for g in found]
+            here = self.typical.collective[joint] & (graph.kind[joint] == kind)
+            found, key = np.unique(each["group"].to_numpy()[here].astype(str), return_inverse=True)
+            rows, names = joint[here], found.tolist()
             parts = graph.recorded.parts.filter(pl.col("op") == graph.kinds[int(kind)][2:])
             ranks_of = {
                 str(name): sorted(set(ranks)) for name, ranks in parts.group_by("group").agg("rank").iter_rows()

@@ -72,7 +72,7 @@ class _Members:
 
     def __init__(self, typical: Typical) -> None:
         graph, count = typical.graph, len(typical.graph)
-        alone = np.flatnonzero(graph.block >= 0)
+        alone = np.flatnonzero(graph.sort <= OPTIMIZER)
         moved, joint = (np.flatnonzero(graph.sort == sort) for sort in (TRANSFER, COLLECTIVE))
         parts = graph.recorded.parts
         of_part = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1] if len(joint) else joint

@@ -61,7 +61,11 @@ INPUTS: Schema = {
 def block_inputs(recorded: Recorded) -> pl.DataFrame:
     """The table `INPUTS` of all steps."""
     sent, posted, ended = pl.col("sent"), pl.col("received"), pl.col("arrived")
-    last = recorded.edges.drop_nulls("arrived").sort("arrived", "edge").unique("dst", keep="last", maintain_order=True)
+    last = (
+        recorded.edges.drop_nulls("arrived")
+        .sort("arrived", maintain_order=True)
+        .unique("dst", keep="last", maintain_order=True)
+    )
     spans = recorded.blocks.select(pl.col("span").alias("id"), dst="row")
     return last.join(spans, on="dst", maintain_order="left").select(
         "id", from_rank="src_rank", sender_late_ns=(sent - posted).clip(0), receiver_late_ns=(posted - sent).clip(0),

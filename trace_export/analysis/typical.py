@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import COLLECTIVE, FIFTH, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
 
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
@@ -39,7 +39,7 @@ class Typical:
 
     @cached_property
     def is_block(self) -> Flags:
-        return (self.graph.block >= 0) & self.graph.counted
+        return (self.graph.sort <= OPTIMIZER) & self.graph.counted
 
     @cached_property
     def length(self) -> Floats:
@@ -62,7 +62,9 @@ class Typical:
     def column(self, name: str) -> Ints:
         """A column of `recorded.blocks` by operation, -1 elsewhere and where it is null."""
         values = self.graph.recorded.blocks[name].cast(pl.Int32).fill_null(-1).to_numpy()
-        return np.where(self.is_block, values[self.graph.block], -1) if len(values) else self.graph.block
+        found = np.full(len(self.graph), -1, np.int32)
+        found[: len(values)] = np.where(self.is_block[: len(values)], values, -1)
+        return found
 
     @cached_property
     def unit(self) -> Ints:
@@ -148,7 +150,7 @@ class Typical:
         met = pl.LazyFrame(
             {
                 "collective": number[waits.of], "before": number[waits.on], "rank": graph.rank[waits.on],
-                "ready": waits.met(graph.start, graph.end), "block": graph.block[waits.on] >= 0,
+                "ready": waits.met(graph.start, graph.end), "block": graph.sort[waits.on] <= OPTIMIZER,
             }
         )  # fmt: skip
         members = parts.lazy().select(pl.col("collective").cast(pl.Int32), "rank", "start")

@@ -146,7 +146,7 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
 def _work(graph: Graph) -> pl.DataFrame:
     """The table `WORK` of the steps that count."""
     rows = np.flatnonzero((graph.sort == steps.WORK) & graph.counted)
-    blocks = graph.recorded.blocks[graph.block[rows]]
+    blocks = graph.recorded.blocks[rows]
     of = {name: getattr(graph, name)[rows] for name in ("rank", "step", "kind")}
     found = _sums(graph, rows, {**of, "chunk": blocks["chunk"].fill_null(0), "first_part": blocks["first_part"]})
     named = graph.recorded.steps.select(*STEP_KEY)[found["step"]]

@@ -8,7 +8,7 @@ where their starts lie together and their readiness apart, in four fifths of the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -110,20 +110,21 @@ def _together(rows: pl.DataFrame) -> pl.DataFrame:
 def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
     """With a point for each group and step, which waits for all that its members did, and which they wait for now."""
     count = len(operations.start) + len(before.start)
-    start, end = (np.concatenate([x, before.start]) for x in (operations.start, operations.end))
+    times = operations.start, operations.end
+    start, end = (np.concatenate([x, before.start]) for x in times) if len(before.start) else times
     points = members.select("who", "step").unique(maintain_order=True).with_row_index("point")
     of = members.join(points, on=["who", "step"], maintain_order="left")
     operation, point = of["operation"].to_numpy(), of["point"].to_numpy().astype(np.int64)
     place = np.full(count, -1, np.int32)
     place[operation] = count + point
-    waits = before.waits
-    taken = place[waits.of]
-    theirs = np.where(taken >= 0, taken, waits.of)
-    happened = waits.met(start, end)
+    taken = np.flatnonzero(place[before.waits.of] >= 0)
+    moved = before.waits.only(taken)
+    theirs = before.waits.of.copy()
+    theirs[taken] = place[moved.of]
     at = np.full(len(points), np.iinfo(np.int64).min)
-    np.maximum.at(at, taken[taken >= 0] - count, happened[taken >= 0])
+    np.maximum.at(at, theirs[taken] - count, moved.met(start, end))
     lag = np.minimum(0, operations.start[operation] - at[point])
-    waits = Waits(theirs, waits.on, waits.whole, waits.lag).and_also(
+    waits = replace(before.waits, of=theirs).and_also(
         Waits(operation.astype(np.int32), (count + point).astype(np.int32), np.ones(len(operation), np.bool_), lag)
     )
     return Barriers(

@@ -44,8 +44,6 @@ class Operations:
     src: Ints
     dst: Ints
     step: Ints
-    block: Ints
-    group: Ints
     start: Times
     end: Times
     when: Times
@@ -61,77 +59,104 @@ class Operations:
         return Operations(**{name: longer(name, old) for name, old in vars(self).items()})
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """What was recorded as operations and their waits, with the marks `first`, `blind` and `guessed` of `Graph`."""
+
+    operations: Operations
+    waits: Waits
+    first: Flags
+    blind: Flags
+    guessed: Flags
+
+
 def build(recorded: Recorded) -> Graph:
     """The graph of `recorded`. O(n log n) in the number of its rows."""
     names = _Names()
-    blocks = recorded.blocks
-    codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy().astype(np.int64)
-    start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
-    number = np.arange(len(blocks))
-    sort, whole, time = np.empty(0, np.int8), np.empty(0, np.int32), np.empty(0, np.int64)
-    operations = Operations(sort, whole, whole, whole, whole, whole, whole, whole, time, time, time).and_also(
-        sort=np.where((blocks["kind"] == "OPT").to_numpy(), OPTIMIZER, WORK), kind=codes,
-        rank=blocks["rank"].to_numpy(), step=blocks["step_index"].to_numpy(), block=number, start=start, end=end,
-        when=start,
+    seen, early = _seen(recorded, names), _early(recorded)
+    recorded = replace(  # the columns of blocks and edges are those of operations now
+        recorded, edges=recorded.edges.clear(),
+        blocks=recorded.blocks.select("span", "microbatch", "chunk", "first_part"),
     )  # fmt: skip
-    lanes = _Lanes(recorded.blocks)
-    waits = _wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
-    first = lanes.first_of(blocks["step_index"].to_numpy())
-    operations, waits = _collectives(recorded, lanes, operations, waits, names)
-    operations, waits, guessed = _transfers(recorded, lanes, first, operations, waits, names)
-    operations, waits = _goes_on(lanes, first, operations, waits, names)
-    operations, waits = _origins(recorded, first, operations, waits, names)
-    fed = np.zeros(len(blocks), np.bool_)
-    fed[recorded.edges["dst"].to_numpy()] = True
-    blind = recorded.blocks["lacks"].to_numpy() & ~fed
-    first, blind = (
-        np.concatenate([x, np.zeros(len(operations.start) - len(blocks), np.bool_)]) for x in (first, blind)
-    )
-    joined, cut = barriers.infer(recorded, operations, first, waits, names.kinds), 0
-    order = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
-    if order is None:  # the circles go before barriers are sought, and those that close with these
+    operations, waits = seen.operations, seen.waits
+    joined, cut = barriers.infer(recorded, operations, seen.first, waits, names.kinds), 0
+    found = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
+    if found is None:  # the circles go before barriers are sought, and those that close with these
         kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
-        joined = barriers.infer(recorded, operations, first, waits.only(kept), names.kinds)
+        joined = barriers.infer(recorded, operations, seen.first, waits.only(kept), names.kinds)
         when, waits = np.concatenate([operations.when, joined.start]), joined.waits
         still = uncircled(len(when), waits.of, waits.on, when)
         cut = int((~kept).sum() + (~still).sum())
         joined = replace(joined, waits=waits.only(still))
-        order = levels(len(when), joined.waits.of, joined.waits.on)
-        assert order is not None
-    waits, more = joined.waits.only(order.waits), len(joined.start)
+        found = levels(len(when), joined.waits.of, joined.waits.on)
+        assert found is not None
+    order, rows = found
+    more = len(joined.start)
     if more:
         operations = operations.and_also(
             sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
         )
-        first, blind = (np.concatenate([x, np.zeros(more, np.bool_)]) for x in (first, blind))
-    columns = {name: value for name, value in vars(operations).items() if name != "when"}
+    columns: dict[str, Any] = {name: value for name, value in vars(operations).items() if name != "when"}
+    columns |= {name: _longer(getattr(seen, name), more) for name in ("first", "blind", "guessed")}
     return Graph(
-        recorded=recorded, kinds=names.kinds, groups=names.groups, **columns, first=first, blind=blind,
-        waits=waits, levels=order, barriers=joined.names, cut=cut,
-        guessed=np.concatenate([guessed, np.zeros(len(operations.start) - len(guessed), np.bool_)]),
+        recorded=recorded, kinds=names.kinds, **columns, waits=joined.waits.only(rows), levels=order,
+        early_ns=early, barriers=joined.names, cut=cut,
     )  # fmt: skip
 
 
+def _seen(recorded: Recorded, names: _Names) -> _Seen:
+    """All but the barriers."""
+    blocks = recorded.blocks
+    codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy()
+    start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
+    number, nobody = np.arange(len(blocks)), np.full(len(blocks), -1, np.int32)
+    operations = Operations(
+        sort=np.where(blocks["kind"] == "OPT", np.int8(OPTIMIZER), np.int8(WORK)), kind=codes.astype(np.int16),
+        rank=blocks["rank"].to_numpy(), src=nobody, dst=nobody, step=blocks["step_index"].to_numpy(), start=start,
+        end=end, when=start,
+    )  # fmt: skip
+    lanes = _Lanes(recorded.blocks)
+    of_lane = _wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
+    first = lanes.first_of(blocks["step_index"].to_numpy())
+    operations, joint = _collectives(recorded, lanes, operations, names)
+    operations, moved, guessed = _transfers(recorded, lanes, first, operations, names)
+    waits = of_lane.and_also(*joint, *moved)
+    del of_lane, joint, moved
+    operations, pauses = _goes_on(lanes, first, operations, waits, names)
+    waits = waits.and_also(*pauses)
+    operations, begun = _origins(recorded, first, operations, waits, names)
+    fed = np.zeros(len(blocks), np.bool_)
+    fed[recorded.edges["dst"].to_numpy()] = True
+    blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations.start)
+    marks = (_longer(marked, count - len(marked)) for marked in (first, blind, guessed))
+    return _Seen(operations, waits.and_also(begun), *marks)
+
+
+def _longer(marked: Flags, more: int) -> Flags:
+    """With further operations that are not marked."""
+    return np.concatenate([marked, np.zeros(more, np.bool_)])
+
+
+def _early(recorded: Recorded) -> int:
+    """`Graph.early_ns`."""
+    edges = recorded.edges.with_columns(begun=recorded.blocks["start"].gather(recorded.edges["dst"]))
+    early = pl.when(pl.col("arrived").is_null()).then(pl.col("made") - pl.col("begun"))
+    late = pl.max_horizontal("sent", "received") - pl.col("arrived")
+    return int(edges.select(pl.coalesce(early, late).clip(0).sum()).item() or 0)
+
+
 class _Names:
-    """Numbers for kinds and groups."""
+    """Numbers for kinds."""
 
     def __init__(self) -> None:
         self._kinds = {kind: number for number, kind in enumerate(KINDS)}
-        self._groups: dict[str, int] = {}
 
     def number(self, kind: str) -> int:
         return self._kinds.setdefault(kind, len(self._kinds))
 
-    def group(self, group: str) -> int:
-        return self._groups.setdefault(group, len(self._groups))
-
     @property
     def kinds(self) -> tuple[str, ...]:
         return tuple(self._kinds)
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        return tuple(self._groups)
 
 
 class _Lanes:
@@ -190,15 +215,15 @@ def _wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags
 
 
 def _collectives(
-    recorded: Recorded, lanes: _Lanes, operations: Operations, waits: Waits, names: _Names
-) -> tuple[Operations, Waits]:
+    recorded: Recorded, lanes: _Lanes, operations: Operations, names: _Names
+) -> tuple[Operations, list[Waits]]:
     """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
     waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
     parts = recorded.parts
     if parts.is_empty():
-        return operations, waits
+        return operations, []
     whole = parts.group_by("collective", maintain_order=True).agg(
-        pl.col("op", "group", "step_index").first(), pl.col("end").max(), start=pl.col("start").max(),
+        pl.col("op", "step_index").first(), pl.col("end").max(), start=pl.col("start").max(),
         last=pl.col("rank").sort_by("start", descending=True, maintain_order=True).first(),
     )  # fmt: skip
     base = len(operations.start)
@@ -206,7 +231,6 @@ def _collectives(
     operations = operations.and_also(
         sort=COLLECTIVE, kind=np.array([names.number(f"C:{op}") for op in whole["op"]], np.int64),
         rank=whole["last"].to_numpy(), step=whole["step_index"].to_numpy(),
-        group=np.array([names.group(str(g)) for g in whole["group"]], np.int64),
         start=start, end=np.maximum(start, whole["end"].to_numpy()), when=start,
     )  # fmt: skip
     number = np.empty(int(parts["collective"].max()) + 1, np.int64)  # type: ignore[arg-type]
@@ -232,12 +256,12 @@ def _collectives(
     alone = np.isin(block, lanes.first)
     seen = alone | (ended["end"].to_numpy() > previous)
     found.append(_wait(block[seen], on[seen], operations.start[block[seen]], operations))
-    return operations, waits.and_also(*found)
+    return operations, found
 
 
 def _transfers(
-    recorded: Recorded, lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
-) -> tuple[Operations, Waits, Flags]:
+    recorded: Recorded, lanes: _Lanes, first: Flags, operations: Operations, names: _Names
+) -> tuple[Operations, list[Waits], Flags]:
     """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
     which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
     long as the gap that it leaves where it can be seen, else as the median of such gaps on its way."""
@@ -246,11 +270,11 @@ def _transfers(
     dst: Ints = edges["dst"].to_numpy().astype(np.int64)
     src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
     own = src_rank == dst_rank
-    waits = waits.and_also(_wait(dst[own], src[own], operations.start[dst[own]], operations))
-    moved = np.flatnonzero(~own)
-    if not len(moved):
-        return operations, waits, np.zeros(len(operations.start), np.bool_)
-    edges, src, dst = edges[moved], src[moved], dst[moved]
+    found = [_wait(dst[own], src[own], operations.start[dst[own]], operations)]
+    if own.all():
+        return operations, found, np.zeros(len(operations.start), np.bool_)
+    if own.any():
+        edges, src, dst = edges.filter(~own), src[~own], dst[~own]
     known = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
@@ -277,7 +301,7 @@ def _transfers(
         sort=TRANSFER, kind=code, rank=np.where(receiver_last, to_rank, from_rank), src=from_rank, dst=to_rank,
         step=operations.step[src], start=start, end=end, when=start,
     )  # fmt: skip
-    found = [
+    found += [
         _wait(number, src, sent, operations),
         _wait(dst, number, operations.start[dst], operations),
         _before_on_way(np.flatnonzero(known), code, from_rank, to_rank, lanes.lane[dst], number, operations),
@@ -286,10 +310,10 @@ def _transfers(
         *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
     ]
     when = operations.when.copy()
-    for some in found[3:]:
+    for some in found[4:]:
         np.maximum.at(when, some.of, operations.when[some.on] + 1)
     guessed = np.concatenate([np.zeros(base, np.bool_), ~known])
-    return Operations(**{**vars(operations), "when": when}), waits.and_also(*found), guessed
+    return replace(operations, when=when), found, guessed
 
 
 def _exchanged(
@@ -367,7 +391,7 @@ def _posted(
 
 def _goes_on(
     lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
-) -> tuple[Operations, Waits]:
+) -> tuple[Operations, list[Waits]]:
     """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
     that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
     what the step before took longer would seem to be a late start."""
@@ -377,7 +401,7 @@ def _goes_on(
     rows = rows[~np.isin(rows, lanes.first)]
     free, rows = rows[~fed[rows]], rows[fed[rows]]
     if not len(free) or not len(rows):
-        return operations, waits
+        return operations, []
     delay = np.maximum(0, operations.start - ready_of(waits, operations.start, operations.end))[free]
     usual = round(lowest_fifth(operations.rank[free], delay))
     ended = operations.end[rows - 1]
@@ -387,16 +411,16 @@ def _goes_on(
         sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
         end=at, when=operations.start[rows - 1] + 1,
     )  # fmt: skip
-    block_of = np.full(len(operations.start), -1)
+    block_of = np.full(len(operations.start), -1, np.int32)
     block_of[rows] = point
     taken = block_of[waits.of]
     receives = (taken >= 0) & (operations.sort[waits.on] == TRANSFER)
     receives &= operations.rank[waits.on] == operations.rank[waits.of]
     of, on = waits.on[receives], taken[receives]
-    return operations, waits.and_also(
+    return operations, [
         _wait(point, rows - 1, at, operations), _wait(rows, point, operations.start[rows], operations),
         _wait(of, on, operations.start[of], operations),
-    )  # fmt: skip
+    ]  # fmt: skip
 
 
 def _origins(
@@ -418,4 +442,4 @@ def _origins(
         sort=POINT, kind=np.full(count, names.number("origin")), start=begin, end=begin, when=begin
     )
     origin = base + segment[free]
-    return operations, waits.and_also(_wait(free, origin, operations.start[free], operations))
+    return operations, _wait(free, origin, operations.start[free], operations)

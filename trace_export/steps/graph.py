@@ -58,28 +58,28 @@ class Waits:
 
 @dataclass(frozen=True)
 class Graph:
-    """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`.
+    """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`. The first
+    operations are the blocks, in the order of `recorded.blocks`, of which the columns span, microbatch, chunk and
+    first_part are left; of `recorded.edges` none.
 
     `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE or POINT; `kind` numbers `kinds`: the kind of a block, a transfer's
     direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at origins and
     barriers).
-    `src`, `dst`: the ranks of a transfer, else -1. `step`: the row of `recorded.steps` (-1 at an origin). `block`: the
-    row of `recorded.blocks`, else -1. `group` numbers `groups` of collectives. `first`: the first block of a rank in a
-    step; `pause`: those of them that wait for no transfer; `blind`: blocks whose input was not recorded.
-    `barriers`: kind and group of the barriers that were inferred. `cut`: waits in a circle that were left out.
+    `src`, `dst`: the ranks of a transfer, else -1. `step`: the row of `recorded.steps` (-1 at an origin). `first`: the
+    first block of a rank in a step; `pause`: those of them that wait for no transfer; `blind`: blocks whose input was
+    not recorded. `early_ns`: the time by which messages seem to have ended before they began; and where there is none,
+    by which blocks used data that were not made yet. `barriers`: kind and group of the barriers that were inferred.
+    `cut`: waits in a circle that were left out.
     """
 
     recorded: Recorded
     kinds: tuple[str, ...]
-    groups: tuple[str, ...]
     sort: Ints
     kind: Ints
     rank: Ints
     src: Ints
     dst: Ints
     step: Ints
-    block: Ints
-    group: Ints
     start: Times
     end: Times
     first: Flags
@@ -87,6 +87,7 @@ class Graph:
     waits: Waits
     levels: Levels
     guessed: Flags
+    early_ns: int
     barriers: tuple[tuple[str, str], ...]
     cut: int
 
@@ -98,13 +99,13 @@ class Graph:
         """When all that an operation waits for had happened; its start where it waits for nothing."""
         return ready_of(self.waits, self.start, self.end)
 
-    @cached_property
+    @property
     def delay(self) -> Times:
         """How long after that it started."""
         delay: Times = np.maximum(self.start - self.ready, 0)
         return delay
 
-    @cached_property
+    @property
     def length(self) -> Times:
         """From the start of the last member to the end."""
         return self.end - self.start
@@ -148,17 +149,7 @@ class Graph:
         work, waits = (self.sort == WORK) & self.counted, self.waits
         of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
         total = float(self.length[work].sum())
-        return float(self._backwards - waits.lag[of_work].sum()) / max(total, 1.0)
-
-    @property
-    def _backwards(self) -> int:
-        """The time by which messages seem to have ended before they began; and where there is none, by which blocks
-        used data that were not made yet."""
-        begun = self.recorded.blocks["start"].gather(self.recorded.edges["dst"])
-        edges = self.recorded.edges.with_columns(begun=begun)
-        early = pl.when(pl.col("arrived").is_null()).then(pl.col("made") - pl.col("begun"))
-        late = pl.max_horizontal("sent", "received") - pl.col("arrived")
-        return int(edges.select(pl.coalesce(early, late).clip(0).sum()).item() or 0)
+        return float(self.early_ns - waits.lag[of_work].sum()) / max(total, 1.0)
 
     def of(self, column: str) -> Ints:
         """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""

@@ -16,29 +16,27 @@ Flags = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Levels:
     """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
-    level begins, and the end. `waits`: the waits (row numbers), level by level, first the first ones of its operations
-    in their order, then the second ones of those that have any, and so on. `turns`: for each level from where to where
-    in `waits` each of these lie."""
+    level begins, and the end. `turns`: for each level from where to where its waits lie, first the first ones of its
+    operations in their order, then the second ones of those that have any, and so on."""
 
     order: Ints
     bounds: Ints
-    waits: Ints
     turns: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def levels(count: int, of: Ints, on: Ints) -> Levels | None:
-    """The levels of `count` operations, of which `of[i]` waits for `on[i]`; None where some wait in a circle. O(waits)
-    and a few calls of numpy a level."""
+def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
+    """The levels of `count` operations, of which `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None
+    where some wait in a circle. O(waits) and a few calls of numpy a level."""
     depth, rest = _depths(count, of, on)
     if rest:
         return None
     waits = np.bincount(of, minlength=count)
     most_waits = int(waits.max(initial=0))
-    order = np.argsort(depth * (most_waits + 1) + most_waits - waits, kind="stable")
+    order = np.argsort(depth.astype(np.int64) * (most_waits + 1) + most_waits - waits, kind="stable").astype(np.int32)
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     place = np.empty(count, np.int32)
     place[order] = np.arange(count, dtype=np.int32)
-    by_place = np.argsort(place[of], kind="stable")
+    by_place = np.argsort(place[of], kind="stable").astype(np.int32)
     first = np.concatenate([[0], np.cumsum(waits[order])])
     rows, turns, at = np.empty(len(of), np.int32), [], 0
     for low, high in pairwise(bounds.tolist()):
@@ -49,16 +47,18 @@ def levels(count: int, of: Ints, on: Ints) -> Levels | None:
             rows[begin:at] = by_place[first[low : low + many] + k]
             of_level.append((begin, at))
         turns.append(tuple(of_level))
-    return Levels(order.astype(np.int32), bounds, rows, tuple(turns))
+    return Levels(order, bounds, tuple(turns)), rows
 
 
 def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     """The level of each operation, and how many have none because they wait in a circle."""
-    missing = np.bincount(of, minlength=count)
-    by_source = np.argsort(on, kind="stable")
-    followers, first = of[by_source], np.concatenate([[0], np.cumsum(np.bincount(on, minlength=count))])
-    depth, level, front, left = np.zeros(count, np.int64), 0, np.flatnonzero(missing == 0), count
-    seen_at = np.empty(count, np.int64)
+    missing = np.bincount(of, minlength=count).astype(np.int32)
+    followers, first = (
+        of[np.argsort(on, kind="stable")],
+        np.concatenate([[0], np.cumsum(np.bincount(on, minlength=count))]),
+    )
+    depth, level, front, left = np.zeros(count, np.int32), 0, np.flatnonzero(missing == 0), count
+    seen_at = np.empty(count, np.int32)
     while len(front):
         depth[front], left = level, left - len(front)
         sizes = first[front + 1] - first[front]

@@ -60,13 +60,14 @@ class CriticalPath:
 def _walk(graph: Graph, windows: Windows) -> pl.DataFrame:
     """The table `PARTS`. All steps are walked at once."""
     begin, at, operation, starting = _ends(graph, windows)
+    delay = graph.delay
     rows: list[tuple[Ints, Ints, Ints, Times, Times]] = []
     window = np.arange(len(windows))
     while len(window):
         first = begin[window]
         now = np.where(starting, at, np.maximum(graph.start[operation], first))
         rows.append((window, operation, np.full(len(window), _WORK), now, at))
-        ready = np.where(graph.delay[operation] > 0, np.maximum(graph.ready[operation], first), now)
+        ready = np.where(delay[operation] > 0, np.maximum(graph.ready[operation], first), now)
         ready = np.where(now > first, ready, now)
         rows.append((window, operation, np.full(len(window), _DELAY), ready, now))
         wait = graph.binding[operation]
@@ -108,11 +109,10 @@ def _parts(graph: Graph, windows: Windows, rows: list[tuple[Ints, Ints, Ints, Ti
     kinds = np.array([kind.split(":", 1)[-1] for kind in graph.kinds])
     rank, source = graph.rank[operation], np.where((sort == TRANSFER) & (what == _WORK), graph.src[operation], -1)
     rank = np.where((sort == TRANSFER) & (what == _WORK), graph.dst[operation], rank)
-    block = graph.block[operation]
-    blocks, steps = graph.recorded.blocks, graph.recorded.steps
-    names = steps[windows.step][window]
-    of_block = blocks.select("span", "microbatch", "chunk")[np.maximum(block, 0)]
-    is_work = pl.Series((block >= 0) & (what == _WORK))
+    names = graph.recorded.steps[windows.step][window]
+    block = sort <= OPTIMIZER
+    of_block = graph.recorded.blocks.select("span", "microbatch", "chunk")[np.where(block, operation, 0)]
+    is_work = pl.Series(block & (what == _WORK))
     stage_of = graph.recorded.ranks.select("rank", "stage")
     frame = pl.DataFrame(
         {"order": order, "part": part, "kind": kinds[graph.kind[operation]], "rank": rank, "from_rank": source}
@@ -151,19 +151,21 @@ def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
         late[rows] = graph.end[rows] if len(until) else graph.end[ends].max()
     last = _last_steps(graph, windows)
     late[last] = np.minimum(late[last], graph.end[last].max() if len(last) else never)
-    order, bounds = graph.levels.order, graph.levels.bounds.tolist()
+    order, bounds, takes = graph.levels.order, graph.levels.bounds.tolist(), graph.length
+    least = takes + graph.delay
     for (low, high), turns in reversed(list(zip(pairwise(bounds), graph.levels.turns, strict=True))):
         members = order[low:high]
-        begin = late[members] - graph.length[members] - graph.delay[members]
+        begin = late[members] - least[members]
         for a, b in turns:
             on, whole = graph.waits.on[a:b], graph.waits.whole[a:b]
-            limit = begin[: b - a] - graph.waits.lag[a:b] + np.where(whole, 0, graph.length[on])
+            limit = begin[: b - a] - graph.waits.lag[a:b] + np.where(whole, 0, takes[on])
             np.minimum.at(late, on, limit)
-    rows = np.flatnonzero(graph.block >= 0)
-    free = np.where(late[rows] > never // 2, -1, late[rows] - graph.end[rows])
-    blocks, steps = graph.recorded.blocks[graph.block[rows]], graph.recorded.steps
-    found = blocks.select(pl.col("span").alias("id"), "rank", "step_index").with_columns(slack_ns=pl.Series(free))
-    named = found.join(steps.select("step_index", *STEP_KEY), on="step_index", maintain_order="left")
+    blocks = graph.recorded.blocks
+    count = len(blocks)
+    free = np.where(late[:count] > never // 2, -1, late[:count] - graph.end[:count])
+    named = graph.recorded.steps.select(STEP_KEY)[graph.step[:count]].with_columns(
+        blocks["span"].alias("id"), rank=pl.Series(graph.rank[:count]), slack_ns=pl.Series(free)
+    )
     known = named.with_columns(slack_ns=pl.when(pl.col("slack_ns") >= 0).then("slack_ns"))
     return known.select(pl.col(name).cast(dtype) for name, dtype in SLACK.items()).sort(*STEP_KEY, "rank", "id")
 

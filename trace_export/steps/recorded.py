@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.pipeline.stages import depth
@@ -65,7 +65,7 @@ def recorded(profile: Profile) -> Recorded:
         spans.join(steps.select(*STEP_KEY, "step_index", "segment"), on=STEP_KEY, nulls_equal=True)
         .with_columns(start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero)
         .sort("segment", "rank", "start", "end", "span")
-        .drop("start_ns", "end_ns")
+        .drop("run", "step", "start_ns", "end_ns")
         .with_row_index("row")
     )
     edges, parts = _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero)
@@ -154,7 +154,7 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
     steps = steps.with_columns(pl.col("whole").fill_null(True)).with_columns(
         pl.when(some).then("whole").otherwise(True)
     )
-    numbered = pl.int_range(pl.len(), dtype=pl.Int64)
+    numbered = pl.int_range(pl.len(), dtype=INT)
     if profile.declared.step_zeros is not None:  # each step has a zero of its own
         return steps.select(numbered.alias("step_index"), numbered.alias("segment"), *STEP_KEY, "whole"), ()
     steps = steps.with_columns(next=pl.col("begin").shift(-1) - pl.col("begin"))
@@ -171,7 +171,7 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
     odd = ((length <= 0) | (length > ODD * length.median())).fill_null(False)
     steps = steps.with_columns(odd=odd)
     cut = ~pl.col("follows") | pl.col("odd").shift(fill_value=False)
-    steps = steps.with_columns(segment=cut.cum_sum().cast(pl.Int64) - 1, step_index=numbered)
+    steps = steps.with_columns(segment=cut.cum_sum().cast(INT) - 1, step_index=numbered)
     names = tuple(steps.filter("odd").select(STEP_KEY).iter_rows())
     return steps.select("step_index", "segment", *STEP_KEY, "whole"), names
 
@@ -191,11 +191,10 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
         edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("sent", "received", "arrived"))
     else:
         edges = edges.join(known, left_on=["src_pass", "dst_pass"], right_on=["src", "dst"], how="left")
-    edges = edges.sort("made", "src", "dst", "direction").with_row_index("edge").select(
-        "edge", "direction", "src_rank", "dst_rank", "made", "used", "sent", "received", "arrived", "src", "dst"
-    )  # fmt: skip
+    edges = edges.sort("made", "src", "dst", "direction")
     nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
-    return edges if nameless.is_empty() else _with_nameless(edges, nameless)
+    edges = edges if nameless.is_empty() else _with_nameless(edges.with_row_index("edge"), nameless)
+    return edges.select("direction", "src_rank", "dst_rank", "made", "sent", "received", "arrived", "src", "dst")
 
 
 def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
