@@ -51,6 +51,16 @@ def test_what_ends_too_late_is_no_longer_than_the_others_of_its_stream() -> None
     assert ends((7, 1, 0, 10), (7, 2, 20, 900), *later[:6])[1] == 90
 
 
+def test_the_last_of_a_stream_lasts_no_longer_than_all_before_it() -> None:
+    before = [(7, number, 10 * number, 10 * number + 5 + number % 3) for number in range(FEW)]
+    assert ends(*before, (7, FEW, 80, 900))[-1] == 87
+    assert ends(*before, (7, FEW, 80, 150))[-1] == 150
+    assert ends(*before[1:], (7, FEW, 80, 900))[-1] == 900  # too few to tell
+    stream, launch, start, end = np.array([*before, (7, FEW, 80, 900)]).T
+    earlier = possible_ends(stream, launch, start * MS, end * MS, begun_ns=-1000 * MS)
+    assert earlier[-1] == 900 * MS  # of a piece of a long recording
+
+
 @given(tasks)
 def test_a_task_ends_at_the_latest_where_the_next_of_its_stream_begins(rows: list[tuple[int, int, int, int]]) -> None:
     rows = [(stream, launch, start, start + length) for stream, launch, start, length in rows]
@@ -67,7 +77,10 @@ def test_a_task_ends_at_the_latest_where_the_next_of_its_stream_begins(rows: lis
             if last and later and start < later[0][1] < end:
                 cut[row] = later[0][1]
         lengths = [row[3] - row[2] for row in own if row not in cut]
+        first, last = min(row[2] for row in rows), max(own, key=lambda row: row[1:3])
         for row in own:
+            if row == last and len(own) > FEW and row[3] - row[2] > row[2] - first:
+                continue
             wanted = cut.get(row, row[3])
             if row in cut and len(lengths) >= FEW:
                 wanted = min(wanted, row[2] + max(lengths))

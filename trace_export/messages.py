@@ -543,7 +543,8 @@ NOTES: dict[str, Explanation] = {
     "tasks-past-next": Explanation(
         "A stream runs one task after the other. Kernels, or on Ascend marked ranges, that ended more than 0.1 ms "
         "after the next one of their stream had begun (programmatic launches overlap by less) have a wrong duration, "
-        "and were cut where that one begins. Kernels of NCCL are not compared, nor those of one graph.",
+        "and were cut where that one begins. The last one of a stream is cut if it lasts longer than all that was "
+        "recorded before it. Kernels of NCCL are not compared, nor those of one graph.",
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(

@@ -18,11 +18,17 @@ its number does not stand for a stream."""
 
 
 def possible_ends(
-    stream: Ints, launch: Ints, start: Ints, end: Ints, counts: npt.NDArray[np.bool_] | None = None
+    stream: Ints,
+    launch: Ints,
+    start: Ints,
+    end: Ints,
+    counts: npt.NDArray[np.bool_] | None = None,
+    begun_ns: int | None = None,
 ) -> Ints:
-    """The ends of tasks, at the latest where the next task of the same stream begins. A task whose end cannot be true
-    took at most as long as the longest other one of its stream, if there are enough. `counts`: which tasks are compared
-    (None: all).
+    """The ends of tasks, at the latest where the next task of the same stream begins. The last one of a stream, which
+    has none after it, does not last longer than all that was recorded before it. A task whose end cannot be true took
+    at most as long as the longest other one of its stream, if there are enough; if not, the last one is left as it is.
+    `counts`: which tasks are compared (None: all). `begun_ns`: when the recording began (None: with the first task).
 
     `stream`: any number of the stream; `launch`: a number that grows with the order of the launches, as correlation
     ids do. Tasks of one launch, the nodes of a graph, may run beside each other. A task that begins before the one
@@ -36,6 +42,7 @@ def possible_ends(
     if not (long if counts is None else long & counts).any():
         return end
     compared = np.arange(len(end)) if counts is None else np.flatnonzero(counts)
+    begun = int(start[compared].min()) if begun_ns is None else begun_ns
     possible = end.copy()
     of_task = stream[compared]
     for number in pl.Series(of_task).unique():
@@ -52,4 +59,7 @@ def possible_ends(
             if len(others) >= FEW:
                 longest = start[task[past]] + (end[others] - start[others]).max()
                 possible[task[past]] = np.minimum(begins[past], longest)
+        last = rows[-1]
+        if len(task) >= FEW and end[last] - start[last] > max(start[last] - begun, OVERLAP_NS):
+            possible[last] = min(end[last], start[last] + int((possible[task] - start[task]).max()))
     return possible

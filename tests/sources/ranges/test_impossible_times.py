@@ -77,6 +77,22 @@ def test_a_kernel_that_runs_on_while_the_next_of_its_stream_runs_is_cut(form: st
 
 
 @FORMATS
+@pytest.mark.parametrize("by", [3 * S, 3600 * S])
+def test_the_last_kernel_of_a_stream_that_outlasts_the_recording_is_cut(form: str, by: int, tmp_path: Path) -> None:
+    """It is then as long as the longest other kernel of its stream, which no block is shorter than."""
+    last = max((b for b in WRITERS[form](tmp_path / "true", {}) if b.rank == 1), key=lambda b: b.end_ns)
+    key = (1, last.step, last.kind, last.microbatch)
+    blocks = WRITERS[form](tmp_path / "wrong", {(*key, LAST[form]): by})
+    run = trace_export.load(tmp_path / "wrong", jobs=1)
+    assert counted(run, "tasks-past-next") == 1
+    found, wanted = drawn(run, 1), true(blocks, 1)
+    (start, end), (begin, until) = found.pop(key), wanted.pop(key)
+    assert start == begin
+    assert until <= end <= until + max(stop - go for go, stop in wanted.values())
+    assert found == wanted
+
+
+@FORMATS
 @pytest.mark.parametrize("by", [-300 * MS, -5 * MS, -5 * 3600 * S])
 def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, tmp_path: Path) -> None:
     """The first kernels of two blocks, which then begin with their second one, as those of a session's beginning."""

@@ -267,7 +267,8 @@ class GpuActivity:
     ) -> Ints:
         """The ends of tasks, those of the `computing` ones as their streams allow. NCCL's kernels wait for their
         partners and are no block's time. The last one of a stream among these tasks has none after it."""
-        possible = possible_ends(stream, correlation, start, end, computing)
+        begun = int(self.begins[:-1].min()) if len(self.begins) > 1 else None
+        possible = possible_ends(stream, correlation, start, end, computing, begun)
         if possible is not end:
             self.cut += int(np.count_nonzero(possible != end))
         return possible

@@ -168,7 +168,10 @@ def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
         text = f"GPU tasks that begin more than {LAUNCH_NS // 10**6} ms before their launch, left out"
         notes.append(Note("tasks-before-launch", "warning", f"{text}; their blocks may be too short", str(path), early))
     if cut:
-        text = "GPU tasks that end after the next one of their stream began, cut there"
+        text = (
+            "GPU tasks that end after the next one of their stream began or, if they are its last, outlast all before"
+        )
+        text += ", cut"
         notes.append(Note("tasks-past-next", "warning", f"{text}; their blocks may be too long", str(path), cut))
     return notes
 
