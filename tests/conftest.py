@@ -62,6 +62,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--mutants", type=int, default=30, help="broken inputs for each reader")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--fast`, folders of whole commands are not even loaded."""
+    whole = collection_path.parent == ROOT / "tests" and collection_path.name in WHOLE
+    return True if whole and config.getoption("--fast") else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fresh examples" if config.getoption("--slow") else "same examples")
 
@@ -71,8 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     kept = [item for item in items if "slow" not in item.keywords]
     if config.getoption("--fast"):
-        parts = [item for item in kept if item.nodeid.split("/")[1] not in WHOLE]
-        kept = list({item.nodeid.partition("[")[0]: item for item in reversed(parts)}.values())[::-1]
+        kept = list({item.nodeid.partition("[")[0]: item for item in reversed(kept)}.values())[::-1]
     left_out = set(items).difference(kept)
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = kept

@@ -26,8 +26,14 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def _nodes(path: Path) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax of a file."""
+    return tuple(ast.walk(ast.parse(_text(path))))
 
 
 def homes() -> list[tuple[str, str, frozenset[str]]]:
@@ -41,7 +47,9 @@ def callers(home: str, function: str) -> frozenset[str]:
     """The files, besides `home`, that name a function of that file."""
     module, found = module_name(PACKAGE / home), set()
     for path in FILES:
-        nodes = _nodes(path)
+        if function not in _text(path):
+            continue
+        nodes = nodes_of(path)
         names: dict[str, set[str]] = {"function": set(), "module": set()}
         for node in nodes:
             for alias in node.names if isinstance(node, ast.ImportFrom) else []:
@@ -61,7 +69,7 @@ def callers(home: str, function: str) -> frozenset[str]:
 def imported(path: Path) -> frozenset[str]:
     """The modules of this package that a file imports, wherever in the file; raises ValueError for `from . import`."""
     names: set[str] = set()
-    for node in _nodes(path):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -9,6 +9,7 @@ import ast
 from collections.abc import Iterator
 
 from tests.conftest import ROOT
+from tests.support.architecture import FILES, nodes_of
 from trace_export import errors
 from trace_export.messages import ERRORS, NOTES
 
@@ -27,8 +28,8 @@ improved: the terminal shows it in brackets, `--json` has it as `code`. A line s
 
 def notes() -> Iterator[tuple[str, ast.Call]]:
     """(file and line, call) of each `Note(...)` in the package."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in FILES:
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Note":
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
 
