@@ -33,10 +33,11 @@ from trace_export.model import (
     conform,
     empty,
 )
+from trace_export.pipeline.collectives import number
 
 
 def with_messages(run: Run) -> Profile:
-    return replace(run.profile, messages=run.paired)
+    return replace(run.numbered, messages=run.paired)
 
 
 SCENARIOS = {
@@ -214,8 +215,10 @@ def test_collectives_of_unknown_groups_count_only_where_there_is_one_stage() -> 
     unnamed = profile.collectives.with_columns(group=pl.lit(None, pl.String), sequence=None)
     one_stage = profile.ranks.with_columns(stage=pl.lit(0, pl.Int32))
     counts = [
-        fit_clocks(empty(MESSAGES), collectives, ranks).clocks["collectives"].sum()
-        for collectives, ranks in ((profile.collectives, profile.ranks), (unnamed, profile.ranks), (unnamed, one_stage))
+        fit_clocks(empty(MESSAGES), number(replace(profile, collectives=joint)).collectives, ranks)
+        .clocks["collectives"]
+        .sum()
+        for joint, ranks in ((profile.collectives, profile.ranks), (unnamed, profile.ranks), (unnamed, one_stage))
     ]
     assert [count > 0 for count in counts] == [True, False, True]
 

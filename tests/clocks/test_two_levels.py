@@ -46,7 +46,7 @@ def in_two_levels(run: Run, replicas: int) -> pl.DataFrame:
 def test_both_fits_agree_within_their_uncertainty(name: str) -> None:
     run = make(RUNS[name])
     two = in_two_levels(run, RUNS[name].replicas)
-    one = fit_clocks(run.paired, run.profile.collectives, run.profile.ranks).clocks
+    one = fit_clocks(run.paired, run.numbered.collectives, run.profile.ranks).clocks
     assert two.height == one.height == int(name.split()[0])
     there, here = run.misplaced_us(two), run.misplaced_us(one)
     apart = np.array([there[host] - here[host] for host in one["host"]])

@@ -12,6 +12,7 @@ import polars as pl
 
 from samples.generators.pipeline import MS, US, in_feasible_order, one_f_one_b, source_of
 from trace_export.model import COLLECTIVES, HOSTS, MESSAGES, P2P, RANKS, SPANS, Profile, Schema, conform
+from trace_export.pipeline.collectives import number
 
 START_NS = 1_750_000_000_000_000_000
 Row = dict[str, Any]
@@ -49,6 +50,11 @@ class Run:
     rate: dict[str, float] = field(default_factory=dict)
     middle_ns: int = START_NS
     step_of: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    @property
+    def numbered(self) -> Profile:
+        """The profile whose collectives are numbered alike on all ranks."""
+        return number(self.profile)
 
     def misplaced_us(self, clocks: pl.DataFrame) -> dict[str, float]:
         """How far each host of `clocks` lies from where it belongs (mid-window, less the mean of all hosts), in µs."""

@@ -14,8 +14,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.model import INT, MESSAGES, Profile, conform, empty
-from trace_export.tolerances import COLLECTIVE_ENDS_NS
-from trace_export.window_offsets import CLEARLY, candidates, paired
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -208,8 +206,7 @@ def _bases(count: int, rows: pl.DataFrame, members: pl.DataFrame) -> tuple[Ints,
 def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFrame:
     """The members of collectives that span hosts: host, event, start_ns, end_ns, sorted by event and rank.
 
-    Members are matched by (group, op, sequence number). A member's window may begin at another operation than that of
-    the group's fullest member: the window offset under which their ends agree is searched for.
+    Members are matched by (group, op, sequence number), which `pipeline.collectives` makes the same for all of them.
     """
     rows = (
         collectives.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
@@ -219,54 +216,11 @@ def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
     )
     if rows.is_empty():
         return rows.select("host", pl.lit(0, pl.Int64).alias("event"), "start_ns", "end_ns").clear()
-    counted = pl.int_range(pl.len(), dtype=pl.Int64).over("group", "op", "rank", order_by=["start_ns", "end_ns"])
-    known = pl.col("sequence").is_not_null().all().over("group", "op")
-    rows = rows.with_columns(at=pl.when(known).then("sequence").otherwise(counted))
-    rows = rows.join(_window_offsets(rows), on=MEMBER, nulls_equal=True)
-    key = ["group", "op", "at"]
+    key = ["group", "op", "sequence"]
     return (
-        rows.with_columns(at=pl.col("at") - pl.col("offset"))
-        .unique([*key, "rank"], keep="none")
+        rows.unique([*key, "rank"], keep="none")
         .filter((pl.col("host").n_unique() > 1).over(key))
         .with_columns(event=pl.struct(key).rank("dense").cast(pl.Int64) - 1)
         .sort("event", "rank")
         .select("host", "event", "start_ns", "end_ns")
     )
-
-
-MEMBER = ["group", "op", "rank"]
-
-
-def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
-    """The window offset of each member against the group's fullest member: group, op, rank, offset."""
-    counts = (
-        rows.group_by(MEMBER).agg(n=pl.len()).sort([*MEMBER[:2], "n", "rank"], descending=[False, False, True, False])
-    )
-    fullest = counts.group_by("group", "op", maintain_order=True).first().select(MEMBER)
-    reference = rows.join(fullest, on=MEMBER).select("group", "op", "at", "end_ns")
-    as_they_are = _scatter(reference, rows, 0)
-    unclear = as_they_are.filter((pl.col("scatter") > COLLECTIVE_ENDS_NS) | pl.col("scatter").is_null()).select(MEMBER)
-    searched = rows.join(unclear, on=MEMBER)
-    tried = pl.concat([_scatter(reference, searched, k) for k in candidates(0)])
-    best = (
-        tried.sort("scatter", pl.col("offset").abs(), "offset", nulls_last=True)
-        .group_by(MEMBER, maintain_order=True)
-        .first()
-        .join(as_they_are.select(*MEMBER, rival="scatter"), on=MEMBER, how="left")
-    )
-    clear = (pl.col("scatter") * CLEARLY < pl.col("rival")).fill_null(True) & (pl.col("scatter") < COLLECTIVE_ENDS_NS)
-    return (
-        counts.select(MEMBER)
-        .join(best.filter(clear).select(*MEMBER, "offset"), on=MEMBER, how="left")
-        .with_columns(pl.col("offset").fill_null(0))
-    )
-
-
-def _scatter(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.DataFrame:
-    """How much the ends of each member scatter against those of `reference`: the median change from one collective to
-    the next, in ns.
-
-    The clocks' difference does not matter, nor that one of them was set between two collectives.
-    """
-    change = (pl.col("end_ns_right") - pl.col("end_ns")).sort_by("at").diff().abs().quantile(0.5, "higher")
-    return paired(reference, rows, offset, on=MEMBER[:2], by=MEMBER, scatter=change)

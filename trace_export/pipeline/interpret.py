@@ -10,6 +10,7 @@ import polars as pl
 from trace_export import segments
 from trace_export.model import SPAN_ID, Declared, Interpretation, Plan, Profile, Recognition
 from trace_export.pipeline import (
+    collectives,
     edges,
     evaluations,
     labels,
@@ -58,6 +59,7 @@ def _in_windows(profile: Profile, windows: pl.DataFrame | None) -> Profile:
 
 def _labelled(profile: Profile) -> Profile:
     recorded = not profile.spans["step"].null_count()
+    profile = collectives.number(profile)  # one number for the parts of each collective
     profile, undetermined = steps.number(profile)  # training step of each block
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = transfers.split_fused(profile)  # kernels that may send, receive or do both
@@ -99,7 +101,7 @@ def _with_messages(profile: Profile) -> Profile:
 def interpret_table(profile: Profile, user: Declared) -> Profile:
     """The same for the blocks of a span table: they have their labels already, those of evaluations no step."""
     profile = evaluations.of_no_step(profile)
-    return conclude(at_breaks(stages.resolve(with_ids(profile), user)))
+    return conclude(at_breaks(stages.resolve(with_ids(collectives.number(profile)), user)))
 
 
 def interpret_model(profile: Profile, plan: Plan) -> Profile:
