@@ -29,6 +29,8 @@ def number(profile: Profile) -> Profile:
     channel = pl.struct(pl.col("group", "op").fill_null("")).rank("dense").cast(pl.Int64) - 1
     rows = table.select("rank", "sequence", "start_ns", "end_ns", channel=channel).with_row_index("row")
     rows = rows.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+    hosts = profile.ranks.select("rank", host=pl.col("host").fill_null("").rank("dense")).unique("rank", keep="first")
+    rows = rows.join(hosts, on="rank", how="left", maintain_order="left")
     rows = rows.filter(pl.col("rank").n_unique().over("channel") > 1)
     if rows.is_empty():
         return profile
@@ -44,32 +46,39 @@ def number(profile: Profile) -> Profile:
 
 
 def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
-    """The window offset of each member against the fullest member of its channel: channel, rank, offset."""
+    """The window offset of each member against the fullest member of its channel: channel, rank, offset.
+
+    On one host the ends themselves are compared. On two, whose clocks may differ, the changes from one end to the next:
+    steps of one length fit under any offset then, and of two recordings with as many collectives none is moved; of
+    others that offset counts under which the clocks differ least.
+    """
     counts = rows.group_by(_MEMBER).agg(n=pl.len()).sort("channel", "n", "rank", descending=[False, True, False])
-    fullest = counts.group_by("channel", maintain_order=True).first().select(_MEMBER)
-    reference = rows.join(fullest, on=_MEMBER, how="semi").select("channel", "at", "end_ns")
-    as_they_are = _scatter(reference, rows, 0)
-    unclear = as_they_are.filter((pl.col("scatter") > COLLECTIVE_ENDS_NS) | pl.col("scatter").is_null())
+    fullest = counts.group_by("channel", maintain_order=True).first()
+    reference = rows.join(fullest, on=_MEMBER, how="semi").select("channel", "at", "end_ns", "host")
+    sizes = counts.join(fullest.select("channel", most="n"), on="channel")
+    fits = pl.col("misfit") <= COLLECTIVE_ENDS_NS
+    as_they_are = _misfit(reference, rows, 0).join(sizes, on=_MEMBER)
+    unclear = as_they_are.filter(~fits.fill_null(False) | ((pl.col("most") > pl.col("n")) & ~pl.col("one_host")))
     if unclear.is_empty():
         return counts.select(*_MEMBER, offset=pl.lit(0, pl.Int64))
     searched = rows.join(unclear, on=_MEMBER, how="semi")
-    tried = pl.concat([_scatter(reference, searched, k) for k in candidates(0)])
-    best = (
-        tried.sort("scatter", pl.col("offset").abs(), "offset", nulls_last=True)
-        .group_by(_MEMBER, maintain_order=True)
-        .first()
-        .join(as_they_are.select(*_MEMBER, rival="scatter"), on=_MEMBER, how="left")
-    )
-    clear = (pl.col("scatter") * CLEARLY < pl.col("rival")).fill_null(True) & (pl.col("scatter") < COLLECTIVE_ENDS_NS)
-    chosen = counts.select(_MEMBER).join(best.filter(clear).select(*_MEMBER, "offset"), on=_MEMBER, how="left")
-    return chosen.with_columns(pl.col("offset").fill_null(0))
+    tried = pl.concat([_misfit(reference, searched, k) for k in candidates(0)]).join(sizes, on=_MEMBER)
+    near = pl.col("misfit") <= (CLEARLY * pl.col("misfit").min().over(_MEMBER)).clip(COLLECTIVE_ENDS_NS / CLEARLY**2)
+    rank = pl.when(pl.col("most") > pl.col("n")).then("apart").otherwise(0), pl.col("offset").abs()
+    chosen = tried.filter(near).sort(*rank).group_by(_MEMBER, maintain_order=True).first().filter(fits)
+    offsets = counts.select(_MEMBER).join(chosen.select(*_MEMBER, "offset"), on=_MEMBER, how="left")
+    return offsets.with_columns(pl.col("offset").fill_null(0))
 
 
-def _scatter(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.DataFrame:
-    """How much the ends of each member scatter against those of `reference`: the median change from one collective to
-    the next, in ns.
-
-    The clocks' difference does not matter, nor that one of them was set between two collectives.
-    """
-    change = (pl.col("end_ns_right") - pl.col("end_ns")).sort_by("at").diff().abs().quantile(0.5, "higher")
-    return paired(reference, rows, offset, on=["channel"], by=_MEMBER, scatter=change)
+def _misfit(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.DataFrame:
+    """How badly the ends of each member fit those of `reference`: channel, rank, one_host, apart, misfit (ns)
+    and offset. `apart`: the median difference; `misfit`: that on one host, on two the median change of the difference
+    from one collective to the next, which does not depend on the clocks nor on one that was set between two."""
+    between = pl.col("end_ns_right") - pl.col("end_ns")
+    found = paired(
+        reference, rows, offset, on=["channel"], by=_MEMBER,
+        one_host=(pl.col("host") == pl.col("host_right")).first(),
+        apart=between.abs().quantile(0.5, "higher"),
+        change=between.sort_by("at").diff().abs().quantile(0.5, "higher"),
+    )  # fmt: skip
+    return found.with_columns(misfit=pl.when("one_host").then("apart").otherwise("change")).drop("n", "change")

@@ -150,10 +150,10 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
     begun = spans.group_by(STEP_KEY).agg(begin=pl.col("start_ns").min())
     begun = with_window(begun, profile.spans).sort(*SEGMENT, "begin", "step")
     steps = begun.join(profile.steps, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    unchecked = profile.steps.is_empty()
+    works = pl.col("whole").is_not_null() | unchecked  # not so an optimizer alone, whose step was cut
     some = pl.col("whole").any()  # where no step is whole, all count
-    steps = steps.with_columns(pl.col("whole").fill_null(True)).with_columns(
-        pl.when(some).then("whole").otherwise(True)
-    )
+    steps = steps.with_columns(whole=pl.when(some).then(pl.col("whole").fill_null(False)).otherwise(works))
     numbered = pl.int_range(pl.len(), dtype=INT)
     if profile.declared.step_zeros is not None:  # each step has a zero of its own
         return steps.select(numbered.alias("step_index"), numbered.alias("segment"), *STEP_KEY, "whole"), ()
