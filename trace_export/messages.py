@@ -536,6 +536,12 @@ NOTES: dict[str, Explanation] = {
         "Nothing if few: the first records of a session have such times with some profilers. Otherwise collect the "
         "profile again with a newer version.",
     ),
+    "tasks-beside-next": Explanation(
+        "A stream runs one task after the other. Here most kernels of a stream end more than 0.1 ms after the next one "
+        "began, so their durations are wrong or the number is not that of a stream. All times are kept.",
+        "Compare a block with the picture of the profiler before you trust a slow rank or stage. If durations are "
+        "wrong, collect the profile again with a newer version of the profiler.",
+    ),
     "tasks-outside-blocks": Explanation(
         "GPU tasks were launched outside all pipeline ranges, for example by the data loader or the optimizer.",
         "Nothing if the share is small. Otherwise mark more of the step.",

@@ -24,8 +24,10 @@ def possible_ends(
     end: Ints,
     counts: npt.NDArray[np.bool_] | None = None,
     begun_ns: int | None = None,
-) -> Ints:
-    """The ends of tasks, at the latest where the next task of the same stream begins. The last one of a stream, which
+) -> tuple[Ints, int]:
+    """The ends of tasks, and how many are kept that run past the next one, as most of their stream do.
+
+    An end is at the latest where the next task of the same stream begins. The last one of a stream, which
     has none after it, does not last longer than all that was recorded before it. A task whose end cannot be true took
     at most as long as the longest other one of its stream, if there are enough; if not, the last one is left as it is.
     `counts`: which tasks are compared (None: all). `begun_ns`: when the recording began (None: with the first task).
@@ -40,10 +42,10 @@ def possible_ends(
     """
     long = end - start > OVERLAP_NS
     if not (long if counts is None else long & counts).any():
-        return end
+        return end, 0
     compared = np.arange(len(end)) if counts is None else np.flatnonzero(counts)
     begun = int(start[compared].min()) if begun_ns is None else begun_ns
-    possible = end.copy()
+    possible, kept = end.copy(), 0
     of_task = stream[compared]
     for number in pl.Series(of_task).unique():
         rows = compared[of_task == number]
@@ -59,7 +61,9 @@ def possible_ends(
             if len(others) >= FEW:
                 longest = start[task[past]] + (end[others] - start[others]).max()
                 possible[task[past]] = np.minimum(begins[past], longest)
+        else:
+            kept += int(count)
         last = rows[-1]
         if len(task) >= FEW and end[last] - start[last] > max(start[last] - begun, OVERLAP_NS):
             possible[last] = min(end[last], start[last] + int((possible[task] - start[task]).max()))
-    return possible
+    return possible, kept

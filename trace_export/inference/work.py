@@ -89,7 +89,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         by, launch, thread, start, end, stream, codes, role = (
             column[later] for column in (by, launch, thread, start, end, stream, codes, role)
         )
-    ends = possible_ends(stream, by, start, end, role == COMPUTE)
+    ends, _ = possible_ends(stream, by, start, end, role == COMPUTE)
     return Work(
         launch,
         thread,

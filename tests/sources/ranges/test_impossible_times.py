@@ -110,6 +110,19 @@ def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, 
 
 
 @FORMATS
+def test_a_stream_whose_kernels_mostly_overlap_is_told_of(form: str, tmp_path: Path) -> None:
+    places = range(LAST[form] + 1)
+    every = [
+        (1, step, kind, number, place) for step in range(2) for kind in "FB" for number in range(6) for place in places
+    ]
+    WRITERS[form](tmp_path, dict.fromkeys(every, MS))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert counted(run, "tasks-past-next") == 0
+    (note,) = [note for note in run.notes if note.code == "tasks-beside-next"]
+    assert (note.level, note.count > 24) == ("warning", True)
+
+
+@FORMATS
 def test_clock_noise_and_programmatic_launches_change_nothing(form: str, tmp_path: Path) -> None:
     hits = {(1, 0, "F", 2, 0): 90_000, (1, 1, "B", 3, 1): 60_000, (2, 0, "F", 1, 0): -40_000}
     blocks = WRITERS[form](tmp_path, hits)

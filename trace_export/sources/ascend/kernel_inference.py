@@ -84,7 +84,7 @@ def possible(kernels: pl.DataFrame) -> tuple[pl.DataFrame, int, int]:
     cut; and how many were left out. They were launched in the order of their starts: nothing else says when."""
     height, kernels = kernels.height, kernels.filter(~is_far(pl.col("start_ns")))
     stream, start, end = (kernels[c].fill_null(-1).to_numpy() for c in ("stream", "start_ns", "end_ns"))
-    ends = possible_ends(stream, np.argsort(np.argsort(start, kind="stable")), start, end)
+    ends, _ = possible_ends(stream, np.argsort(np.argsort(start, kind="stable")), start, end)
     return kernels.with_columns(end_ns=pl.Series(ends)), int(np.count_nonzero(ends != end)), height - kernels.height
 
 

@@ -163,8 +163,9 @@ class GpuActivity:
     kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
     every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file,
     `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
-    before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end;
-    `every_call`: whether all calls were read. `lost`: how many of the kernels launched in each range are not in the
+    before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end; those
+    `beside` it are most of their stream, and are kept; `every_call`: whether all calls were read.
+    `lost`: how many of the kernels launched in each range are not in the
     file (see by_launch.count_lost). `begins`: the start of each range, and a last one that stands for none; `blocks`:
     whether each is a block. By process, `times` is how long kernels computed outside all blocks, and at all, and
     `devices` how many kernels of blocks ran on each device."""
@@ -177,6 +178,7 @@ class GpuActivity:
     untimed: int
     early: int
     cut: int
+    beside: int
     every_call: bool
     lost: Ints
     begins: Ints
@@ -192,7 +194,7 @@ class GpuActivity:
         blocks = np.append((ranges["role"] == "block").fill_null(False).to_numpy(), False)
         nothing = np.zeros(size, np.int64)
         return GpuActivity(
-            *extents, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={}, devices={}
+            *extents, 0, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={}, devices={}
         )
 
     def take(self, process: int, launches: Launches, tasks: Mapping[str, Ints]) -> None:
@@ -268,7 +270,8 @@ class GpuActivity:
         """The ends of tasks, those of the `computing` ones as their streams allow. NCCL's kernels wait for their
         partners and are no block's time. The last one of a stream among these tasks has none after it."""
         begun = int(self.begins[:-1].min()) if len(self.begins) > 1 else None
-        possible = possible_ends(stream, correlation, start, end, computing, begun)
+        possible, kept = possible_ends(stream, correlation, start, end, computing, begun)
+        self.beside += kept
         if possible is not end:
             self.cut += int(np.count_nonzero(possible != end))
         return possible
