@@ -18,7 +18,7 @@ from trace_export.cli import limits
 SAMPLES = ("paddle/single", "nsys", "kineto", "ascend", "mindspore")
 
 
-def limited(kind: int, value: int, *arguments: object, threads: int = 2) -> subprocess.CompletedProcess[str]:
+def limited(kind: int, value: int, *arguments: object, threads: object = 2) -> subprocess.CompletedProcess[str]:
     """The command under a limit; Polars with so many threads, whatever machine this is."""
     command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": str(threads)}
@@ -59,6 +59,24 @@ def test_what_is_asked_for_is_enough(
     everything = "--format perfetto,chrome,csv,parquet,svg,html --detail kernels --bubbles --model --tracks rank"
     value = base + limits.THREAD_MIB * threads << 20
     done = limited(kind, value, samples / name, "--out", tmp_path, *everything.split(), threads=threads)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "abc", "1.5", "1025", "99999", "9" * 30])
+def test_threads_that_cannot_be_started_are_refused(threads: str, samples: Path) -> None:
+    """Under a limit on processes: a program that tried to start them all would fail, not slow the machine down."""
+    processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    most = 4000 if processes == resource.RLIM_INFINITY else min(4000, processes)
+    done = limited(resource.RLIMIT_NPROC, most, "report", samples / "paddle" / "single", threads=threads)
+    sentence = f"trace-export: POLARS_MAX_THREADS is {threads}, which is not a number of threads from 1 to 1024"
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("threads", ["", "1"])
+def test_threads_that_can_be_started_are_taken(threads: str, samples: Path) -> None:
+    done = limited(resource.RLIMIT_NOFILE, 256, "report", samples / "paddle" / "single", threads=threads)
     assert done.returncode == 0, done.stderr
 
 
