@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.support.rows import crossed
 from tests.support.wait import HANGS_S
 from trace_export.cli import limits
 
@@ -28,23 +29,19 @@ def limited(kind: int, value: int, *arguments: object, threads: object = 2) -> s
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "mib", "what"),
-    [
-        (resource.RLIMIT_AS, 150, "virtual memory is limited to 150 MiB, and with 2 threads 1552 MiB are needed"),
-        (resource.RLIMIT_AS, 250, "virtual memory is limited to 250 MiB"),
-        (resource.RLIMIT_AS, 600, "virtual memory is limited to 600 MiB"),
-        (resource.RLIMIT_DATA, 150, "data segment is limited to 150 MiB, and with 2 threads 528 MiB are needed"),
-    ],
-)
-@pytest.mark.parametrize(
-    ("command", "sample"),
-    [(["export"], "paddle/single"), (["report"], "paddle/single"), (["export", "--detail", "kernels"], "nsys")],
-)
-def test_too_little_memory_is_refused(
-    kind: int, mib: int, what: str, command: list[str], sample: str, samples: Path
-) -> None:
-    done = limited(kind, mib << 20, *command, samples / sample)
+LITTLE = [
+    (resource.RLIMIT_AS, 150, "virtual memory is limited to 150 MiB, and with 2 threads 1552 MiB are needed"),
+    (resource.RLIMIT_AS, 250, "virtual memory is limited to 250 MiB"),
+    (resource.RLIMIT_AS, 600, "virtual memory is limited to 600 MiB"),
+    (resource.RLIMIT_DATA, 150, "data segment is limited to 150 MiB, and with 2 threads 528 MiB are needed"),
+]
+ASKED = [("export", "paddle/single"), ("report", "paddle/single"), ("export --detail kernels", "nsys")]
+
+
+@pytest.mark.parametrize(("little", "asked"), crossed(LITTLE, ASKED))
+def test_too_little_memory_is_refused(little: tuple[int, int, str], asked: tuple[str, str], samples: Path) -> None:
+    (kind, mib, what), (command, sample) = little, asked
+    done = limited(kind, mib << 20, *command.split(), samples / sample)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"trace-export: the {what}")
     assert done.stderr.count("\n") == 1

@@ -27,6 +27,9 @@ HANGS_S = 1200
 """A mutant that takes so long is noticed."""
 WHOLE = ("tests/end_to_end/test_golden_runs.py", "tests/verdicts", "tests/pairs")
 
+SHARED = ("ranges", "shared", "spans")
+"""Folders of `sources` whose code the readers of several formats call: the tests of all formats are near."""
+
 
 @dataclass(frozen=True)
 class Mutant:
@@ -64,7 +67,8 @@ def stages(file: str, alone: bool = False) -> Iterator[list[str]]:
     done: set[Path] = set()
     beyond = [path for name in WHOLE for path in tests if path.is_relative_to(ROOT / name)]
     folder = folder if folder != ROOT / "tests" else folder / "api"
-    inside = [path for path in tests if path.parent == folder]
+    shared = folder.name in SHARED and folder.parent.name == "sources"
+    inside = [path for path in tests if path.parent == folder or (shared and path.is_relative_to(folder.parent))]
     for stage in (near, inside, [] if alone else beyond):
         left = [path for path in stage if path not in done]
         done.update(left)
