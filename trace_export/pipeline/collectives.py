@@ -29,11 +29,11 @@ def number(profile: Profile) -> Profile:
     channel = pl.struct(pl.col("group", "op").fill_null("")).rank("dense").cast(pl.Int64) - 1
     rows = table.select("rank", "sequence", "start_ns", "end_ns", channel=channel).with_row_index("row")
     rows = rows.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+    rows = rows.filter(pl.col("rank").n_unique().over("channel") > 1)
+    if rows.is_empty() or _agree(rows):
+        return profile
     hosts = profile.ranks.select("rank", host=pl.col("host").fill_null("").rank("dense")).unique("rank", keep="first")
     rows = rows.join(hosts, on="rank", how="left", maintain_order="left")
-    rows = rows.filter(pl.col("rank").n_unique().over("channel") > 1)
-    if rows.is_empty():
-        return profile
     counted = pl.int_range(pl.len(), dtype=pl.Int64).over(_MEMBER, order_by=["start_ns", "end_ns"])
     known = pl.col("sequence").is_not_null().all().over("channel")
     rows = rows.with_columns(at=pl.when(known).then("sequence").otherwise(counted)).sort("channel", "at")
@@ -43,6 +43,17 @@ def number(profile: Profile) -> Profile:
     return replace(
         profile, collectives=conform(joined.with_columns(sequence=pl.coalesce("at", "sequence")), COLLECTIVES)
     )
+
+
+def _agree(rows: pl.DataFrame) -> bool:
+    """Whether the parts of each number are those of all members, and end together, as on one clock they mostly do."""
+    members = rows.group_by("channel").agg(members=pl.col("rank").n_unique())
+    ends = rows.group_by("channel", "sequence").agg(
+        parts=pl.len(), spread=pl.col("end_ns").max() - pl.col("end_ns").min()
+    )
+    agrees = (pl.col("parts") == pl.col("members")) & (pl.col("spread") <= COLLECTIVE_ENDS_NS)
+    known = not rows["sequence"].has_nulls()
+    return known and bool(ends.join(members, on="channel").select(agrees.all()).item())
 
 
 def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
