@@ -9,6 +9,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import TIME, KernelFile, Note, Profile
+from trace_export.ordering import ordered
 from trace_export.sources.formats import of_kind
 from trace_export.sources.input_files import bytes_in
 from trace_export.sources.shared.batch import Result, as_source_error, caught
@@ -72,12 +73,15 @@ def _check_processes(profile: Profile, source: Source) -> None:
     overlaps = (start[:-1] > start[1:]) | (end_ns[:-1] > start[1:])
     if not ((rank[:-1] > rank[1:]) | (overlaps & (rank[:-1] == rank[1:]))).any():
         return  # nothing overlaps: a tenth of the time of what follows, which counts where there are many sources
-    of_device = (spans["origin"] != "host") & spans["kind"].is_in(["F", "B"])
-    rows = spans.filter(of_device).select("kind", "rank", "start_ns", "end_ns").unique()
-    rows = rows.sort("kind", "rank", "start_ns", "end_ns").with_columns(length=pl.col("end_ns") - pl.col("start_ns"))
-    end, shorter = pl.col("end_ns").shift(1), pl.min_horizontal("length", pl.col("length").shift(1))
+    place, length = ("rank", "start_ns", "end_ns"), pl.col("end_ns") - pl.col("start_ns")
+    end, shorter = pl.col("end_ns").shift(1), pl.min_horizontal(length, length.shift(1))
     at_once = (2 * (end - pl.col("start_ns")) > shorter).sum()
-    counts = rows.group_by("kind", "rank").agg(pl.len(), at_once=at_once)
+    copy = pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in place).fill_null(value=False)
+    counts = pl.concat(
+        ordered(spans.filter(kind=kind).filter(pl.col("origin") != "host").select(place), *place).filter(~copy)
+        .group_by("rank").agg(pl.len(), at_once=at_once).with_columns(kind=pl.lit(kind))
+        for kind in ("F", "B")
+    ).select("kind", "rank", "len", "at_once")  # fmt: skip
     wrong = counts.filter(pl.col("at_once") >= pl.max_horizontal(FEW_AT_ONCE, SOME_AT_ONCE * pl.col("len")))
     for kind, rank, whole, count in wrong.sort("rank", "kind").head(1).iter_rows():
         name = "forwards" if kind == "F" else "backwards"
