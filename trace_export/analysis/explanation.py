@@ -123,6 +123,8 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         return Explanation(
             graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
         )
+    path = CriticalPath(graph, replay.windows)
+    optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
     measured = float(replay.means([(typical.length, typical.delay)])[0])
     names, scenarios = zip(*_scenarios(typical, apart), strict=True)
     found = Candidates(typical, every, measured).all()
@@ -133,8 +135,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     trust = _trust(typical, replay, late, measured)
     work = _work(typical, replay.windows, apart)
     levels = _levels([("work", work), *zip(names, lengths[: len(names)].tolist(), strict=True)])
-    path = CriticalPath(graph, replay.windows)
-    long = {"long-pause": (_pause(levels), True), "long-optimizer": (_optimizer(path), False)}
+    long = {"long-pause": (_pause(levels), True), "long-optimizer": (optimizer, False)}
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}

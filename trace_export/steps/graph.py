@@ -130,7 +130,7 @@ class Graph:
     def binding(self) -> Ints:
         """For each operation the wait (a row of `waits`) that was met last; -1 where it waits for nothing."""
         last = np.flatnonzero(self.waits.met(self.start, self.end) == self.ready[self.waits.of])[::-1]
-        found = np.full(len(self), -1, np.int64)
+        found = np.full(len(self), -1, np.int32)
         found[self.waits.of[last]] = last  # of several the first one, which is written last
         return found
 
