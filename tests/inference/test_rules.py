@@ -316,9 +316,8 @@ def test_a_step_may_end_without_an_optimizer() -> None:
     """As where the gradients overflowed, or are accumulated over several steps."""
     without = STEP.removesuffix(" u")
     assert found_in(f"{STEP} {without} s t {STEP} {STEP}") == (OTHERS * 4, [])
-    assert found_in(f"{STEP} {without} s t {STEP.replace('a b c d', 'y b c d', 1)} {STEP}")[1] == [
-        "nothing shows where the first forward begins"
-    ]
+    other = STEP.replace("a b c d", "y b c d", 1)
+    assert found_in(f"{STEP} {without} s t {other} {STEP}")[1] == ["3 forwards for 4 backwards"]
 
 
 def test_where_forwards_and_backwards_alternate_the_first_ones_begin_like_the_others() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from trace_export.inference.kinds import by_kind
 from trace_export.inference.pieces import Piece
 from trace_export.inference.repetition import by_repetition
-from trace_export.inference.step import LITTLE, Rows, Step
+from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline
 
 SAME_KERNELS, SAME_STEMS = 0.8, 0.6
@@ -78,16 +78,9 @@ def _candidates(step: Step) -> Iterator[Candidate]:
             found = by_kind(step, signature, least)
             if found is not None:
                 yield found
-    if step.evidence == "transfers":
-        yield every_long_piece(step), []
     repeated = by_repetition(step)
     if repeated is not None:
         yield repeated, []
-
-
-def every_long_piece(step: Step) -> list[Rows]:
-    """Between transfers every piece that takes its time, whatever its kernels are called."""
-    return [rows for rows in step.possible if step.time(rows) >= LITTLE * step.usual]
 
 
 def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:

@@ -23,8 +23,6 @@ class Rows(NamedTuple):
 
 SHORT = 0.04
 """Part of the usual time of a forward below which a piece is none."""
-LITTLE = 4 * SHORT
-"""Part of the usual time of a forward from which on a piece between transfers is a pass."""
 
 
 @dataclass(frozen=True)
