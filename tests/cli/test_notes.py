@@ -31,6 +31,11 @@ def test_warnings_come_first_and_details_on_request(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err.endswith("detail: sound [c]\n")
 
 
+def test_runs_that_were_not_read_are_named_and_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.notes([Note("runs-not-read", "note", "run 3 is read, not run 1, run 2", count=2)])
+    assert capsys.readouterr().err == "note: run 3 is read, not run 1, run 2 [runs-not-read]\n"
+
+
 def test_a_terminal_gets_whole_words_and_a_file_whole_lines() -> None:
     path = "/logs/of/a/long/path/with-hyphens/rank0.sqlite"
     text = f"blocks without GPU work, left out: F0, F1, F2, B0, B1 ({path}) [blocks-without-work]"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trace_export.progress import Progress as Reporter
     from trace_export.run import Run
 
-NAMED = ("clock-not-aligned", "clock-without-wall-time", "ranks-missing", "stages-missing")
+NAMED = ("clock-not-aligned", "clock-without-wall-time", "ranks-missing", "runs-not-read", "stages-missing")
 """Codes of notes that name what they count."""
 NOTES_SHOWN = 20
 ALIKE_SHOWN = 4

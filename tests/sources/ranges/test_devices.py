@@ -14,7 +14,7 @@ from samples.generators import kineto, nsys
 from samples.generators.kineto_trace import Trace
 from samples.generators.nsys import Dialect, Plain, Torch
 from samples.generators.nsys_export import Export as Nsys
-from samples.generators.pipeline import Block
+from samples.generators.pipeline import MS, US, Block
 from samples.generators.rocpd_export import Export as Rocpd
 from trace_export import Run
 from trace_export.clocks.apply import task_batches
@@ -49,6 +49,9 @@ def write(
         for rank in range(stages)
     ]
     nsys.fill(ranks, blocks, chance)
+    if isinstance(dialect, Stepped):
+        for rank in ranks:
+            dialect.write_steps(rank, blocks)
     for job, recorder in enumerate(recorders):
         (folder / recorder.host).mkdir(parents=True, exist_ok=True)
         recorder.write(folder / recorder.host / f"{recorder.host}_{700 + job}{ending}")
@@ -83,6 +86,29 @@ def test_each_device_is_a_rank(form: str, dialect: Dialect, tmp_path: Path) -> N
     assert "each of its 4 devices is drawn as a rank" in " ".join(note.text for note in run.notes)
     assert run.profile.p2p.height == 2 * 6 * 2 * 3 * 2
     assert not {note.code for note in run.notes if note.level == "warning"}
+
+
+class Stepped(Torch):
+    """With a profiler that each device's thread steps after its optimizer."""
+
+    steps = False
+
+    def write_steps(self, rank: nsys.Rank, blocks: list[Block]) -> None:
+        ends = [b.start_ns for b in blocks if b.rank == rank.rank and b.kind == "OPT"]
+        begins = [min(b.start_ns for b in blocks) - MS, *ends[:-1]]
+        for step, (start, end) in enumerate(zip(begins, ends, strict=True)):
+            rank.range(start, end - US, f"ProfilerStep#{step}")
+
+
+@EVERY
+def test_steps_of_a_device_are_those_of_its_thread(form: str, tmp_path: Path) -> None:
+    """The last stage begins its next step while the first has backwards left."""
+    blocks = nsys.blocks_of(4, 6, 3, random.Random(1), split=False)
+    write(tmp_path, form, blocks, Stepped())
+    found = trace_export.load(tmp_path, jobs=1).spans.group_by("rank", "step", "kind").len()
+    wanted = {(rank, step, kind): 6 if kind != "OPT" else 1 for rank in range(4) for step in range(3) for kind in
+              ("F", "B", "OPT")}  # fmt: skip
+    assert {(rank, step, kind): count for rank, step, kind, count in found.iter_rows()} == wanted
 
 
 @EVERY

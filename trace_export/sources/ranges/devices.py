@@ -184,7 +184,7 @@ def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int
     """The ranges of each part, where its `blocks` are known, and how many sends, receives and collectives are of none.
 
     One with kernels of NCCL belongs to the part where these ran, one without to the part whose blocks have its stage,
-    or else whose blocks alone its thread launches. Steps belong to all.
+    or else whose blocks alone its thread launches. The steps of a part are those of such a thread, else all.
     """
     stages = blocks.select("process", "stage").drop_nulls().unique()
     threads = blocks.select("process", "thread").unique()
@@ -197,7 +197,10 @@ def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int
     place = pl.when(moved.any().over("whole")).then(moved).otherwise(empty)
     of_block = pl.col("id").is_in(blocks["id"].implode())
     alone_in = pl.len().over("whole") == 1
-    keep = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place).otherwise(True)
+    step, of_thread = pl.col("role") == "step", pl.col("of_thread").fill_null(False)
+    steps = of_thread | ~(step & of_thread).any().over("process")
+    known = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place)
+    keep = known.when(step).then(steps).otherwise(True)
     found = found.with_columns(keep=keep)
     lost = found.filter(transfer, ~pl.col("keep").any().over("whole"))["whole"].n_unique()
     return found.filter("keep"), lost
