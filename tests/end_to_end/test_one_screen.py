@@ -25,8 +25,8 @@ HEALTHY, SICK, COLUMNS = 40, 60, 80
 SAMPLES = ("paddle/single", "nsys/two_hosts", "ascend", "mindspore", "rocpd/two_hosts", "recorder/two_hosts")
 NANOSECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(ns|µs|ms|s|%|×)(?!\w)")
-LIMITS = ("0.5%",)
-"""Shares that a text has of no run: from which on a cause is named."""
+LIMITS = ("0.5%", "1%", "3 %")
+"""Shares that a text has of no run: bounds from which on a cause or a difference is named, or replicas differ."""
 
 
 @pytest.fixture
@@ -210,6 +210,32 @@ def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path
     assert full.count("\n") > brief.count("\n")
     for row in ("jitter", "bubble (own window)", "Blocks"):
         assert row in full
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("nsys/two_hosts", "kineto/two_hosts"), ("paddle/single", "paddle/two_machines"), ("ascend", "mindspore")],
+)
+def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path, run_cli: Cli) -> None:
+    document = json.loads(run_cli("compare", a, b, "--json", cwd=samples).stdout)
+    for more in ((), ("--full",)):
+        written = run_cli("compare", a, b, "--format", "markdown", *more, cwd=samples).stdout
+        assert lacking(figures(written), document) == []
+        tables = tables_of(written)
+        assert tables
+        for table in tables.values():
+            assert lacking(cells(table), document) == []
+
+
+@pytest.mark.parametrize("name", ["paddle/two_machines", "nsys/two_hosts", "unmarked"])
+def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
+    document = json.loads(run_cli("overview", name, "--json", "--out", str(tmp_path), cwd=samples).stdout)
+    printed = run_cli("overview", name, "--out", str(tmp_path), cwd=samples).stdout
+    assert lacking(figures(printed.partition("\nnote:")[0].partition("\nwrote")[0]), document) == []
+    html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
+    assert lacking(figures(" ".join(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html))), document) == []
+    for table in tables_of_page(html):
+        assert lacking(cells(table), document) == []
 
 
 def test_report_and_export_say_the_same_of_clocks(tmp_path: Path, run_cli: Cli) -> None:

@@ -353,6 +353,8 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
     if comparison.levels.is_empty():
         return
     facts = {f"{level}_ns": more for level, more in comparison.levels.select("level", "difference").rows()}
+    a_ns, b_ns, difference = comparison.levels.select(pl.col("a_ns", "b_ns", "difference").sum()).row(0)
+    facts |= {"a_step_ns": a_ns, "b_step_ns": b_ns, "step_ns": difference}
     said = comparison.levels.filter(pl.col("difference").abs() >= SMALL * step).sort(
         pl.col("difference").abs(), descending=True, maintain_order=True
     )

@@ -207,10 +207,12 @@ def cohort_rows(found: Overview) -> pl.DataFrame:
     """A row for each group of replicas that behave alike."""
     grouped = found.replicas.group_by("cohort").agg(
         pl.len().alias("replicas"), pl.col("ranks").sum(),
-        pl.col("microbatches").first().round(2).alias("micro-batches"),
+        pl.col("microbatches").first().alias("micro-batches"),
         pl.col("schedule").mode().first().replace(TITLES), pl.col("speed").min().alias("least × usual work"),
         pl.col("speed").max().alias("most × usual work"), pl.col("replica"),
     ).sort("cohort")  # fmt: skip
+    if grouped["micro-batches"].equals(grouped["micro-batches"].round()):  # a mean where steps have different numbers
+        grouped = grouped.with_columns(pl.col("micro-batches").cast(pl.Int64))
     members = [str(Numbers.of(group)) for group in grouped["replica"]]
     return grouped.drop("replica").with_columns(pl.Series("which", members, pl.String))
 
