@@ -33,7 +33,7 @@ def test_options_without_a_value_may_stand_before_the_command(run_cli: Cli, samp
 def test_a_page_that_is_not_there(run_cli: Cli) -> None:
     result = run_cli("docs", "bubble")
     assert result.returncode == 2
-    assert 'there is no page "bubble"; these speak of it: ' in result.stderr
+    assert 'there is no page "bubble"; these mention it: ' in result.stderr
 
 
 def test_how_to_mark_a_script_is_a_guide(run_cli: Cli) -> None:

@@ -18,6 +18,7 @@ from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.observations import block_messages
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Profile, conform
+from trace_export.pipeline.collectives import number
 from trace_export.pipeline.messages import pair
 from trace_export.schedules.schedule import schedule
 
@@ -96,7 +97,7 @@ def test_recorded_runs(recorded: Path, name: str) -> None:
 @pytest.mark.parametrize("name", FIGURES_US)
 def test_recorded_runs_are_placed_as_well_as_is_possible(recorded: Path, tmp_path: Path, name: str) -> None:
     folder = recorded / "clocks" / name
-    profile = pair(simulated(folder))
+    profile = pair(number(simulated(folder)))
     done = align(profile)
     assert violations(done.messages) == 0 < violations(profile.messages)
     alignment_file.write(done, tmp_path / "clocks.json")

@@ -278,7 +278,7 @@ def _transfers(
     known = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
-    batched = batches.infer(recorded.blocks, src, dst, first, *times)
+    batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
         start, end, posted = _transfer_times(edges, known, first, operations)
         after = np.full(len(src), -1)

@@ -38,7 +38,7 @@ class Recorded:
     number), op, group, rank, segment, step_index, start, end. `odd`: steps that last no time, or more than `ODD`
     times the median; a segment ends before and after each of them. `partial`: whether ranks of the run are not
     here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: how many the pipeline
-    has, `stage_ranks`: and ranks a stage; 0 where that is unknown.
+    has, `stage_ranks`: and ranks a stage; 0 where that is unknown. `of_host`: the blocks have times of the host.
     """
 
     zero_ns: int
@@ -52,6 +52,7 @@ class Recorded:
     incomplete: bool
     stages: int
     stage_ranks: int
+    of_host: bool
 
 
 def recorded(profile: Profile) -> Recorded:
@@ -76,8 +77,9 @@ def recorded(profile: Profile) -> Recorded:
     partial = bool(codes & PARTIAL) or lacking or unknown
     size = (profile.declared.world or 0) // stages
     return Recorded(
-        zero, ranks, steps, blocks, edges, parts, odd, partial, lacking or unknown, 0 if unknown else stages, size
-    )
+        zero, ranks, steps, blocks, edges, parts, odd, partial, lacking or unknown, 0 if unknown else stages, size,
+        of_host="host-times" in codes,
+    )  # fmt: skip
 
 
 def _nowhere_whole(profile: Profile, ranks: pl.DataFrame) -> bool:

@@ -322,7 +322,7 @@ def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli
 
 
 def test_communication_marked_at_level_none(cluster: Path) -> None:
-    """Without tables of communication HCCL's own markers tell the operators; what they do not say stays open."""
+    """Without tables of communication HCCL's own markers tell the operators, which are counted then."""
     for rank in range(4):
         path = database(cluster, rank)
         with changing(path) as db:
@@ -345,7 +345,7 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
             db.commit()
     profile = understood(cluster)
     assert len(profile.spans) == 4 * 8
-    assert profile.collectives.select("op", "sequence").unique().rows() == [("HcclAllReduce", None)]
+    assert profile.collectives.select("op", "sequence").unique().rows() == [("HcclAllReduce", 0)]
     assert len(profile.messages) == 2 * 3 * 4
 
 
