@@ -210,15 +210,15 @@ class Overviewed:
 def overview(
     log_dir: Inputs = None,
     path: str | PathLike[str] | None = None,
-    formats: str | Sequence[OverviewFormat] = "html",
+    formats: str | Sequence[OverviewFormat] | None = "html",
     **given: Unpack[Overviewing],
 ) -> Overviewed:
     """A run of any number of ranks and what costs it most, as `report` says it; of more than 1,024 ranks each pipeline
     replica is read, aligned and measured by itself, and what comes back is compared. See `trace_export.Overview`.
 
-    `path`: the folder of the `formats` (html, parquet), or the page; None: the folder that was read. `traces` adds
-    those of the replica that is most like the others and of those that have exceptions, in the folder traces. `cache`
-    is a folder that keeps where ranks and steps are. Of `ranks`, whole replicas are read. Other
+    `path`: the folder of the `formats` (html, parquet; None: no file), or the page; None: the folder that was read.
+    `traces` adds those of the replica that is most like the others and of those that have exceptions, in the folder
+    traces. `cache` is a folder that keeps where ranks and steps are. Of `ranks`, whole replicas are read. Other
     parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
     stages is not known, OutputError.
     """
@@ -228,7 +228,7 @@ def overview(
     output = filled(
         overviews.OverviewOptions,
         values,
-        formats=arguments.choices(formats, "formats", OverviewFormat),
+        formats=() if formats is None else arguments.choices(formats, "formats", OverviewFormat),
         out=arguments.path_or_none(path, "path"),
         replicas=values["replica"],
     )

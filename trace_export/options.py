@@ -704,8 +704,8 @@ class Overview(Folder, Overviewing, Printing, total=False):
 
     formats: Annotated[
         str,
-        Option("Any of html,parquet: one page, its tables.", flag="--format", metavar="LIST", default="html",
-               words=get_args(choices.OverviewFormat), usual=True),
+        Option("Any of html,parquet: one page, its tables. Default: html; with --json alone, no file.", flag="--format",
+               metavar="LIST", words=get_args(choices.OverviewFormat), usual=True),
     ]  # fmt: skip
     path: Annotated[
         "Path | None", _path("The folder to write to, or the page; default: the log_dir.", flag="--out", usual=True)

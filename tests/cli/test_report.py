@@ -195,10 +195,30 @@ def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, P
     assert answer == (
         "The pipeline time is 385 ms in b.csv, 55 ms (16.7%) more than in a.parquet; the bubble is 27.3% in both."
         " In a step, b.csv has 40 ms more from the work of a rank, 15 ms more from waits of the schedule itself."
-        " No cause that is named in either run differs by 1% of a step."
+        " No cause differs by 1% of a step or more."
     )
     assert done.stderr.count("schedule-recognised") == 1  # what holds for both is said once
     assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    ("longer_ns", "said"),
+    [
+        (0, "The step time is the same in a.parquet and b.parquet: 350 ms."),
+        (100, "nearly the same in a.parquet and b.parquet: 350 ms in b.parquet, 100 ns (less than 0.01%) more."),
+        (1_050_000, "nearly the same in a.parquet and b.parquet: 351 ms in b.parquet, 1.05 ms (0.30%) more."),
+    ],
+)
+def test_compare_says_how_little_two_runs_differ(run_cli: Cli, tmp_path: Path, longer_ns: int, said: str) -> None:
+    """Two steps of one block each, the second step begins later in the other run."""
+    for name, more in (("a", 0), ("b", longer_ns)):
+        starts = [1_000_000_000, 1_350_000_000 + more]
+        pl.DataFrame(
+            {"kind": ["F", "F"], "step": [0, 1], "stage": 0, "rank": 0, "microbatch": 0, "start_ns": starts}
+        ).with_columns(end_ns=pl.col("start_ns") + 300_000_000).write_parquet(tmp_path / f"{name}.parquet")
+    done = run_cli("compare", "a.parquet", "b.parquet", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert said in " ".join(done.stdout.split())
 
 
 def test_the_culprit_of_64_stages_is_on_the_first_screen(run_cli: Cli, tmp_path: Path) -> None:

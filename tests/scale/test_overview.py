@@ -287,6 +287,23 @@ def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -
     assert found.ranks.select("rank", "replica").rows() == [(1, 1)]
 
 
+def test_json_writes_only_the_files_that_are_asked_for(tmp_path: Path) -> None:
+    logs, out = tmp_path / "logs", tmp_path / "out"
+    write_logs(logs, JOBS["tensor and data parallel"])
+    sizes, before = ("--pp", 2, "--tp", 2, "--dp", 4), sorted(logs.rglob("*"))
+    assert command("overview", logs, "--json", *sizes).returncode == 0
+    assert sorted(logs.rglob("*")) == before
+    for asked, names in (
+        (("--out", out / "a"), {"pipeline_overview.html"}),
+        (("--out", out / "b", "--format", "html"), {"pipeline_overview.html"}),
+        (("--out", out / "c", "--traces"), {"pipeline_overview.html", "traces"}),
+    ):
+        assert command("overview", logs, "--json", *asked, *sizes).returncode == 0
+        assert {path.name for path in asked[1].iterdir()} == names
+    assert trace_export.overview(logs, formats=None, pp=2, tp=2, dp=4, jobs=1).files == ()
+    assert sorted(logs.rglob("*")) == before
+
+
 def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -> None:
     """With the sizes as specified, where the tests above take those that were recorded."""
     sizes = ("--pp", FEW.stages, "--tp", FEW.tensor)

@@ -311,6 +311,11 @@ def _ms(column: str) -> pl.Expr:
     return (pl.col(column) / 1e6).alias(f"{column} ms")
 
 
+def _percent(share: float) -> str:
+    """With as many digits as it takes to be above zero, up to two."""
+    return f"{share:.1%}" if share >= ALIKE else f"{share:.2%}" if share >= 5e-5 else "less than 0.01%"
+
+
 def _rounded(value: float) -> float:
     """To two digits, and without the sign of a negative zero."""
     return round(value, 2) + 0.0
@@ -325,11 +330,13 @@ def _sentences(comparison: Comparison) -> Iterator[Sentence]:
     time = _step(comparison.whole)
     if time is None:
         return
-    much = f"{duration(abs(time['difference']))} ({abs(time['change']):.1%})"
+    much = f"{duration(abs(time['difference']))} ({_percent(abs(time['change']))})"
     how = "more" if time["difference"] > 0 else "less"
     text = f"The {time['what']} is {duration(time['b'])} in {b}, {much} {how} than in {a}"
-    if abs(time["change"]) < ALIKE:
-        text = f"The {time['what']} is the same in {a} and {b} within {ALIKE:.1%}: {duration(time['b'])}"
+    if not time["difference"]:
+        text = f"The {time['what']} is the same in {a} and {b}: {duration(time['b'])}"
+    elif abs(time["change"]) < ALIKE:
+        text = f"The {time['what']} is nearly the same in {a} and {b}: {duration(time['b'])} in {b}, {much} {how}"
     if (bubble := figures.get(SHARES[0])) is not None and bubble["difference"] is not None:
         points = f" instead of {bubble['a']:.1%} ({100 * bubble['difference']:+.1f} points)"
         text += f"; the bubble is {bubble['b']:.1%}{points if abs(bubble['difference']) >= 0.0005 else ' in both'}"
@@ -364,7 +371,7 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
     ]
     text = f"In a step, {comparison.names[1]} has {', '.join(parts)}."
     if not parts:
-        text = f"No level of a step differs by {SMALL:.0%} of it."
+        text = f"No level differs by {SMALL:.0%} of a step or more."
     yield Sentence("levels-changed", facts, text)
 
 
@@ -378,7 +385,7 @@ def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
         return
     changed = comparison.causes.filter(pl.col("difference").abs() >= SAID * step)
     if changed.is_empty():
-        yield Sentence("no-cause-changed", {}, f"No cause that is named in either run differs by {SAID:.0%} of a step.")
+        yield Sentence("no-cause-changed", {}, f"No cause differs by {SAID:.0%} of a step or more.")
     for row in changed.iter_rows(named=True):
         sides = [(side, name) for side, name in zip("ab", comparison.names, strict=True) if row[f"{side}_band"]]
         if len(sides) == 1:

@@ -24,9 +24,11 @@ def overview(**given: Unpack[Overview]) -> None:
     from trace_export import api
     from trace_export.scale import words
 
+    files_wanted = given["path"] is not None or given["traces"] or not given["json"]
+    formats = given["formats"] or ("html" if files_wanted else None)
     with terminal.progress(given) as progress:
         options: Overviewing = {**part(given, Overviewing), "progress": progress}
-        done = api.overview(one_folder(given), given["path"], given["formats"], **options)
+        done = api.overview(one_folder(given), given["path"], formats, **options)
     first = pl.Series([as_typed(text, Overview) for text in done.overview.failures["first"]], dtype=pl.String)
     found = replace(done.overview, failures=done.overview.failures.with_columns(first=first))
     if given["json"]:
