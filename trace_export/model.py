@@ -341,7 +341,8 @@ class Profile:
     `evaluations`: blocks that are of no training step, which are drawn and count nowhere (`pipeline.evaluations`).
     `window_ns`: the part of the corrected time that the user asked for; the frames are cut to it, kernels as they are
     fetched. `recorded_until`: the sources whose beginning alone was read, and when their recording ended, in the
-    time of its blocks, where that is known. `interpretation` is None until `pipeline.interpret` has been through it.
+    time of its blocks, where that is known. `earlier`: what a source holds of earlier starts of the job, until
+    `sources.merge` has chosen a run. `interpretation` is None until `pipeline.interpret` has been through it.
     """
 
     hosts: pl.DataFrame = _table(HOSTS)
@@ -362,6 +363,7 @@ class Profile:
     notes: tuple[Note, ...] = ()
     recorded_until: Mapping[str, int | None] = field(default_factory=dict)
     window_ns: tuple[int, int] | None = None
+    earlier: tuple[Profile, ...] = ()
     interpretation: Interpretation | None = None
 
     @property
@@ -449,4 +451,5 @@ def concat(profiles: Iterable[Profile]) -> Profile:
         declared=declared,
         notes=tuple(n for p in parts for n in p.notes),
         recorded_until={source: end for p in parts for source, end in p.recorded_until.items()},
+        earlier=tuple(e for p in parts for e in p.earlier),
     )

@@ -89,16 +89,17 @@ def _torch(name: str, *, pid: bool = True) -> Writer:
     return write
 
 
-def _nsys(*, together: bool) -> Writer:
-    """A report for each rank and range of `cudaProfilerApi`, numbered on; or `together`, as where ranges follow each
-    other too fast to be closed, all ranges of a process in one report."""
+def _nsys(file: str) -> Writer:
+    """A report for each rank and range of `cudaProfilerApi`, numbered on. If the name of the `file` has no number of
+    the range, all ranges of a rank are in one report, as where they follow each other too fast to be closed; if it has
+    no rank either, all of the job, as `nsys profile torchrun` records it."""
 
     def write(folder: Path, plan: Plan) -> list[list[Block]]:
         exports: dict[Path, Export] = {}
         for number, one in enumerate(plan):
             (folder / one.folder).mkdir(parents=True, exist_ok=True)
             for rank in one.ranks:
-                name = f"rank{rank}.sqlite" if together else f"rank{rank}.{number}.sqlite"
+                name = file.format(rank=rank, number=number)
                 export = exports.setdefault(folder / one.folder / name, Export(host="node0"))
                 made = nsys.Rank(export, rank, 0, dialect=nsys.Plain(), process=one.pid(rank))
                 for block in (b for b in one.blocks() if b.rank == rank):
@@ -182,8 +183,9 @@ def _append(path: Path, text: str) -> None:
 
 
 WRITERS: dict[str, Writer] = {
-    "nsys": _nsys(together=False),
-    "nsys: all ranges in one": _nsys(together=True),
+    "nsys": _nsys("rank{rank}.{number}.sqlite"),
+    "nsys: all ranges in one": _nsys("rank{rank}.sqlite"),
+    "nsys: around the launcher": _nsys("node0.sqlite"),
     "rocpd": _rocpd,
     "torch: handler": _torch("node0_{pid}.{end}.pt.trace.json"),
     "torch: folders of windows": _torch("iteration_{step}/rank{rank}_trace.json"),
@@ -195,7 +197,7 @@ WRITERS: dict[str, Writer] = {
 }
 APPENDED = ("paddle", "paddle: dynamic graph")
 """Formats of one file for each rank, whatever was recorded."""
-ONE_FILE = ("nsys: all ranges in one", "rocpd")
-"""Formats that have all windows of a process in one file."""
+ONE_FILE = {"nsys: all ranges in one": STAGES, "nsys: around the launcher": 1, "rocpd": STAGES}
+"""Formats that have all windows of a process in one file, and how many files of a job they write."""
 OVERWRITTEN = ("torch: folders of windows", "torch: windows in names")
 """Formats whose names do not tell the starts of a job apart."""

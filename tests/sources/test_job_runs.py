@@ -29,7 +29,7 @@ from trace_export import Run, UsageError, inspect, load
 from trace_export.clocks.apply import task_batches
 
 WINDOWED = [name for name in WRITERS if name not in APPENDED]
-RESTARTED = [name for name in WRITERS if name not in (*OVERWRITTEN, "nsys: all ranges in one")]
+RESTARTED = [name for name in WRITERS if name not in OVERWRITTEN]
 
 WINDOWS = (Recorded(0, 0), Recorded(0, 30, first_step=10), Recorded(0, 75, first_step=20))
 STARTS = (Recorded(0, 0), Recorded(1, 2700), Recorded(2, 5400))
@@ -64,7 +64,7 @@ def test_windows_are_segments_of_their_run(name: str, tmp_path: Path) -> None:
     assert steps["step"].is_sorted()
     assert [time is None for time in steps["step_ns"]] == [False, True] * 3
     assert steps["whole"].all()
-    assert run.profile.recordings["source"].n_unique() == (2 if name in ONE_FILE else 6)
+    assert run.profile.recordings["source"].n_unique() == ONE_FILE.get(name, 6)
     assert [note.count for note in run.notes if note.code == "recording-breaks"] == ([2] if name in ONE_FILE else [])
 
 

@@ -36,7 +36,8 @@ def merge(
     An assumed number that is recorded for another rank becomes the next free one, in the order given. Raises UsageError
     where there is no such run.
     """
-    given, copies = _without_copies(list(profiles))
+    each = [part for profile in profiles for part in (*profile.earlier, replace(profile, earlier=()))]
+    given, copies = _without_copies(each)
     found = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
     wanted, notes = runs.chosen(found, run)
     numbers = _Numbers(given)
@@ -50,7 +51,9 @@ def merge(
     read = {recording.part for one in found for recording in one.recordings}
     kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
     several = len(wanted) > 1 or any(one.windows > 1 for one in wanted)
-    whole = _with_recordings(concat(kept), kept, several=several)
+    whole = concat(kept)
+    whole = replace(whole, notes=tuple(dict.fromkeys(whole.notes)))  # what a source says of all that it holds
+    whole = _with_recordings(whole, kept, several=several)
     rows = [one.row(read=one in wanted) for one in found]
     whole = replace(whole, runs=pl.DataFrame(rows, RUNS, orient="row"))
     whole = whole.with_notes([*copies, *notes, *_one_after_another(wanted), *numbers.notes()])

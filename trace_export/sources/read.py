@@ -62,7 +62,8 @@ def _with_notes(profile: Profile, source: Source) -> Profile:
     if source.pid is not None:
         profile = replace(profile, ranks=profile.ranks.with_columns(pid=pl.lit(source.pid, TIME)))
     notes = tuple(replace(note, where=path_text(note.where)) for note in profile.notes)
-    return replace(profile, notes=(*notes, *_host_times(profile, source)))
+    earlier = tuple(_with_notes(start, source) for start in profile.earlier)
+    return replace(profile, notes=(*notes, *_host_times(profile, source)), earlier=earlier)
 
 
 def _check_processes(profile: Profile, source: Source) -> None:

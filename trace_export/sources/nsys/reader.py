@@ -149,8 +149,11 @@ class _Export:
         return devices_of(self._db)
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
-        found = read_ranks(self._db, ranges, processes, self.source, devices, self._members, self._session.begun_ns)
-        self.world = world_of(self._members, dict(found[0].select("process", "rank").iter_rows()))
+        members = self._members
+        if members.height:
+            members = members.filter(pl.col("process").is_in(processes))
+        found = read_ranks(self._db, ranges, processes, self.source, devices, members, self._session.begun_ns)
+        self.world = world_of(members, dict(found[0].select("process", "rank").iter_rows()))
         return found
 
     def notes(self, first: int) -> list[Note]:

@@ -45,6 +45,7 @@ from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Content, Host, described, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.ranks import ByProcess
+from trace_export.sources.ranges.starts import in_starts
 from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
 from trace_export.sources.shared.batch import Result, caught
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
@@ -154,6 +155,16 @@ Open = Callable[[Sequence[Source], ReadOptions, Dialects, ExitStack], Sequence[S
 is wanted, or its error."""
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The processes of one start of the job: their `ranks`, how many ranks the job has (`world`), and what is to be
+    said of them."""
+
+    ranks: pl.DataFrame
+    world: int | None
+    notes: Sequence[Note]
+
+
 @dataclass
 class _Part:
     """What is known so far of an opened source. `tables`: its named blocks, transfers and collectives; `far`: how many
@@ -167,7 +178,7 @@ class _Part:
     tables: tuple[pl.DataFrame, ...] = ()
     far: int = 0
     contents: list[Content] = field(default_factory=list)
-    ranks: pl.DataFrame = field(init=False)
+    starts: list[_Start] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     result: Result | None = None
 
@@ -362,43 +373,59 @@ def _rank(part: _Part, options: ReadOptions) -> None:
     processes = sorted({*inferred, *part.ranges.marked, *gpus})
     if part.ranges.marked:
         gpus |= opened.devices() if work.activity is None else work.gpus
-    ranks, notes = opened.ranks(part.ranges, processes, gpus)
-    ranks = work.devices.ranks(ranks, work.ranges)
-    if not (known := inferred | work.ranges.marked).issuperset(ranks["process"]):
-        ranks = ranks.filter(pl.col("process").is_in(sorted(known)))
-    part.ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
+    known = inferred | work.ranges.marked
+    of_parts = {number: process for process, parts in work.devices.parts.items() for number in parts.values()}
+    blocks = [
+        c.blocks.with_columns(pl.col("process").replace(of_parts)) if of_parts else c.blocks for c in part.contents
+    ]
+    for own in in_starts(processes, blocks, lambda some: opened.ranks(part.ranges, some, gpus)[0]):
+        ranks, notes = opened.ranks(part.ranges, own, gpus)
+        ranks = work.devices.ranks(ranks, work.ranges)
+        if not known.issuperset(ranks["process"]):
+            ranks = ranks.filter(pl.col("process").is_in(sorted(known)))
+        ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
+        part.starts.append(_Start(ranks, opened.world, notes))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
-    part.notes = [*opened.notes(first), *notes, *range_notes.unmatched(part.path, part.ranges.unmatched)]
+    part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched)]
 
 
 def _make_profiles(parts: Sequence[_Part]) -> None:
     """The profile of each part, from the tables of all."""
     if not parts:
         return
-    offsets = np.repeat([part.opened.host.offset_ns for part in parts], [part.ranks.height for part in parts])
-    (numbers,) = _distinct([[part.ranks] for part in parts])
+    every = [[start.ranks for start in part.starts] for part in parts]
+    heights = [sum(map(len, own)) for own in every]
+    offsets = np.repeat([part.opened.host.offset_ns for part in parts], heights)
+    (numbers,) = _distinct(every) if len(parts) > 1 else [pl.concat(every[0])]
     offset = pl.Series("offset_ns", offsets, dtype=pl.Int64)
     ranks, tables = numbers.select("process", pl.col("rank").cast(pl.Int64), offset), []
     for name, schema in (("blocks", SPANS), ("p2p", P2P), ("collectives", COLLECTIVES)):
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
         whole = in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema)
-        tables.append(_apart(whole, len(parts), processes=False))
-    for part, spans, p2p, joint in zip(parts, *tables, strict=True):
-        part.result = _profile(part, spans, p2p, joint)
+        tables.append(_apart(whole, len(parts)))
+    for part, *own in zip(parts, *tables, strict=True):
+        starts = [_profile(part, start, *(_of_start(part, start, rows) for rows in own)) for start in part.starts]
+        part.result = replace(starts[-1], earlier=tuple(starts[:-1]))
 
 
-def _profile(part: _Part, spans: pl.DataFrame, p2p: pl.DataFrame, joint: pl.DataFrame) -> Profile:
+def _of_start(part: _Part, start: _Start, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows of a part that are of this start."""
+    own = pl.col("process").is_in(start.ranks["process"].implode())
+    return (rows if len(part.starts) == 1 else rows.filter(own)).drop("process")
+
+
+def _profile(part: _Part, start: _Start, spans: pl.DataFrame, p2p: pl.DataFrame, joint: pl.DataFrame) -> Profile:
     opened = part.opened
-    hosts, ranks = described(opened.source, part.ranks, opened.host, part.contents)
+    hosts, ranks = described(opened.source, start.ranks, opened.host, part.contents)
     declared = reduce(Declared.or_else, (content.declared for content in part.contents))
-    notes = (*part.notes, *chain.from_iterable(content.notes for content in part.contents))
+    notes = (*part.notes, *start.notes, *chain.from_iterable(content.notes for content in part.contents))
     until = {}
     if opened.short:
         end = opened.end(inferred=bool(part.found))
         until[path_text(part.path)] = None if end is None else end + opened.host.offset_ns
     made = Profile(
         hosts, ranks, spans, p2p, collectives=joint, members=_members(part, ranks),
-        declared=replace(declared, world=opened.world), notes=notes, recorded_until=until,
+        declared=replace(declared, world=start.world), notes=notes, recorded_until=until,
     )  # fmt: skip
     return part.work.devices.restored(made, part.path)
 
