@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 import trace_export
 from tests.support.browser import browser, opened
-from trace_export.scale.files import QUANTITIES
+from trace_export.scale.files import OF_PEERS, OF_RANKS
 from trace_export.writers.overview import heat_map
 from trace_export.writers.overview.heat_map import Quantity
 
@@ -88,7 +88,7 @@ def test_noise_gets_no_bright_colours() -> None:
     cells = pl.DataFrame({
         "rank": [0, 1], "run": [0, 0], "step": [0, 0], "replica": [0, 0], "stage": [0, 0], "busy": [0.995, 1.005],
     })  # fmt: skip
-    drawn = heat_map.heat_map(cells, pl.DataFrame({"rank": [0, 1], "host": ["a", "a"]}), QUANTITIES[:1])
+    drawn = heat_map.heat_map(cells, pl.DataFrame({"rank": [0, 1], "host": ["a", "a"]}), (*OF_PEERS, *OF_RANKS)[:1])
     values = drawn.data["quantities"][0]
     assert (values["low"], values["high"]) == pytest.approx((1 / 1.1, 1.1))
 
@@ -103,3 +103,21 @@ def test_the_page_stays_below_five_megabytes() -> None:
         ranks = numbers.with_columns(host=pl.lit("host"))
         found = heat_map.heat_map(cells, ranks, [BUSY])
         assert len(orjson.dumps(found.data)) < 4_600_000
+
+
+def test_a_single_replica_has_a_map_that_shows_something(samples: Path, tmp_path: Path, browser: Browser) -> None:
+    """Each rank is the median of its stage, so its idle share is shown, in rows as high as letters need."""
+    trace_export.overview(samples / "nsys" / "two_hosts", tmp_path, jobs=1)
+    with opened(browser, tmp_path / "pipeline_overview.html") as tab:
+        tab.locator("#state", has_text="4 of 4 ranks").wait_for()
+        assert tab.locator("#quantity option").first.inner_text() == "idle share (bubble)"
+        colours = """heat => {
+            const { data } = heat.getContext('2d').getImageData(100, 20, heat.width - 100, heat.height - 20);
+            return new Set(new Uint32Array(data.buffer)).size;
+        }"""
+        assert tab.locator("#heat").evaluate(colours) > 4
+        box = tab.locator("#heat").bounding_box()
+        assert box is not None
+        assert box["height"] <= 150
+        assert "trace-export report" in tab.locator("ol").inner_text()
+        assert "Replicas that behave alike" not in tab.locator("h2").all_inner_texts()

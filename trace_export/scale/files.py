@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -31,8 +31,9 @@ TABLES = (
     "causes",
     "levels",
 )
-QUANTITIES = (
-    Quantity("busy", "busy time, by the median of the stage", "×", least=(1 / SLOW, SLOW)),
+OF_PEERS = (Quantity("busy", "busy time, by the median of the stage", "×", least=(1 / SLOW, SLOW)),)
+"""What compares the ranks of a stage."""
+OF_RANKS = (
     Quantity("idle", "idle share (bubble)", "%", 100.0),
     Quantity("waiting", "waiting share", "%", 100.0),
     Quantity("pipeline_ns", "pipeline time of the replica", "ms", 1e-6),
@@ -73,7 +74,8 @@ def write(
 
 
 def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
-    cells = heat_map(found.cells, found.ranks, QUANTITIES)
+    peers = found.ranks["stage"].is_duplicated().any()
+    cells = heat_map(found.cells, found.ranks, (*OF_PEERS, *OF_RANKS) if peers else OF_RANKS)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
     failures = words.failure_rows(found)
     causes, different = words.cause_rows(found), words.exception_rows(found)
@@ -92,9 +94,7 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
         bands=found.bands.select("stage", *ms),
         tables=[
             Table("", words.stage_rows(found)),
-            Table(
-                "Replicas that behave alike", words.cohort_rows(found), _cohort_note(found), {}, _typical(found, links)
-            ),
+            *_cohorts(found, links),
             Table("What a step is made of", words.level_rows(found)),
             Table("Steps", words.step_rows(found), _STEPS),
             *([Table("Traces", *_traces(found, links))] if links else []),
@@ -104,7 +104,7 @@ def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
 
 
 def _noted(rows: pl.DataFrame, note: str) -> str:
-    return note if rows.height else f"None. {note}"
+    return note if rows.height else "None."
 
 
 _THRESHOLDS = (
@@ -117,12 +117,13 @@ _STEPS = (
 )
 
 
-def _cohort_note(found: Overview) -> str:
-    typical = "" if found.representative is None else f" Replica {found.representative} is most like the others."
-    alike = (
-        "The same micro-batches and order of blocks, and work that takes as long as that of the next one within 3 %."
-    )
-    return alike + typical
+def _cohorts(found: Overview, links: Mapping[int, str]) -> Iterator[Table]:
+    """The groups of replicas, if there are several replicas."""
+    if found.replicas.height > 1:
+        typical = "" if found.representative is None else f" Replica {found.representative} is most like the others."
+        alike = "The same micro-batches and order of blocks; the work takes as long as in the next replica within 3 %."
+        rows = words.cohort_rows(found)
+        yield Table("Replicas that behave alike", rows, alike + typical, {}, _typical(found, links))
 
 
 def _linked(found: Overview, links: Mapping[int, str]) -> dict[int, str]:

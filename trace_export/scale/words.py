@@ -69,7 +69,7 @@ def _explained(found: Overview) -> Iterator[Sentence]:
 
 def _exceptions(found: Overview) -> Sentence:
     """What differs from its peers, whatever it costs."""
-    facts = dict(found.exceptions.group_by("kind").len().iter_rows())
+    facts, then = dict(found.exceptions.group_by("kind").len().iter_rows()), ""
     named = [
         f"{_count(facts[kind], words[0], words[1])} ({_which(found.exceptions.filter(pl.col('kind') == kind))})"
         for kind, words in KINDS.items()
@@ -78,10 +78,10 @@ def _exceptions(found: Overview) -> Sentence:
     if named:
         text = f"Unlike their peers: {_listed(named)}."
     elif found.replicas.height == 1:
-        text = "There is one replica, so nothing can be compared; trace-export report says more about it."
+        text, then = "There is one replica, so no rank has a peer to be compared with.", "trace-export report DIR"
     else:
         text = "No replica, rank, link or clock differs from its peers."
-    return Sentence("exceptions", facts, text)
+    return Sentence("exceptions", facts, text, then)
 
 
 def _which(exceptions: pl.DataFrame) -> str:

@@ -22,9 +22,11 @@ from trace_export.analysis.report_tables import Place, ReportTable
 from trace_export.analysis.verdict import Sentence
 from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
+from trace_export.choices import Theme
 from trace_export.model import Profile
 from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.page import Contents
+from trace_export.writers.pictures.style import FigureStyle
 
 __all__ = ["browser"]
 EPOCH = 1_763_682_000_123_456_789
@@ -239,6 +241,7 @@ def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, brows
     picture.write_page(lay_out(run_of("1f1b", 64, 4)), tmp_path / "chart.html", Contents())
     with opened(browser, tmp_path / "chart.html") as page:
         page.set_viewport_size({"width": 700, "height": 900})
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
         page.emulate_media(media="print")
         page.evaluate(NEXT_FRAME)
         place = page.locator("canvas").bounding_box()
@@ -246,6 +249,36 @@ def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, brows
         drawn = page.evaluate("(({ width, height }) => width / height)(document.querySelector('canvas'))")
         assert place["height"] <= 900
         assert place["width"] / place["height"] == pytest.approx(drawn, rel=0.02)
+
+
+@pytest.mark.parametrize("theme", ["auto", "dark"])
+def test_paper_has_a_light_chart_of_its_own_width(tmp_path: Path, browser: Browser, theme: Theme) -> None:
+    """From a wide, dark window: drawn as wide as that, its letters would be half as high on paper."""
+    chart = lay_out(run_of("1f1b", 4, 4))
+    picture.write(chart, tmp_path / "chart.html", "html", style=FigureStyle(theme=theme))
+    shape = "(({ width, clientWidth }) => width / clientWidth)(document.querySelector('canvas'))"
+    ground = """(() => {
+        const canvas = document.querySelector('canvas'), axis = 36 / parseFloat(canvas.style.height);
+        const at = [canvas.width * 0.85, canvas.height * (1 - axis)]; // the last stage has ended by then
+        const copy = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+        copy.drawImage(canvas, ...at, 1, 1, 0, 0, 1, 1);
+        return [...copy.getImageData(0, 0, 1, 1).data];
+    })()"""
+    with opened(browser, tmp_path / "chart.html") as page:
+        page.set_viewport_size({"width": 1600, "height": 900})
+        page.emulate_media(color_scheme="dark")
+        page.evaluate(NEXT_FRAME)
+        assert page.evaluate(shape) == pytest.approx(1, abs=0.01)
+        assert max(page.evaluate(ground)[:3]) < 128
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.evaluate("document.querySelector('canvas').width") == 3 * 860
+        assert min(page.evaluate(ground)[:3]) > 200
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        page.emulate_media(media="screen", color_scheme="dark")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(shape) == pytest.approx(1, abs=0.01)
+        assert max(page.evaluate(ground)[:3]) < 128
 
 
 def test_a_heat_map_has_colours_by_its_scale(profile: Profile, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
   const canvas = document.getElementById("heat"), pen = canvas.getContext("2d");
   const tip = document.getElementById("tip"), state = document.getElementById("state");
   const choice = document.getElementById("quantity"), ordering = document.getElementById("order");
-  const GUTTER = 92, TOP = 20, MISSING = 255, LEAST_ROWS = 4;
+  const GUTTER = 92, TOP = 20, MISSING = 255, LEAST_ROWS = 4, MOST_PITCH = 32;
   // Dark blue to yellow (cividis, Nuñez and others 2018): it can be read without telling red from green.
   const STOPS = [[0, 32, 76], [33, 61, 108], [85, 91, 108], [123, 122, 119], [165, 156, 116], [211, 193, 100], [255, 233, 69]];
 
@@ -139,6 +139,7 @@
     redraw();
   }
   for (const q of data.quantities) choice.add(new Option(q.name));
+  canvas.style.maxHeight = `${TOP + Math.max(MOST_PITCH * data.rows, 80)}px`;
   choice.addEventListener("change", choose);
   ordering.addEventListener("change", () => { rows = orders[ordering.value]; marked = null; show(0, data.rows); });
   document.getElementById("in").addEventListener("click", () => zoom(0.5));

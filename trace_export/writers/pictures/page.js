@@ -7,6 +7,7 @@
   const choice = document.getElementById("step");
   const pen = canvas.getContext("2d");
   const AXIS = 26, TOP = 22, SHARE = 64, LEAST_SPAN = 50;
+  const SHEET = 860; // CSS pixels; a page of A4 or Letter shows them a fifth smaller
   const FONT = "px " + getComputedStyle(document.body).fontFamily;
   const NUMBERS = 11 + FONT, WORDS = 12 + FONT;
 
@@ -41,7 +42,9 @@
     return { row, y: tops[row] + data.gap / 2 + lane * height, h: height - (data.rows[row].lanes > 1 ? 0.5 : 0) };
   });
 
-  const plotWidth = () => Math.max(canvas.clientWidth - gutter - (data.bubble ? SHARE : 0), 1);
+  let sheet = 0; // the width on paper while the page is printed, else 0
+  const width = () => sheet || canvas.clientWidth;
+  const plotWidth = () => Math.max(width() - gutter - (data.bubble ? SHARE : 0), 1);
   const x = (time) => gutter + ((time - view.from) / (view.to - view.from)) * plotWidth();
   const time = (px) => view.from + ((px - gutter) / plotWidth()) * (view.to - view.from);
 
@@ -129,11 +132,11 @@
       }
       pen.fillText(row.name, gutter - 8, y, gutter - 8);
       const share = step.shares[index];
-      if (share !== null) pen.fillText(`${(100 * share).toFixed(1)}%`, canvas.clientWidth - 4, y);
+      if (share !== null) pen.fillText(`${(100 * share).toFixed(1)}%`, width() - 4, y);
     });
     pen.fillStyle = ink.quiet;
     pen.font = NUMBERS;
-    if (data.bubble) pen.fillText("bubble", canvas.clientWidth - 4, TOP - 8);
+    if (data.bubble) pen.fillText("bubble", width() - 4, TOP - 8);
     pen.textAlign = "center";
     for (const { name, start, end } of data.steps) {
       const left = Math.max(x(start), gutter), right = Math.min(x(end), gutter + plotWidth());
@@ -143,9 +146,9 @@
   }
 
   function draw() {
-    const ratio = Math.min(window.devicePixelRatio || 1, 32000 / (bottom + AXIS)); // browsers draw no taller canvas
+    const ratio = Math.min(sheet ? 3 : window.devicePixelRatio || 1, 32000 / (bottom + AXIS)); // browsers draw no taller canvas
     canvas.style.height = `${bottom + AXIS}px`;
-    canvas.width = Math.round(canvas.clientWidth * ratio);
+    canvas.width = Math.round(width() * ratio);
     canvas.height = Math.round((bottom + AXIS) * ratio);
     canvas.dataset.from = view.from;
     canvas.dataset.to = view.to;
@@ -270,9 +273,16 @@
     scrollTo({ top: top - innerHeight / 3 });
     canvas.focus({ preventScroll: true });
   }));
-  // Paper is white and of another width.
+  // Paper is white and narrow: drawn as wide as the window, the chart would be too small to read.
   addEventListener("beforeprint", () => {
     document.querySelectorAll("details").forEach((folded) => { folded.open = true; });
+    sheet = SHEET;
+    document.documentElement.classList.add("sheet"); // the light colours
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    sheet = 0;
+    document.documentElement.classList.remove("sheet");
     draw();
   });
 
@@ -287,7 +297,7 @@
   document.getElementById("in").addEventListener("click", () => zoom(0.5));
   document.getElementById("out").addEventListener("click", () => zoom(2));
   new ResizeObserver(() => {
-    if (!matchMedia("print").matches) redraw(); // the sheet shows the picture of the screen, as it is, smaller
+    if (!sheet && !matchMedia("print").matches) redraw();
   }).observe(canvas);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   draw();
