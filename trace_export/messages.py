@@ -350,8 +350,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "ranks-of-devices": Explanation(
         "One process runs several devices, and each is drawn as a rank of its own: its blocks are the ranges whose "
-        "work ran there. The rank is the number of the device, or with several processes that of the process times "
-        "their devices and the place of the device (`inferred`).",
+        "work ran there. The rank is the one that its marks name. Without marks it is the number of the device, or "
+        "with several processes that of the process times their devices and the place of the device (`inferred`).",
         "Check the stages; give `--pp`, `--tp` and `--dp` if they are wrong.",
     ),
     "ranks-one-after-another": Explanation(

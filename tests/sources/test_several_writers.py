@@ -67,7 +67,9 @@ WRITERS = {
 @pytest.mark.parametrize("capture", WRITERS)
 def test_passes_of_several_ranks_in_one_file_are_refused(tmp_path: Path, capture: str) -> None:
     WRITERS[capture](tmp_path)
-    with pytest.raises(SourceError, match=r"(begin while another one runs|run past the next one).*several processes"):
+    with pytest.raises(
+        SourceError, match=r"(begin while another one runs|run past the next one).*as where several ranks"
+    ):
         trace_export.load(tmp_path)
 
 

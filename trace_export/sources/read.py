@@ -68,7 +68,7 @@ def _with_notes(profile: Profile, source: Source) -> Profile:
 
 def _check_processes(profile: Profile, source: Source) -> None:
     """Raises SourceError where a rank seems to run several passes of one kind at a time, which no schedule has: several
-    processes wrote one file. Those that the host issued may overlap, and one that is there twice is a copy."""
+    ranks are in one file. Those that the host issued may overlap, and one that is there twice is a copy."""
     spans = profile.spans
     rank, start, end_ns = (spans[name].to_numpy() for name in ("rank", "start_ns", "end_ns"))
     overlaps = (start[:-1] > start[1:]) | (end_ns[:-1] > start[1:])
@@ -87,7 +87,9 @@ def _check_processes(profile: Profile, source: Source) -> None:
     for kind, rank, whole, count in wrong.sort("rank", "kind").head(1).iter_rows():
         name = "forwards" if kind == "F" else "backwards"
         what = f"{count} of the {whole} {name} of rank {rank} begin while another one runs"
-        raise SourceError(source.path, f"{what}: several processes wrote it", "let each rank write a file of its own")
+        raise SourceError(
+            source.path, f"{what}, as where several ranks are in one", "let each rank write a file of its own"
+        )
 
 
 def _host_times(profile: Profile, source: Source) -> Iterator[Note]:

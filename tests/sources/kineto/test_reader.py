@@ -743,9 +743,9 @@ def test_merged_kernels_without_their_launches_are_of_several_processes(tmp_path
 @pytest.mark.parametrize(
     ("header", "marks", "said"),
     [
-        (0, (0, 2), "holds marks of ranks 0, 2: several processes wrote it"),
-        (None, (0, 2), "holds marks of ranks 0, 2: several processes wrote it"),
-        (0, (1,), "holds marks of rank 1 and was recorded by rank 0: several processes wrote it"),
+        (0, (0, 2), "holds marks of ranks 0, 2 as those of one process"),
+        (None, (0, 2), "holds marks of ranks 0, 2 as those of one process"),
+        (0, (1,), "holds marks of rank 1, but was recorded by rank 0"),
         (1, (1,), None),
     ],
 )

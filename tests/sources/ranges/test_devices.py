@@ -100,6 +100,49 @@ class Stepped(Torch):
             rank.range(start, end - US, f"ProfilerStep#{step}")
 
 
+class Marked(Dialect):
+    """Our own marks, which name a rank for each device; `names` says which."""
+
+    split, steps = False, False
+
+    def __init__(self, names: Sequence[int]) -> None:
+        self.numbers = names
+
+    def block(self, block: Block, stage: int) -> str:
+        what = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}"
+        return f"te:{what} stage={stage} step={block.step} rank={self.numbers[stage]}"
+
+
+@EVERY
+@pytest.mark.parametrize("devices", [2, 4])
+def test_marks_name_the_rank_of_each_device(form: str, devices: int, tmp_path: Path) -> None:
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1), split=False)
+    numbers = 7, 6, 5, 4
+    write(tmp_path, form, blocks, Marked(numbers), devices=devices)
+    run = trace_export.load(tmp_path, jobs=1)
+    found = run.ranks.sort("rank").select("rank", "rank_origin", "device", "stage").rows()
+    assert found == [(numbers[n], "recorded", n % devices, n) for n in (3, 2, 1, 0)]
+    for stage, number in enumerate(numbers):
+        assert drawn(run, number) == true(blocks, stage)
+    assert "each of its" in " ".join(note.text for note in run.notes)
+
+
+@EVERY
+def test_marks_of_two_ranks_on_each_device_are_refused(form: str, tmp_path: Path) -> None:
+    """What wrote them was one process, or several of one number: nothing tells which."""
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1), split=False)
+    new, ending = FORMATS[form]
+    recorder = new("node0", 0)
+    ranks = [nsys.Rank(recorder, stage, 0, dialect=Marked((0, 1, 2, 3)), process=4_000) for stage in range(4)]
+    for rank in ranks:
+        rank.device = rank.rank % 2
+    nsys.fill(ranks, blocks, random.Random(2))
+    recorder.write(tmp_path / f"node0_700{ending}")
+    with pytest.raises(TraceExportError, match=r"marks of ranks (0, 2|1, 3) as those of one device") as error:
+        trace_export.load(tmp_path, jobs=1)
+    assert "wrote it" not in str(error.value)
+
+
 @EVERY
 def test_steps_of_a_device_are_those_of_its_thread(form: str, tmp_path: Path) -> None:
     """The last stage begins its next step while the first has backwards left."""
@@ -196,5 +239,5 @@ def test_a_file_that_two_ranks_wrote_is_refused(form: str, tmp_path: Path) -> No
         call = recorder.call(4_000, at + 1_000, thread=4_000)
         recorder.kernel(4_000, at + 100_000, at + 300_000, call)
     recorder.write(tmp_path / f"node0_700{ending}")
-    with pytest.raises(TraceExportError, match="holds marks of ranks 0, 2: several processes wrote it"):
+    with pytest.raises(TraceExportError, match="holds marks of ranks 0, 2 as those of one process"):
         trace_export.load(tmp_path, jobs=1)

@@ -254,14 +254,16 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
 
 def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
     """The blocks that the kernels show, in place of those of markers that name no pass on the device, and what is to
-    be said of them. Raises SourceError where several processes wrote the kernels."""
+    be said of them. Raises SourceError where the kernels are of several ranks."""
     from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
     profile, any_pass = rank.profile, rank.named[0]
     kernels, cut, far = kernel_inference.possible(rank.part.kernels())
     if cut > max(FEW, SOME * kernels.height):
         what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
-        raise SourceError(rank.path, f"{what}: several processes wrote it", "let each rank write a capture of its own")
+        raise SourceError(
+            rank.path, f"{what}, as where several ranks are in one", "let each rank write a capture of its own"
+        )
     spans = _of_kernels(kernels, rank.part, profile)
     if spans.is_empty() and any_pass:
         return profile.spans, []

@@ -19,6 +19,7 @@ from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import WHOLE, Parts
 from trace_export.sources.ranges.profile import with_activity
 from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
+from trace_export.sources.ranges.ranks import ByProcess, check_names, from_names
 
 SECOND_DEVICE = 0.1
 """The part of the kernels of its main device from which on a process runs a second one, too."""
@@ -44,27 +45,49 @@ class Devices:
     parts: Parts = field(default_factory=dict)
     left_out: int = 0
 
-    def ranks(self, ranks: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
-        """`ranks` (see ranks.assigned) with a row for each part in place of its process. Its rank is that of its
-        process times the most devices of one, and its place among the devices; that of a lone process the number of the
-        device."""
+    def without_names(self, ranges: Ranges) -> Ranges:
+        """The ranges without the ranks and stages that names give to a process with several devices: they are those of
+        its parts."""
+        if not self.parts:
+            return ranges
+        own = pl.col("process").is_in(list(self.parts))
+        names = [pl.when(~own).then(column).alias(column) for column in ("rank", "place")]
+        return replace(ranges, frame=ranges.frame.with_columns(names))
+
+    def ranks(self, ranks: pl.DataFrame, ranges: Ranges, path: Path) -> pl.DataFrame:
+        """`ranks` (see ranks.assigned) with a row for each part in place of its process. Its rank is the one that the
+        names of its ranges give, where those of each part give another one. Otherwise it is that of its process times
+        the most devices of one, and its place among the devices; that of a lone process the number of the device.
+        Raises SourceError where the names of one part are of several ranks."""
         if not self.parts:
             return ranks
+        check_names(path, ranges, of="device")
         rows = ranks.to_dicts()
         most = max(len(devices) for devices in self.parts.values())
         recorded = all(row["rank_origin"] == "recorded" for row in rows)
         numbers = {row["process"]: row["rank"] if recorded else place for place, row in enumerate(rows)}
+        named, stages = self._named(ranges), from_names(ranges, "place")
         made = []
         for row in rows:
             base = numbers[row["process"]] * most
             for place, (device, part) in enumerate(self.parts.get(row["process"], {-1: row["process"]}).items()):
                 lone = base == 0 and len(rows) == 1 and device >= 0
-                stage = min(ranges.stages.get(part, []), default=None)
+                stage = stages.get(part, min(ranges.stages.get(part, []), default=None))
                 found = {"process": part, "rank": device if lone else base + place, "rank_origin": "inferred"}
+                if part in named:
+                    found |= {"rank": named[part], "rank_origin": "recorded"}
+                elif named and device < 0:
+                    found = {}
                 if device >= 0:
                     found |= {"device": device, "stage": stage, "stage_origin": None if stage is None else "recorded"}
                 made.append(row | found)
         return pl.DataFrame(made, ranks.schema).sort("rank")
+
+    def _named(self, ranges: Ranges) -> ByProcess:
+        """The rank of each part by the names of its ranges; of none where these do not tell all parts apart."""
+        parts = {part for devices in self.parts.values() for part in devices.values()}
+        names = {part: rank for part, rank in from_names(ranges).items() if part in parts}
+        return names if len(names) == len(parts) == len(set(names.values())) else {}
 
     def placed(self, rows: pl.DataFrame) -> pl.DataFrame:
         """`rows` (process, device) with the part of their device as their process; those of other devices go."""
@@ -89,7 +112,9 @@ class Devices:
         numbers = self._real()
         ranks = profile.ranks.with_columns(pl.col("process").replace(list(numbers), list(numbers.values())))
         devices = sum(len(parts) for parts in self.parts.values())
-        text = f"{SEVERAL}; each of its {devices} devices is drawn as a rank of its own, numbered by its place"
+        recorded = (ranks["rank_origin"] == "recorded").all()
+        number = "" if recorded else ", numbered by its place"
+        text = f"{SEVERAL}; each of its {devices} devices is drawn as a rank of its own{number}"
         notes = [Note("ranks-of-devices", "note", text, str(path), len(self.parts))]
         if self.left_out:
             what = "sends, receives and collectives of a process with several devices, left out: no device is known"

@@ -65,20 +65,21 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
     return numbers, origins
 
 
-def check_names(path: Path, ranges: Ranges, recorded: int | None = None) -> None:
-    """Raises SourceError where the names of one process are of several ranks, or our marks of another one than was
-    `recorded`: several processes wrote one file."""
+def check_names(path: Path, ranges: Ranges, recorded: int | None = None, *, of: str = "process") -> None:
+    """Raises SourceError where the names of one process (or `of` what else the ranges name) are of several ranks, or
+    our marks of another one than was `recorded`."""
     if ranges.frame["rank"].null_count() == ranges.frame.height:
         return
     names = ranges.frame.lazy().drop_nulls("rank").group_by("process")
     named = names.agg(pl.col("rank").unique().sort(), own=(pl.col("dialect") == OWN).any()).sort("process").collect()
     for _, marked, own in named.iter_rows():
-        other = recorded is not None and own and recorded not in marked
-        if len(marked) > 1 or other:
-            by = f" and was recorded by rank {recorded}" if other else ""
-            what = f"holds marks of rank{'s' * (len(marked) > 1)} {', '.join(map(str, marked))}{by}"
-            remedy = "let each rank write a file of its own, or give the files that were merged"
-            raise SourceError(path, f"{what}: several processes wrote it", remedy)
+        if len(marked) > 1:
+            what = f"holds marks of ranks {', '.join(map(str, marked))} as those of one {of}"
+        elif recorded is not None and own and recorded not in marked:
+            what = f"holds marks of rank {marked[0]}, but was recorded by rank {recorded}"
+        else:
+            continue
+        raise SourceError(path, what, "let each rank write a file of its own, or give the files that were merged")
 
 
 def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:

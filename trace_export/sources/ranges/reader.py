@@ -378,9 +378,10 @@ def _rank(part: _Part, options: ReadOptions) -> None:
     blocks = [
         c.blocks.with_columns(pl.col("process").replace(of_parts)) if of_parts else c.blocks for c in part.contents
     ]
-    for own in in_starts(processes, blocks, lambda some: opened.ranks(part.ranges, some, gpus)[0]):
-        ranks, notes = opened.ranks(part.ranges, own, gpus)
-        ranks = work.devices.ranks(ranks, work.ranges)
+    ranges = work.devices.without_names(part.ranges)
+    for own in in_starts(processes, blocks, lambda some: opened.ranks(ranges, some, gpus)[0]):
+        ranks, notes = opened.ranks(ranges, own, gpus)
+        ranks = work.devices.ranks(ranks, work.ranges, part.path)
         if not known.issuperset(ranks["process"]):
             ranks = ranks.filter(pl.col("process").is_in(sorted(known)))
         ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
