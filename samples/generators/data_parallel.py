@@ -93,6 +93,9 @@ class Job:
     `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
     from the first). What is planted is there in the steps `during` alone, where these are given.
 
+    `buckets`: into how many parts of equal size the gradients of a stage are divided; each is reduced as soon as its
+    share of the last backward is done and the part before is reduced, as with overlapped reduction.
+
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
     same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
     all blocks take). `layers`: ranges around the layers of each part (nsys and kineto).
@@ -126,6 +129,7 @@ class Job:
     overlap: int = 0
     rendezvous: bool = False
     clipped: bool = True
+    buckets: int = 1
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     optimizers: Mapping[int, float] = field(default_factory=dict)
@@ -316,6 +320,8 @@ class _Simulator:
         self.slower = {cell: job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell)) for cell in job.cells}
         self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
         self.collections = draw.random((job.steps, cells, most)) < 1 / 8
+        self.lasts: dict[Cell, int] = {}
+        """How long the last block of a lane took."""
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
 
     def _planted(self, step: int) -> bool:
@@ -351,8 +357,8 @@ class _Simulator:
                 free |= self._settled(partial(self._pipeline, a, step, loaded, gathered, posted))
             for stage in range(job.stages):
                 members = [(a, stage) for a in range(job.replicas)]
-                end = self._collective(REDUCE, step, members, [free[m] for m in members], job.reduce)
-                free |= dict.fromkeys(members, end)
+                end = self._reduced(step, members, free)
+                free |= {m: max(end, free[m]) for m in members}
             if job.clipped:
                 free = dict.fromkeys(
                     job.cells, self._collective(NORM, step, job.cells, [free[c] for c in job.cells], job.norm)
@@ -366,6 +372,15 @@ class _Simulator:
                     done = max(done, until)
                 posted[cell], begin[cell] = done, done + job.gap
         return self.found
+
+    def _reduced(self, step: int, members: list[Cell], free: Mapping[Cell, int]) -> int:
+        """When the gradients of a stage are reduced, whose ranks are `free` after their last blocks."""
+        job, end = self.job, 0
+        for part in range(1, job.buckets + 1):
+            left = {cell: self.lasts[cell] * (job.buckets - part) // job.buckets for cell in members}
+            ready = [max(free[cell] - left[cell], end) for cell in members]
+            end = self._collective(REDUCE, step, members, ready, job.reduce // job.buckets)
+        return end
 
     def _collective(self, op: str, step: int, members: list[Cell], ready: list[int], length: int) -> int:
         """The end of a collective whose `members` could start it at `ready`; a rank alone needs none."""
@@ -450,7 +465,7 @@ class _Simulator:
             length *= job.parts[(operation.chunk or 0) * job.stages + stage] if job.parts else 1.0
             end = start + round(length)
             ends |= {(stage, half): end for half, _ in halves}
-            before[stage], free[stage] = start, end - job.overlap
+            before[stage], free[stage], self.lasts[cell] = start, end - job.overlap, end - start
             number |= {(stage, half): batch for half, _ in halves}
             sent[stage, batch] = free[stage]
             count[stage] += 1
@@ -487,11 +502,12 @@ def write_kineto(folder: Path, job: Job) -> Run:
         rank.trace.host = f"node{job.host(rank.rank)}"
     kineto.fill_met(ranks, run, chance, batched=job.rendezvous)
     names = {GATHER: "_allgather_base", REDUCE: "_reduce_scatter_base", NORM: "allreduce"}
+    count = Counter[tuple[int, str]]()
     for each in run.collectives:
-        seq = 1 + each.step
         group = "0" if each.stage is None else f"{1 + each.stage + job.stages * job.place(each.rank)[2]}"
         times = each.start_ns - 20 * US, each.start_ns, each.end_ns
-        ranks[each.rank].nccl(names[each.op], *times, group=group, Seq=2 * seq + (each.op == REDUCE))
+        count[each.rank, group] += 1
+        ranks[each.rank].nccl(names[each.op], *times, group=group, Seq=count[each.rank, group])
     for rank in ranks:
         rank.trace.write(folder / f"{rank.trace.host}_{700 + rank.rank}.1760000000000000000.pt.trace.json")
     return run
@@ -634,13 +650,13 @@ def _rows(job: Job, run: Run) -> Iterable[dict[str, object]]:
         for b in run.blocks
     ]
     none = dict.fromkeys(("step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"))
-    rows += [
-        placed(c.rank, c.start_ns, c.end_ns)
-        | none
-        | {"group": "all" if c.stage is None else f"dp of stage {c.stage}, tp {job.place(c.rank)[2]}"}
-        | {"op": c.op, "sequence": c.step}
-        for c in run.collectives
-    ]
+    count = Counter[tuple[int, str, int | None]]()
+    for c in run.collectives:
+        group = "all" if c.stage is None else f"dp of stage {c.stage}, tp {job.place(c.rank)[2]}"
+        sequence = count[c.rank, c.op, c.stage]
+        count[c.rank, c.op, c.stage] += 1
+        of_group = {"group": group, "op": c.op, "sequence": sequence}
+        rows.append(placed(c.rank, c.start_ns, c.end_ns) | none | of_group)
     return rows
 
 

@@ -155,6 +155,9 @@ def held_stage(job: Job, draw: Draw) -> Planted:
 AWAITED = {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}
 """Fields of a job whose ranks wait for their sends."""
 
+IN_PARTS = {"replicas": 3, "buckets": 6, "backward": 20 * MS, "reduce": 18 * MS}
+"""Fields of a job that reduces its gradients while the last backward goes on."""
+
 LONG = {"steps": 12, "stages": 2, "replicas": 3, "microbatches": 6, "tensor": 1, "jitter": 0.02}
 
 PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {

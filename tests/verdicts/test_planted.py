@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rows import seeds
-from tests.verdicts.cases import AWAITED, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
+from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 1, 16
@@ -16,6 +16,10 @@ WRONG = {
     "slow link, blocks alone": (
         (12,),
         "receives posted early, two chunks: most transfers are over before their block could start",
+    ),
+    "long collective, in parts": (
+        (5, 13),
+        "each part but the first begins after the backward on all its ranks: nothing tells how early it could",
     ),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
@@ -55,6 +59,24 @@ def test_sends_are_awaited_where_one_kernel_sends_and_receives(
 ) -> None:
     """What such a kernel records is when the last of its transfers was done."""
     found = judge(tmp_path, drawn(seed, name, ("nsys", "kineto")[seed % 2], **AWAITED))
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
+PARTS_OF = [
+    pytest.param(name, seed, marks=_marks(f"{name}, in parts", seed))
+    for name in ("slow stage", "slow rank", "slow replica", "data loading", "long collective")
+    for seed in range(SEEDS)
+]
+
+
+@pytest.mark.parametrize(("name", "seed"), PARTS_OF)
+def test_gradients_are_reduced_while_the_last_backward_goes_on(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """A rank that waits for the slow one begins later with each part than it could."""
+    form = ("nsys", "kineto", "table")[seed % 3]
+    found = judge(tmp_path, drawn(seed, name, form, **IN_PARTS))
     record_property("verdict", found.row)
     assert not found.wrong
 

@@ -239,14 +239,17 @@ def _collectives(
     lane = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy())
     before = lanes.last(lanes.start, lane, begun)
     there = before >= 0
-    found = [_wait(of[there], before[there], begun[there], operations)]
     side = parts.select("segment", "rank", "end", collective=pl.Series(of)).sort("end", "collective")
     asked = parts.select("segment", "rank", "start", member=pl.int_range(pl.len())).sort("start")
     earlier = asked.join_asof(
-        side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False
+        side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False
     ).drop_nulls("collective")
     member, on = earlier["member"].to_numpy(), earlier["collective"].to_numpy()
     another = on != of[member]
+    prompt = np.zeros(len(of), np.bool_)
+    prompt[member] = another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
+    could = _could_begin(recorded, of, before, prompt, operations)
+    found = [_wait(of[there], before[there], could[there], operations)]
     found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
     rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
     ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
@@ -257,6 +260,25 @@ def _collectives(
     seen = alone | (ended["end"].to_numpy() > previous)
     found.append(_wait(block[seen], on[seen], operations.start[block[seen]], operations))
     return operations, found
+
+
+def _could_begin(recorded: Recorded, of: Ints, before: Ints, prompt: Flags, operations: Operations) -> Times:
+    """By when each member of a collective could begin it, for all that its rank did `before`.
+
+    Gradients are reduced part by part while the backward that makes them goes on. A member that waits for others, or
+    for the part before, begins later than it could, often after its block. But all members run one program: where one
+    has begun within its block, the others could begin at the same share of theirs. The member that began last begins
+    when it did, unless that was `prompt`: right after its rank's collective before.
+    """
+    blocks, begun = recorded.blocks, recorded.parts["start"]
+    start, end = operations.start[before], operations.end[before]
+    alike = blocks.select("kind", "microbatch", "chunk")[np.maximum(before, 0)]
+    share = (begun.to_numpy() - start) / np.maximum(end - start, 1)
+    parts = alike.with_columns(of=pl.Series(of), begun=begun, share=pl.Series(np.where(before >= 0, share, 1.0)))
+    least = parts.select(pl.col("share").min().over("of", "kind", "microbatch", "chunk"))["share"].to_numpy()
+    last = parts.select(pl.col("begun") == pl.col("begun").max().over("of")).to_series().to_numpy()
+    could = start + (least * (end - start)).astype(np.int64)
+    return np.where((last & ~prompt) | (least >= 1), begun.to_numpy(), np.minimum(begun.to_numpy(), could))
 
 
 def _transfers(

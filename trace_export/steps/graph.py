@@ -144,10 +144,12 @@ class Graph:
 
     @cached_property
     def overlap(self) -> float:
-        """The time by which work began before its input was there, and transfers ended before they began, as a share of
-        all work: streams that overlap, or clocks that disagree."""
+        """The time by which work and transfers began before their input was there, and transfers ended before they
+        began, as a share of all work: streams that overlap, or clocks that disagree. A collective may begin within a
+        block: it reduces the first gradients that the block makes."""
         work, waits = (self.sort == WORK) & self.counted, self.waits
         of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
+        of_work &= self.sort[waits.of] != COLLECTIVE
         total = float(self.length[work].sum())
         return float(self.early_ns - waits.lag[of_work].sum()) / max(total, 1.0)
 
