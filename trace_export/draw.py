@@ -109,9 +109,14 @@ def _drawn_path(content: Content) -> PathOverlay | None:
 
     if content.explanation is None:
         return None
-    path = content.explanation.path
-    parts = path.parts.join(content.profile.spans, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    return PathOverlay(parts, path.slack.select("id", "slack_ns"), block_inputs(recorded(content.measured.whole)))
+    parts, slack = path_parts(content, content.explanation), content.explanation.path.slack
+    return PathOverlay(parts, slack.select("id", "slack_ns"), block_inputs(recorded(content.measured.whole)))
+
+
+def path_parts(content: Content, explanation: Explanation) -> pl.DataFrame:
+    """The parts of the critical path in the steps that are drawn."""
+    drawn = content.profile.spans
+    return explanation.path.parts.join(drawn, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
 
 def _step_arguments(steps: pl.DataFrame) -> pl.DataFrame:

@@ -124,6 +124,11 @@ NOTES: dict[str, Explanation] = {
         "this time as idle.",
         "Mark the rest of the step, too ([how](collect/instrument.md)), or read the bubble as an upper bound.",
     ),
+    "critical-path-not-drawn": Explanation(
+        "`--critical-path` draws what a step waits for, up to the beginning of the next step. No drawn step has such a "
+        "path: the last step of a recording has none, nor has a step that is not whole.",
+        "Choose earlier or whole steps with `--steps`.",
+    ),
     "dependencies-back-in-time": Explanation(
         "Some blocks begin before the block on which they depend has ended, because a clock is wrong or the times are "
         "those of the CPU. These dependencies have no arrow.",

@@ -23,7 +23,7 @@ from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.size import pieces, slices_drawn
 from trace_export.choices import Table
 from trace_export.clocks import alignment_file
-from trace_export.draw import Content, draw
+from trace_export.draw import Content, draw, path_parts
 from trace_export.errors import UsageError
 from trace_export.files import is_folder
 from trace_export.model import STEP_KEY, Note, Profile
@@ -336,6 +336,10 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     notes: list[Note] = []
     profile, detail = content.profile, content.detail
+    drawn = any(BY_NAME[name].kind != "table" for name in options.formats)
+    if drawn and content.explanation is not None and path_parts(content, content.explanation).is_empty():
+        text = "no step that is drawn has a critical path, which ends where the next step begins"
+        notes.append(Note("critical-path-not-drawn", "note", f"{text}; choose other steps with --steps"))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
     parts = profile.steps.filter(~pl.col("whole")).join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True)

@@ -59,3 +59,13 @@ def test_the_model_is_drawn_of_whole_steps(
     assert drawn == (len(lost) < len(shown))
     named = re.findall(r"or cut by --time: step (\S+) \[model-not-drawn\]", result.stderr)
     assert named == ([str(Numbers.of(lost))] if lost else [])
+
+
+def test_a_path_that_no_step_has_is_said_to_be_missing(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """The second step of the sample is the last one, and nothing says when the next one would have begun."""
+    for steps, drawn in ((0, True), (1, False)):
+        words = ("--critical-path", "--steps", steps, "--format", "svg", "--out", tmp_path / f"{steps}.svg")
+        result = run_cli(samples / "nsys" / "two_hosts", *words)
+        assert result.returncode == 0, result.stderr
+        assert (">critical path<" in (tmp_path / f"{steps}.svg").read_text()) == drawn
+        assert ("[critical-path-not-drawn]" not in result.stderr) == drawn
