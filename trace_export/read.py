@@ -22,7 +22,7 @@ from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, formats, span_table
 from trace_export.sources.find import find, together
 from trace_export.sources.folders import Found
-from trace_export.sources.input_files import OPENING_S, bytes_in, files_of, releases_gil, seconds
+from trace_export.sources.input_files import bytes_in, files_of, releases_gil, seconds
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_group, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
@@ -39,8 +39,6 @@ BEGINNING_S = 0.025
 """What one core takes for the beginning of a source. Most of that is Python, for which threads would wait."""
 TOGETHER_S = 0.006
 """The same where it is one of many that are read together."""
-SMALL_S = 0.0006
-"""The same of one that is read whole, without its rows."""
 TOGETHER = 32
 """Sources that are read together at most: each is an open file or two, and two threads have work with 64."""
 
@@ -362,7 +360,7 @@ def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = Fal
         return choose_workers(times, 0, releases_gil=in_threads)
     several = [together or len(group.sources) > 1 for group in groups]
     times = [
-        sum(seconds(source, device_tasks=tasks) - many * (OPENING_S - SMALL_S) for source in group.sources)
+        sum(seconds(source, device_tasks=tasks, together=many) for source in group.sources)
         for group, many in zip(groups, several, strict=True)
     ]
     largest = max((bytes_in(source.path) for source in sources), default=0)

@@ -49,7 +49,7 @@ class Follower(Protocol):
 class Speed:
     """Megabytes that one core at 3 GHz reads in a second, beside what opening a source takes: for the blocks, and for
     the device tasks (None: the format has none). `releases_gil`: most of the time is SQLite's, which lets other threads
-    run meanwhile.
+    run meanwhile. `opening_s`: what opening takes, in seconds, where the source is one of several read together.
 
     tests/benchmarks/bench_read_speed.py measures the time that follows from it.
     """
@@ -57,6 +57,7 @@ class Speed:
     blocks: float
     device_tasks: float | None = None
     releases_gil: bool = False
+    opening_s: float = 0.0006
 
 
 @dataclass(frozen=True)
@@ -149,10 +150,11 @@ FORMATS: tuple[Format, ...] = (
         files="*.sqlite, *.nsys-rep, *.qdrep and folders of *.parquet or *.arrow of Nsight Systems",
         detector="trace_export.sources.nsys.find:exports",
         reader="trace_export.sources.nsys.reader",
-        speed=Speed(blocks=150, device_tasks=100),
-        folder_speed=Speed(blocks=35, device_tasks=30),
+        speed=Speed(blocks=150, device_tasks=100, opening_s=0.012),
+        folder_speed=Speed(blocks=35, device_tasks=30, opening_s=0.012),
         guide="nsys",
         packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
+        batch_bytes=1 << 20,
         batches=True,
     ),
     Format(
@@ -162,9 +164,10 @@ FORMATS: tuple[Format, ...] = (
         files="*_results.db of rocprofv3",
         detector="trace_export.sources.rocpd.find:databases",
         reader="trace_export.sources.rocpd.reader",
-        speed=Speed(blocks=100, device_tasks=250),
+        speed=Speed(blocks=100, device_tasks=250, opening_s=0.012),
         guide="rocpd",
         packed=r".+_results\.db",
+        batch_bytes=1 << 20,
         batches=True,
     ),
     Format(
@@ -208,8 +211,9 @@ FORMATS: tuple[Format, ...] = (
         files="*.json, *.json.gz and *.pftrace of torch.profiler",
         detector="trace_export.sources.kineto.find:traces",
         reader="trace_export.sources.kineto.reader",
-        speed=Speed(blocks=60, device_tasks=75),  # between plain traces (190, 230) and gzipped ones of a tenth
+        speed=Speed(blocks=60, device_tasks=75, opening_s=0.012),  # of plain traces 190, 230; of gzipped a tenth
         guide="kineto",
+        batch_bytes=1 << 20,
         batches=True,
     ),
     Format(
