@@ -3,7 +3,7 @@
 
 from trace_export.analysis.baseline import Baseline as Baseline
 from trace_export.analysis.compare import Comparison as Comparison
-from trace_export.analysis.explanation import Explanation as Explanation, Trust as Trust
+from trace_export.analysis.explanation import Explanation as Explanation
 from trace_export.analysis.formulas import ClosedForm as ClosedForm
 from trace_export.analysis.gate import Gate as Gate
 from trace_export.analysis.model_summary import ModelSummary as ModelSummary
@@ -13,6 +13,7 @@ from trace_export.analysis.run_figures import RunFigures as RunFigures
 from trace_export.analysis.slowdown import Slowdown as Slowdown
 from trace_export.analysis.summary import Summary as Summary
 from trace_export.analysis.theory import Theory as Theory
+from trace_export.analysis.trust import Trust as Trust
 from trace_export.analysis.verdict import Sentence as Sentence
 from trace_export.api import (
     Compared as Compared,

@@ -11,6 +11,7 @@ import polars as pl
 
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
 from trace_export.analysis.hidden import hidden
+from trace_export.analysis.trust import Trust, trust
 from trace_export.analysis.typical import ALIKE, Overhead, Typical
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
 from trace_export.steps.graph import Floats, Graph, Ints
@@ -37,11 +38,6 @@ LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL
 step so far; `adds_ns`: what this level adds, `share` of the measured step. The additions sum up to the step. They may
 be negative, and depend on their order."""
 
-TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
-"""Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
-share of the time that waits for what was not recorded."""
-ROUGH = 5
-"""From this many times as much on, gains are not given at all; the replay from twice as much on."""
 SAID = 0.01
 """A cause that gains this share of a step is worth a sentence."""
 LONG = {"long-pause": 0.06, "long-optimizer": 0.15}
@@ -52,37 +48,6 @@ PLAIN_CODES = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
 """Where gains cannot be given, blocks that are slower than those of their peers by this share are named without one."""
 BAND = 0.1
 """The least uncertainty of a gain."""
-
-
-@dataclass(frozen=True)
-class Trust:
-    """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
-    `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
-    time in which they wait for what was not recorded."""
-
-    replayed_by_measured: float
-    overlap: float
-    unknown_waits: float
-
-    @property
-    def doubts(self) -> list[str]:
-        """Why gains are rough, in words."""
-        found = []
-        if abs(self.replayed_by_measured - 1) > TRUSTED:
-            found.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
-        if self.overlap > TRUSTED_OVERLAP:
-            found.append(
-                f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
-            )
-        if self.unknown_waits > TRUSTED_WAITS:
-            found.append(f"the ranks wait for {self.unknown_waits:.1%} of the time for what was not recorded")
-        return found
-
-    @property
-    def gains(self) -> bool:
-        """Whether gains can be given."""
-        far = abs(self.replayed_by_measured - 1) > 2 * TRUSTED
-        return not far and self.overlap <= ROUGH * TRUSTED_OVERLAP and self.unknown_waits <= ROUGH * TRUSTED_WAITS
 
 
 @dataclass(frozen=True)
@@ -107,7 +72,7 @@ class Explanation:
     @property
     def incomplete(self) -> bool:
         """Whether stages were not read, or too much of what ranks wait for, to say what a step is made of."""
-        return self._graph.recorded.incomplete or self.trust.unknown_waits > ROUGH * TRUSTED_WAITS
+        return self._graph.recorded.incomplete or self.trust.unrecorded
 
 
 def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
@@ -131,15 +96,17 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     without = (each for one in found for each in (one.base, one.without, one.even) if each is not None)
     lengths = replay.means(chain((make() for make in scenarios), without))
     gains = _gains(found, lengths[len(names) :])
-    late = [each for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured]
-    trust = _trust(typical, replay, late, measured)
+    late = [
+        each.members for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured
+    ]
+    sure = trust(typical, replay, late, measured)
     work = _work(typical, replay.windows, apart)
     levels = _levels([("work", work), *zip(names, lengths[: len(names)].tolist(), strict=True)])
     long = {"long-pause": (_pause(levels), True), "long-optimizer": (optimizer, False)}
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
-    known = trust.gains and not graph.recorded.incomplete
+    known = sure.gains and not graph.recorded.incomplete
     if known and (together := hidden(found, [gain for gain, _ in gains], typical, replay, measured)) is not None:
         joint, gain, parts = together
         behind = {len(found): max(gains[n][0] for n in parts)}
@@ -147,7 +114,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     seen = [_seen(graph, replay.windows, each) for each in found]
     causes = _causes(found, gains, measured, long, seen, behind, known=known)
     whole = Explanation(
-        graph, replay.windows, path, measured, causes, levels, trust, typical.correlation, typical.overhead
+        graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
     return replace(whole, levels=levels.clear()) if whole.incomplete else whole
 
@@ -228,16 +195,6 @@ def _seen(graph: Graph, windows: Windows, cause: Candidate) -> tuple[int | None,
     return found
 
 
-def _trust(typical: Typical, replay: Replay, late: Sequence[Candidate], measured: float) -> Trust:
-    kept, graph = typical.usual_delay.copy(), typical.graph
-    for each in late:
-        kept[each.members] = typical.delay[each.members]
-    replayed = float(replay.means([(typical.length, kept)])[0]) / measured if measured else 1.0
-    unknown = float(typical.delay[graph.blind & graph.counted].sum())
-    ranks = len(graph.recorded.ranks)
-    return Trust(replayed, graph.overlap, unknown / max(1.0, replay.windows.steps * ranks * measured))
-
-
 def _causes(
     found: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
@@ -254,7 +211,7 @@ def _causes(
     rows: list[dict[str, object]] = []
     for code, (lasts, spare) in long.items():
         if lasts > LONG[code] * measured:
-            gain = lasts if spare else None
+            gain = lasts if spare and known else None
             rows.append(
                 {
                     "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": -lasts if spare else 0.0,

@@ -14,6 +14,7 @@ from trace_export.model import STEP_KEY
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.analysis.theory import Theory
+    from trace_export.analysis.trust import Trust
 
 
 class StepRow(TypedDict):
@@ -147,11 +148,12 @@ class LevelRow(TypedDict):
 class TrustDocument(TypedDict):
     """How far gains can be believed: the step with ordinary delays and the late starts of `causes`, by the measured
     one; the share of the work that began before its input was there; that of the time in which ranks wait for what was
-    not recorded. `gains`: whether they are given."""
+    not recorded; what ranks lack that others have. `gains`: whether they are given."""
 
     replayed_by_measured: Ratio
     overlap: Share
     unknown_waits: Share
+    lacking: list[str]
     gains: bool
 
 
@@ -285,9 +287,14 @@ class ReportDocument(TypedDict):
     notes: list[NoteRow]
 
 
+def trust_document(trust: Trust) -> TrustDocument:
+    """The document of `trust`."""
+    return cast(TrustDocument, {**asdict(trust), "lacking": list(trust.lacking), "gains": trust.gains})
+
+
 def report_document(report: Report) -> ReportDocument:
     """The document of `report`."""
-    theory, trust = report.theory, report.found.trust
+    theory = report.theory
     form, figures = theory.closed_form, report.figures
     return {
         "document": "report",
@@ -298,7 +305,7 @@ def report_document(report: Report) -> ReportDocument:
         "definitions": DEFINITIONS,
         "causes": rows(report.causes, CauseRow),
         "levels": rows(report.found.levels, LevelRow),
-        "trust": cast(TrustDocument, {**asdict(trust), "gains": trust.gains}),
+        "trust": trust_document(report.found.trust),
         "idle": rows(report.idle, IdleRow),
         "steps": rows(report.steps, StepRow),
         "ranks": rows(_ranks(report.ranks), RankRow),

@@ -257,7 +257,9 @@ def _levels(report: Report) -> ReportTable:
 
 
 def _why_no_levels(report: Report) -> str:
-    return "the ranks wait for others that were not read" if report.found.incomplete else "no step is whole"
+    if report.found.trust.lacking:
+        return "some ranks lack blocks that others have"
+    return "the ranks wait for what was not read" if report.found.incomplete else "no step is whole"
 
 
 def _path(report: Report) -> ReportTable:

@@ -156,7 +156,7 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
         why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
     if found.incomplete:
-        return f"; what {who} waits is not known without the other ranks", facts
+        return f"; what {who} waits is not known without {_unread(found)}{why}", facts
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
@@ -169,6 +169,10 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     return f": {together}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
+def _unread(found: Explanation) -> str:
+    return "the other ranks" if found._graph.recorded.partial else "what was not recorded"
+
+
 def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
     """That nothing stands out, and what another schedule would give; or why that cannot be said."""
     recorded = found._graph.recorded
@@ -176,6 +180,9 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
         why = [note.text.split("; give")[0] for note in profile.notes if note.code in PARTIAL | UNKNOWN]
         text = f"What makes the steps long cannot be told, for stages of the pipeline were not read: {'; '.join(why)}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
+    if found.trust.unrecorded:
+        reasons = ", and ".join(found.trust.doubts)
+        return Sentence("causes-unknown", {}, f"What makes the steps long cannot be told: {reasons}.", _look(found))
     among = " among the ranks that were read" if recorded.partial else ""
     text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
@@ -194,6 +201,8 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
 
 def _look(found: Explanation) -> str:
     """Where to look for the time of a step, where no schedule is known to be faster: the level that adds most."""
+    if found.trust.unrecorded and not found._graph.recorded.partial:
+        return "record all blocks of all ranks"
     if found.incomplete:
         return "read the profiles of all ranks: most of what these wait for is in the others"
     levels = found.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)

@@ -12,7 +12,8 @@ from functools import partial
 
 import polars as pl
 
-from trace_export.analysis.explanation import Explanation, Trust
+from trace_export.analysis.explanation import Explanation
+from trace_export.analysis.trust import Trust
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import TEXT, Note

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
-from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument
+from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument, trust_document
 from trace_export.documents import VERSION, MeanNs, NoteRow, Ratio, SentenceRow, Share, Version, rows
 from trace_export.scale import words
 
@@ -121,7 +121,7 @@ def overview_document(found: Overview) -> OverviewDocument:
         "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in words.sentences(found)],
         "causes": rows(found.causes, CauseRow),
         "levels": rows(found.levels, LevelRow),
-        "trust": cast(TrustDocument, {**asdict(found.trust), "gains": found.trust.gains}),
+        "trust": trust_document(found.trust),
         "steps": rows(found.steps, StepRow),
         "bands": rows(found.bands, BandRow),
         "exceptions": rows(found.exceptions, ExceptionRow),

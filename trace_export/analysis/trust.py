@@ -1,0 +1,133 @@
+"""How far the gains of an explanation can be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trace_export.analysis.typical import Typical
+from trace_export.steps.graph import WORK, Graph, Ints
+from trace_export.steps.replay import Replay
+
+TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
+"""Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
+share of the time that waits for what was not recorded."""
+ROUGH = 5
+"""From this many times as much on, gains are not given at all; the replay from twice as much on."""
+IDLE = 0.15
+"""Where more than half of the ranks do nothing for this share of their work although nothing is missing, or half that
+are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
+AFTER, BESIDE = 0.2, 3
+"""And where a rank does so after a backward, for this share of a block and so many times as long as after a forward."""
+
+
+@dataclass(frozen=True)
+class Trust:
+    """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
+    `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
+    time in which they wait for what was not recorded; `lacking`: kinds of block that ranks lack and others have, such
+    as `W of rank 3`, and `what rank 3 does after its backwards` where it idles after these alone."""
+
+    replayed_by_measured: float
+    overlap: float
+    unknown_waits: float
+    lacking: tuple[str, ...] = ()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why gains are rough, in words."""
+        found = []
+        if abs(self.replayed_by_measured - 1) > TRUSTED:
+            found.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
+        if self.overlap > TRUSTED_OVERLAP:
+            found.append(
+                f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
+            )
+        if self.unknown_waits > TRUSTED_WAITS:
+            found.append(f"the ranks wait for {self.unknown_waits:.1%} of the time for what was not recorded")
+        if self.lacking:
+            more = f" and {len(self.lacking) - 1} more" if len(self.lacking) > 1 else ""
+            found.append(f"{self.lacking[0]}{more} was not recorded")
+        return found
+
+    @property
+    def unrecorded(self) -> bool:
+        """Whether too much was not recorded to say what a step is made of."""
+        return self.unknown_waits > ROUGH * TRUSTED_WAITS or bool(self.lacking)
+
+    @property
+    def gains(self) -> bool:
+        """Whether gains can be given."""
+        far = abs(self.replayed_by_measured - 1) > 2 * TRUSTED
+        return not far and self.overlap <= ROUGH * TRUSTED_OVERLAP and not self.unrecorded
+
+
+def trust(typical: Typical, replay: Replay, late: Sequence[Ints], measured: float) -> Trust:
+    """The trust in replays of steps that take `measured`; `late`: the operations of each late start that was named."""
+    kept, graph = typical.usual_delay.copy(), typical.graph
+    for members in late:
+        kept[members] = typical.delay[members]
+    replayed = float(replay.means([(typical.length, kept)])[0]) / measured if measured else 1.0
+    time = replay.windows.steps * len(graph.recorded.ranks) * measured
+    idle = _idle(graph)
+    named = np.unique(graph.rank[np.concatenate([*late, np.empty(0, np.int64)]).astype(np.int64)])
+    unknown = float(typical.delay[graph.blind & graph.counted].sum())
+    much = idle.filter(pl.col("share") > IDLE)["rank"]
+    if 2 * len(much) > len(idle) or 2 * int((~much.is_in(named.tolist())).sum()) >= max(len(idle), 1):
+        unknown += float(idle["delay"].sum())
+    return Trust(replayed, graph.overlap, unknown / max(1.0, time), (*_lacking(graph), *_after_backwards(idle)))
+
+
+def _idle(graph: Graph) -> pl.DataFrame:
+    """rank, delay, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in all and
+    by its work; the mean length of its blocks; and the median delay after a backward and after a forward."""
+    rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
+    before = np.maximum(rows - 1, 0)
+    kind = np.array(graph.kinds)[graph.kind[before]]
+    there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
+    table = pl.DataFrame(
+        {
+            "rank": graph.rank[rows], "delay": graph.delay[rows], "length": graph.length[rows],
+            "before": np.where(there, kind, ""),
+        }
+    )  # fmt: skip
+    after_b, after_f = (pl.col("delay").filter(pl.col("before") == name).median().fill_null(0) for name in "BF")
+    share = pl.col("delay").sum() / pl.col("length").sum()
+    return table.group_by("rank").agg(
+        pl.col("delay").sum(), share=share, mean=pl.col("length").mean(), after_b=after_b, after_f=after_f
+    ).sort("rank")  # fmt: skip
+
+
+def _after_backwards(idle: pl.DataFrame) -> list[str]:
+    """`Trust.lacking` of ranks whose weight gradients seem to be nobody's."""
+    odd = (pl.col("after_b") > AFTER * pl.col("mean")) & (pl.col("after_b") > BESIDE * pl.col("after_f"))
+    return [f"what rank {rank} does after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
+
+
+def _lacking(graph: Graph) -> tuple[str, ...]:
+    """`Trust.lacking`. A rank has forwards and backwards of the same chunks, but the first stage may need no gradient
+    of its input; it has weight gradients where others do."""
+    work = (graph.sort == WORK) & graph.counted
+    chunk = graph.recorded.blocks["chunk"].fill_null(0)
+    count = len(chunk)
+    kind = np.array(graph.kinds)[graph.kind[:count]]
+    blocks = pl.DataFrame(
+        {
+            "rank": graph.rank[:count], "stage": graph.of("stage")[:count], "chunk": chunk,
+            "F": np.isin(kind, ("F", "FB")), "B": np.isin(kind, ("B", "FB")), "W": kind == "W",
+        }
+    ).filter(pl.Series(work[:count]))  # fmt: skip
+    parts = blocks.group_by("rank", "chunk").agg(pl.col("stage").first(), pl.col("F", "B", "W").any())
+    parts = parts.with_columns(pl.col("W").any().over("rank")).sort("rank", "chunk")
+    have = {name: bool(parts[name].any()) for name in "FBW"}
+    first = (pl.col("stage") == 0) & pl.col("W")
+    lacks = {"F": ~pl.col("F"), "B": ~pl.col("B") & ~first, "W": ~pl.col("W")}
+    return tuple(
+        f"{name} of rank {rank}"
+        for name, missing in lacks.items()
+        if have[name]
+        for rank in parts.filter(missing)["rank"].unique(maintain_order=True)
+    )
