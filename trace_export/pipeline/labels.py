@@ -189,7 +189,8 @@ def _of_loop(
 ) -> tuple[pl.DataFrame, list[Note]]:
     """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
     orders, present, vee = _orders_of_steps(work), work["stage"].n_unique(), declared.placement == "vee"
-    plans = _plans(orders, stages, present if declared.pp is None else None, vee=vee, way=way)
+    all_stages = present if declared.pp is None else None
+    plans = _plans(orders, stages, all_stages, deeper=bool(declared.deeper), vee=vee, way=way)
     usual = next((p for p in plans.values() if p is not None), None)
     steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
     alike: dict[Numbering | None, int] = {}
@@ -213,7 +214,7 @@ def _of_loop(
 
 
 def _plans(
-    orders: pl.DataFrame, stages: int, all_stages: int | None, *, vee: bool, way: Way | None
+    orders: pl.DataFrame, stages: int, all_stages: int | None, *, deeper: bool, vee: bool, way: Way | None
 ) -> dict[tuple[object, object], Numbering | None]:
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
@@ -224,7 +225,7 @@ def _plans(
         seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
         if key not in known:
-            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, vee=vee, way=way)
+            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way)
         plans[run, step] = known[key]
     return plans
 

@@ -99,15 +99,16 @@ class Numbering(NamedTuple):
 
 
 def exact_plan(
-    seen: Mapping[int, str], stages: int, *, more: bool, vee: bool = False, way: Way | None = None
+    seen: Mapping[int, str], stages: int, *, more: bool, deeper: bool = False, vee: bool = False, way: Way | None = None
 ) -> Numbering | None:
     """The plan under which every stage's word is exactly `seen` (stage → word of a whole step); else, where weight
     gradients are blocks, the plan that fits without them: they may have come out merged, or as backwards where a stage
     has no input gradient; else the plan whose numbering fits. Both are marked as not exact; None when there is none.
 
-    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage. `vee`: the
-    chunks are known to lie in a V. `way` is that of the data, where it is known: in a line they go through one chunk,
-    in a loop through several if an order of several fits.
+    `more`: there may be more than `stages`, which leading forwards say that fall by one from stage to stage. With
+    `deeper`, and of one stage alone, that is believed before several chunks on two stages, which may have the same
+    words. `vee`: the chunks are known to lie in a V. `way` is that of the data, where it is known: in a line they go
+    through one chunk, in a loop through several if an order of several fits.
     """
     forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):
@@ -115,8 +116,9 @@ def exact_plan(
     count = forwards.pop()
     plans = list(candidates(stages, count, None))
     depths = {stage + word.find("B") for stage, word in seen.items()}
-    if more and len(depths) == 1 and (depth := depths.pop()) > stages and allowed(deeper := Plan("1f1b", depth, count)):
-        plans.insert(0, deeper)
+    if more and len(depths) == 1 and (depth := depths.pop()) > stages:
+        longer = filter(allowed, [Plan("1f1b", depth, count)])
+        plans = [*longer, *plans] if deeper or len(seen) == 1 else [*plans, *longer]
     if vee:
         plans = [plan for plan in plans if CATALOGUE[plan.name].placement == "vee"]
     if way == "line":
