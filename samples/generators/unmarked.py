@@ -81,7 +81,8 @@ class Program:
     `one_thread`: the calling thread launches the backwards too. `marked`: stages whose passes have ranges around their
     launches after all. `named`: who names some of the passes: the engine of DeepSpeed all forwards and the backwards of
     the last stage, or a program of its own all forwards or all backwards. `nccl`: Nsight Systems recorded the ranges of
-    NCCL, whose reductions have their launch inside (that of a group of transfers is inside no range of them)."""
+    NCCL, whose reductions have their launch inside (that of a group of transfers is inside no range of them).
+    `around`: the name of the range around the launches of each step, in which {step} is its number."""
 
     schedule: str = "1f1b"
     stages: int = 4
@@ -100,6 +101,7 @@ class Program:
     marked: frozenset[int] = frozenset()
     named: Literal["", "deepspeed", "forwards", "backwards"] = ""
     nccl: bool = False
+    around: str = ""
 
     def name(self, kind: str, *, last: bool) -> str | None:
         """That of a pass of a program that names some; `last`: of the last stage."""
@@ -463,7 +465,7 @@ class Rank:
 
     def run(self, blocks: Sequence[Block]) -> None:
         """The blocks of the rank in order, and what lies between them."""
-        at = blocks[0].start_ns - 300 * US
+        at = began = blocks[0].start_ns - 300 * US
         at = self.small(at, COUNT_FILL)
         at = self.transfer(at, None, blocks[0])
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
@@ -475,6 +477,9 @@ class Rank:
             if block.kind == "OPT":
                 at = self.small(at, "log_loss_sum", block.end_ns)
                 at = self.wait(self.small(at, COUNT_FILL, block.end_ns))
+                if self.program.around:
+                    self.recorder.range(began, at, self.program.around.format(step=block.step))
+                began = at + 1
             at = self.transfer(at, block, following)
 
     def small(self, at: int, name: str, end: int | None = None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support import long_runs
 from tests.support.same_profiles import assert_same
@@ -70,7 +71,7 @@ def test_every_format_is_here() -> None:
 
 
 @pytest.mark.parametrize("kind", INPUTS)
-def test_sources_read_whole(kind: str, tmp_path: Path) -> None:
+def test_sources_read_whole(kind: str, tmp_path: Path, run_cli: Cli) -> None:
     for number in range(COUNT):
         (folder := tmp_path / "run" / f"node{number}").mkdir(parents=True)
         INPUTS[kind].make(folder)
@@ -82,6 +83,11 @@ def test_sources_read_whole(kind: str, tmp_path: Path) -> None:
         others = [result for number, result in enumerate(found) if number != place]
         assert len(others) == COUNT - 1
         assert all(isinstance(result, Profile) and result.spans.height for result in others)
+        ended = run_cli("export", tmp_path / f"{name} {place}", "--out", tmp_path / "trace.json", "--force")
+        still = {source.path for source in find(tmp_path / f"{name} {place}").sources}
+        if broken in still and isinstance(found[place], TraceExportError):
+            assert ended.returncode == 3
+            assert str(broken) in ended.stderr
 
 
 @pytest.mark.parametrize("kind", LONG)
