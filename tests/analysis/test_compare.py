@@ -160,7 +160,7 @@ def test_without_gains_no_cause_is_held_against_the_other_run(tmp_path: Path) ->
     assert found.causes["difference"].to_list() == [None]
     assert [s.code for s in found.verdict] == ["difference", "levels-changed", "causes-unknown"]
     (table,) = (table.frame for table in found.tables() if table.title == "Causes")
-    assert table.row(0)[1:] == ("yes", "yes")
+    assert table.row(0) == ("slow stage", "stage 2, ranks 4-5, node0", "yes", "yes")
 
 
 def test_a_baseline_keeps_levels_and_causes(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_slow_stage_comes_first() -> None:
     result = report_of(run([one(np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))] * 2))
     code, text = first(result)
     assert code == "slow-stage"
-    assert text.startswith("Stage 2 is slow (ranks 2,6, node0, node1): the blocks take 1.50 × as long as those of")
+    assert text.startswith("Stage 2 is slow (ranks 2,6, node0, node1): its blocks take 1.50 × as long as those of")
     slow = np.where(stage_of(s) == 2, 1.5, 1.0) * even(s)
     assert result.verdict[0].facts["gain_ns"] == pytest.approx(saved(slow), rel=0.02)
 
@@ -131,7 +131,7 @@ def test_a_slow_rank_comes_first() -> None:
     result = report_of(run([one(), one(np.where(stage_of(s) == 2, 1.3, 1.0) * even(s)), one()]))
     code, text = first(result)
     assert code == "slow-rank"
-    assert text.startswith("Rank 6 (stage 2, node1) is slow: the blocks take 1.30 × as long as those of its peers")
+    assert text.startswith("Rank 6 (stage 2, node1) is slow: its blocks take 1.30 × as long as those of its peers")
     slow = np.where(stage_of(s) == 2, 1.3, 1.0) * even(s)
     assert result.verdict[0].facts["gain_ns"] == pytest.approx(saved(slow), rel=0.02)
 

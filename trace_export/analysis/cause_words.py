@@ -157,9 +157,10 @@ _NAMES = {
 
 _BESIDE = {
     "slow-stage": "those of the other stages", "slow-replica": "those of the other replicas",
-    "slow-host": "those of their peers on other hosts", "slow-rank": "those of its peers",
-    "slow-optimizer": "those of its peers", "slow-link": "like links", "slow-collective": "that of the other groups",
+    "slow-host": "those of their peers on other hosts", "slow-link": "on links of the same kind",
+    "slow-collective": "that of the other groups",
 }  # fmt: skip
+"""What a slow one is compared with, by code; a rank with its peers."""
 
 
 def _how(row: Row) -> str:
@@ -167,7 +168,7 @@ def _how(row: Row) -> str:
     if row["code"] == "unequal-microbatches":
         return f"forward and backward of one are long together, a long one takes {row['ratio']:.2f} × the usual time"
     if row["code"] == "hidden-causes":
-        return "without one of them, the others still hold the step"
+        return "without one of them, the others still make the step as long"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         return f"no block starts for {late} although nothing is missing that was recorded (data loading, checkpoints)"
@@ -177,23 +178,27 @@ def _how(row: Row) -> str:
         return f"{late} a step after {'its' if len(row['ranks']) == 1 else 'their'} peers (data loading)"
     if row["late_ns"] is not None:
         return f"{late} a step after the input is there (CPU, scheduler, or a wait that was not recorded)"
+    one = len(row["ranks"]) == 1
     what = {"slow-link": "a transfer takes", "slow-collective": "it takes", "slow-optimizer": "it takes"}
-    subject = what.get(row["code"], "the blocks take")
-    return f"{subject} {row['ratio']:.2f} × as long as {_BESIDE[row['code']]}"
+    blocks = "their blocks take" if row["code"] == "slow-rank" and not one else "its blocks take"
+    beside = _BESIDE.get(
+        row["code"], f"{'that' if row['code'] in what else 'those'} of {'its' if one else 'their'} peers"
+    )
+    return f"{what.get(row['code'], blocks)} {row['ratio']:.2f} × as long as {beside}"
 
 
 def _gain(row: Row) -> str:
     """What a step would take without it."""
     if row["gain_ns"] is None:
-        return "what a step would take without it cannot be said"
+        return "how much it costs cannot be said"
     then = {
-        "slow": "as fast as those",
+        "slow": "at their speed",
         "late": "without that",
         "data": "without that",
-        "unequal": "with equal ones",
+        "unequal": "if all were equal",
         "hidden": "without all of them",
     }
-    how = then.get(row["code"].split("-")[0], "without it")
+    how = "at its speed" if row["code"] == "slow-collective" else then.get(row["code"].split("-")[0], "without it")
     return f"{how}, a step would be {duration(row['gain_ns'])} ({row['gain']:.1%}) shorter, ± {row['band']:.0%} of that"
 
 
@@ -201,7 +206,7 @@ def _move_layers(row: Row) -> str:
     if row["even_ns"] is None:
         return f"give stage {row['stage']} fewer layers"
     if row["even_ns"] <= 0:
-        return f"mend the slower stages first: spreading the surplus of stage {row['stage']} alone gains nothing"
+        return f"fix the slower stages first: moving layers away from stage {row['stage']} alone gains nothing"
     return (
         f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
         f" would be {duration(row['even_ns'])} shorter"
@@ -269,6 +274,6 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
     ),
     "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
-    "hidden-causes": lambda row: f"mend all of them; to see the blocks and transfers: {_draw(row, 'comm')}",
+    "hidden-causes": lambda row: f"fix all of them; to see the blocks and transfers: {_draw(row, 'comm')}",
 }  # fmt: skip
 """What to do next, by code."""

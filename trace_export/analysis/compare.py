@@ -13,7 +13,7 @@ from trace_export.analysis.explanation import BAND, CAUSES, SAID
 from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.predictions import came_true
-from trace_export.analysis.report_tables import Place, ReportTable
+from trace_export.analysis.report_tables import Place, ReportTable, cause_and_place
 from trace_export.analysis.run_figures import DEVICE, RunFigures
 from trace_export.analysis.summary import OF_HOST
 from trace_export.analysis.verdict import LEVELS, SMALL, Sentence
@@ -149,15 +149,16 @@ class Comparison:
     def _cause_table(self) -> ReportTable:
         if self.causes.is_empty():
             return ReportTable("Causes", pl.DataFrame(), "none in either run")
-        named = pl.Series("cause", [cause_words.title(row) for row in self.causes.iter_rows(named=True)])
         there = [
             pl.when(pl.col(f"{side}_band").is_null()).then(pl.lit("no")).otherwise(pl.lit("yes")).alias(f"in {run}")
             for side, run in zip("ab", self.names, strict=True)
         ]
-        gains = [*self._sides("gain_ns", "gain ms"), _ms("difference")]
-        frame = self.causes.select(named, *(gains if self.gains else there))
+        gains = [*self._sides("gain_ns"), _ms("difference")]
+        frame = self.causes.select(
+            *cause_and_place(list(self.causes.iter_rows(named=True))), *(gains if self.gains else there)
+        )
         note = (
-            "gain: what a step would take less without the cause, as in report, which does not name what gains"
+            "ms: what a step would take less without the cause, as in report, which does not name what gains"
             " little or is uncertain; gains do not add up"
         )
         return ReportTable("Causes", frame, note)

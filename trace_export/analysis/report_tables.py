@@ -145,15 +145,19 @@ def _few_causes(report: Report) -> ReportTable:
     shown = causes.head(CAUSES_BRIEF)
     rows = list(shown.iter_rows(named=True))
     frame = shown.select(
-        pl.Series("cause", [cause_words.name(row) for row in rows], pl.String),
-        pl.Series("place", [_cut(cause_words.where(row)) for row in rows], pl.String),
+        *cause_and_place(rows),
         pl.col("gain").alias("share"), "gain_ns", pl.col("band").alias("±"),
     )  # fmt: skip
     return ReportTable("Causes", readable(frame), left_out=len(report.causes) - len(shown))
 
 
-def _cut(place: str) -> str:
-    return place if len(place) <= PLACE_SAID else place[: PLACE_SAID - 1].rstrip(" ,") + "…"
+def cause_and_place(causes: Sequence[cause_words.Row]) -> tuple[pl.Series, pl.Series]:
+    """What each cause is, and where, short enough for one screen."""
+    cut = [
+        place if len(place) <= PLACE_SAID else place[: PLACE_SAID - 1].rstrip(" ,") + "…"
+        for place in map(cause_words.where, causes)
+    ]
+    return pl.Series("cause", list(map(cause_words.name, causes)), pl.String), pl.Series("place", cut, pl.String)
 
 
 def _steps(report: Report) -> ReportTable:

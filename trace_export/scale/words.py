@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis import cause_words
+from trace_export.analysis.clock_words import unconnected
 from trace_export.analysis.verdict import LEVELS, Sentence, causes, step_sentence
 from trace_export.scale import bands
 from trace_export.scale.build import Overview
@@ -128,8 +129,11 @@ def _clocks(found: Overview) -> Iterator[Sentence]:
     usual, worst = (f"±{duration(float(error))}" for error in errors)
     unknown = found.hosts.height - len(known)
     rest = f"; of {_count(unknown, 'host')} it is not known" if unknown else ""
-    text = f"The clocks of the hosts agree to {usual} (median), {worst} at worst{rest}."
-    yield Sentence("clocks", {"clock_sd_ns": float(errors[1])}, text)
+    groups, which = unconnected(found.hosts), "The clocks of the hosts"
+    if groups > 1:
+        which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
+    text = f"{which} agree to {usual} (median), {worst} at worst{rest}."
+    yield Sentence("clocks", {"clock_sd_ns": float(errors[1]), "clock_groups": groups}, text)
 
 
 def _missing_ranks(found: Overview) -> Iterator[Sentence]:
