@@ -334,6 +334,35 @@ def test_steps_from_collectives_of_all_stages() -> None:
     assert numbers(labelled, 1, "B", step=2) == [(m, 0) for m in range(4)]
 
 
+@pytest.mark.parametrize("groups", [[[0, 1, 2], [3, 4, 5]], [[0, 2], [3, 5]]], ids=["pipelines", "embedding"])
+@pytest.mark.parametrize("apart", [0, 500])
+def test_steps_from_collectives_of_replicas(groups: list[list[int]], apart: int) -> None:
+    """Each replica reduces among all or among the first and last of its stages; the groups number theirs alike, or
+    `apart`. Replica 1 was recorded from its second step on, which shows where the numbers are alike."""
+    words = [one_f_one_b(3, stage, 4) for stage in range(3)]
+    length, blocks, parts, true = 1000, [], [], []
+    for rank in range(6):
+        stage, replica = rank % 3, rank // 3
+        for step in range(replica, 3):
+            for place, letter in enumerate(words[stage]):
+                start = step * length + 20 * place + 25 * stage
+                blocks.append({"rank": rank, "start_ns": start, "end_ns": start + 10, "kind": letter, "marker": letter})
+                true.append(step - (replica if apart else 0))
+            for n, group in enumerate(groups):
+                if rank in group:
+                    at = {"start_ns": (step + 1) * length - 30, "end_ns": (step + 1) * length - 20}
+                    of_group = {"group": f"g{n}", "op": "all_reduce", "sequence": apart * n + 10 * step}
+                    parts.append({"rank": rank, **at, **of_group})
+    ranks = pl.DataFrame({"rank": range(6), "stage": [0, 1, 2] * 2, "replica": [0] * 3 + [1] * 3})
+    made = Profile(
+        ranks=conform(ranks, RANKS), spans=conform(pl.DataFrame(blocks), SPANS),
+        collectives=conform(pl.DataFrame(parts), COLLECTIVES),
+    )  # fmt: skip
+    numbered, unknown = steps.number(made)
+    assert not len(unknown)
+    assert numbered.spans["step"].to_list() == true
+
+
 def test_steps_from_counts() -> None:
     words = [[one_f_one_b(4, s, 6)] * 3 for s in range(4)]
     labelled = label(profile(words, stepped=False))

@@ -117,42 +117,74 @@ def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:
 
 def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
     """The sequence number of the next collective of several stages identifies the step, also on a rank whose capture
-    lacks a step. None unless some group's collectives lie between steps only."""
+    lacks a step. None unless some groups' collectives lie between steps only, and say the step of every rank.
+
+    Groups of as many ranks on the same stages count together, one or none for each rank: those of the replicas. A rank
+    in none of them (a middle stage, where the first and the last reduce the gradients of the embedding) has the step
+    that the first stage of its replica had begun.
+    """
     named = profile.collectives.drop_nulls("group")
     placed = named.join(profile.ranks.select("rank", "stage"), on="rank")
     groups = (
         placed.group_by("group")
-        .agg(stages=pl.col("stage").n_unique(), ranks=pl.col("rank").n_unique())
+        .agg(
+            pl.col("stage", "rank").unique().sort(), stages=pl.col("stage").n_unique(), ranks=pl.col("rank").n_unique()
+        )
         .filter(pl.col("stages") > 1)
-        .sort("ranks", "group", descending=[True, False])
+        .group_by("ranks", "stage")
+        .agg(pl.col("group").sort(), pl.col("rank").list.explode(keep_nulls=False, empty_as_null=False))
+        .filter(pl.col("rank").list.n_unique() == pl.col("rank").list.len())
+        .sort(pl.col("rank").list.len(), "ranks", "group", descending=[True, True, False])
     )
-    for group in groups["group"].head(8):
-        steps = _between(blocks, named.filter(pl.col("group") == group))
-        ends = blocks.with_columns(step=steps).filter(pl.col("step") < pl.col("step").max().over("rank"))
+    for alike, ranks in groups.select("group", "rank").head(8).iter_rows():
+        members = blocks.filter(pl.col("rank").is_in(ranks))
+        steps = members.select("row", step=_between(members, named.filter(pl.col("group").is_in(alike))))
+        numbered = blocks.join(steps, on="row", how="left", maintain_order="left")
+        ends = numbered.filter(pl.col("step") < pl.col("step").max().over("rank"))
         open_ends = ends.group_by("rank", "step").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum())
         if not (open_ends["forwards"] > open_ends["backwards"]).any():
-            return steps
+            filled = _begun_by_first_stages(numbered, profile.ranks)
+            if not filled.null_count():
+                return filled
     return None
 
 
 def _between(blocks: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
-    """The number of the gap between `collectives` (of one group) that each block lies in, the same on all ranks."""
+    """The number of the gap between `collectives` (of one group for each rank) that each block lies in, the same on all
+    ranks of the group; and of all groups, if their sequence numbers are alike."""
+    groups = collectives.select("rank", "group").unique()
     numbered = collectives.select("rank", "sequence", start_ns="start_ns").sort("start_ns")
-    rows = blocks.select("row", "rank", "start_ns").sort("start_ns")
+    rows = blocks.select("row", "rank", "start_ns").join(groups, on="rank").sort("start_ns")
     after = rows.join_asof(
         numbered.rename({"sequence": "next"}), on="start_ns", by="rank", strategy="forward", check_sortedness=False
     )
     both = after.join_asof(
         numbered.rename({"sequence": "last"}), on="start_ns", by="rank", strategy="backward", check_sortedness=False
     )
-    keys = both.select("next").drop_nulls().unique().sort("next").with_columns(key="next")
+    keys = both.select("group", "next").drop_nulls().unique().sort("next").with_columns(key="next")
     # A capture that ends before its step's collective: the step is the one whose collective the others have next.
     cut = both.with_columns(next=pl.coalesce("next", pl.col("last") + 1, pl.lit(0, pl.Int64))).sort("next")
-    keyed = cut.join_asof(keys, on="next", strategy="forward").sort("row")
-    named = blocks.select("row").join(
-        keyed.select("row", key=pl.coalesce("key", "next")), on="row", maintain_order="left"
+    keyed = cut.join_asof(keys, on="next", by="group", strategy="forward", check_sortedness=False).select(
+        "row", "group", key=pl.coalesce("key", "next")
     )
-    return named["key"].rank("dense").cast(INT) - 1
+    alike = keyed["key"].n_unique() < len(keyed.select("group", "key").unique())  # some number occurs in two groups
+    rank = pl.col("key").rank("dense")
+    counted = keyed.select("row", step=(rank if alike else rank.over("group")).cast(INT) - 1)
+    return blocks.select("row").join(counted, on="row", maintain_order="left")["step"]
+
+
+def _begun_by_first_stages(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.Series:
+    """The step of each block of `numbered` (row, rank, kind, start_ns, step); of one without: the last step that the
+    first stage of its replica had begun, null where nothing says that."""
+    if not numbered["step"].null_count():
+        return numbered["step"]
+    placed = numbered.join(ranks.select("rank", "stage", "replica"), on="rank", how="left", maintain_order="left")
+    begun = placed.filter(pl.col("stage") == pl.col("stage").min()).drop_nulls("step")
+    begun = begun.group_by("replica", "step").agg(pl.col("start_ns").min()).sort("start_ns")
+    lacking = placed.filter(pl.col("step").is_null() & pl.col("replica").is_not_null()).sort("start_ns")
+    timed = lacking.drop("step").join_asof(begun, on="start_ns", by="replica", check_sortedness=False)
+    filled = numbered.join(timed.select("row", timed="step"), on="row", how="left", maintain_order="left")
+    return filled.select(pl.coalesce("step", "timed"))[:, 0]
 
 
 def _by_first_forward(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
