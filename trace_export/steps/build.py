@@ -248,7 +248,7 @@ def _collectives(
     another = on != of[member]
     prompt = np.zeros(len(of), np.bool_)
     prompt[member] = another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
-    could = _could_begin(recorded, of, before, prompt, operations)
+    could = _could_begin(recorded, before, prompt, operations)
     found = [_wait(of[there], before[there], could[there], operations)]
     found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
     rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
@@ -262,23 +262,29 @@ def _collectives(
     return operations, found
 
 
-def _could_begin(recorded: Recorded, of: Ints, before: Ints, prompt: Flags, operations: Operations) -> Times:
+def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Operations) -> Times:
     """By when each member of a collective could begin it, for all that its rank did `before`.
 
     Gradients are reduced part by part while the backward that makes them goes on. A member that waits for others, or
-    for the part before, begins later than it could, often after its block. But all members run one program: where one
-    has begun within its block, the others could begin at the same share of theirs. The member that began last begins
-    when it did, unless that was `prompt`: right after its rank's collective before.
+    for the part before, begins later than it could, often after its block. But all ranks run one program: where one,
+    of this group or another, has begun its part of that number within its block, the others could begin at the same
+    share of theirs. The member that began last begins when it did, unless that was `prompt`: right after its rank's
+    collective before.
     """
-    blocks, begun = recorded.blocks, recorded.parts["start"]
+    parts, begun = recorded.parts, recorded.parts["start"].to_numpy()
     start, end = operations.start[before], operations.end[before]
-    alike = blocks.select("kind", "microbatch", "chunk")[np.maximum(before, 0)]
-    share = (begun.to_numpy() - start) / np.maximum(end - start, 1)
-    parts = alike.with_columns(of=pl.Series(of), begun=begun, share=pl.Series(np.where(before >= 0, share, 1.0)))
-    least = parts.select(pl.col("share").min().over("of", "kind", "microbatch", "chunk"))["share"].to_numpy()
-    last = parts.select(pl.col("begun") == pl.col("begun").max().over("of")).to_series().to_numpy()
-    could = start + (least * (end - start)).astype(np.int64)
-    return np.where((last & ~prompt) | (least >= 1), begun.to_numpy(), np.minimum(begun.to_numpy(), could))
+    share = np.where(before >= 0, (begun - start) / np.maximum(end - start, 1), 1.0)
+    of_rank = ["segment", "step_index", "op", "rank"]
+    work = ["kind", "microbatch", "chunk"]
+    members = pl.concat(
+        [parts.select("collective", "start", *of_rank), recorded.blocks.select(work)[np.maximum(before, 0)]],
+        how="horizontal",
+    ).with_columns(number=pl.int_range(pl.len()).over(of_rank), share=pl.Series(share))
+    least = pl.col("share").min().over(*of_rank[:-1], "number", *work)
+    share = members.select(least).to_series().to_numpy()
+    last = members.select(pl.col("start") == pl.col("start").max().over("collective")).to_series().to_numpy()
+    could = start + (share * (end - start)).astype(np.int64)
+    return np.where((last & ~prompt) | (share >= 1), begun, np.minimum(begun, could))
 
 
 def _transfers(
