@@ -197,7 +197,7 @@ WRITERS: dict[str, Writer] = {
 }
 APPENDED = ("paddle", "paddle: dynamic graph")
 """Formats of one file for each rank, whatever was recorded."""
-ONE_FILE = {"nsys: all ranges in one": STAGES, "nsys: around the launcher": 1, "rocpd": STAGES}
+ONE_FILE = {"nsys: all ranges in one": STAGES, "nsys: around the launcher": 1, "rocpd": STAGES, "paddle": STAGES}
 """Formats that have all windows of a process in one file, and how many files of a job they write."""
 OVERWRITTEN = ("torch: folders of windows", "torch: windows in names")
 """Formats whose names do not tell the starts of a job apart."""

@@ -110,12 +110,13 @@ def test_a_microsecond_survives_the_double(tmp_path: Path, seed: int) -> None:
 
 
 def test_announcements_and_their_changes(tmp_path: Path) -> None:
+    """Of steps that go on, as where some steps are profiled every now and then; and of earlier ones, by a new start."""
     announce = "10%|# INFO:root:Schedule Profiler start at step {} and end at step {}\n"
     path = tmp_path / "workerlog.0"
-    path.write_text(
-        "".join([RECORD, announce.format(1, 3), RECORD, announce.format(1, 3), RECORD, announce.format(5, 7), RECORD])
-    )
-    assert scan(path).records.select("announced", "announcement").rows() == [(None, 0), (1, 0), (1, 0), (5, 1)]
+    parts = [announce.format(*steps) + RECORD for steps in ((1, 3), (1, 3), (3, 5), (8, 9), (2, 4))]
+    path.write_text("".join([RECORD, *parts]))
+    found = scan(path).records.select("announced", "announcement", "section").rows()
+    assert found == [(None, 0, 0), (1, 0, 0), (1, 0, 0), (3, 0, 1), (8, 0, 2), (2, 1, 3)]
 
 
 def test_a_line_of_many_megabytes_needs_no_memory_of_its_size(tmp_path: Path) -> None:

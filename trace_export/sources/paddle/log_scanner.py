@@ -46,11 +46,14 @@ PREFIX_LENGTH = 96
 
 RECORDS: dict[str, pl.DataType] = {
     "thread": pl.Int32(), "job": pl.Categorical(), "microbatch": pl.Int32(), "start_us": pl.Int64(),
-    "end_us": pl.Int64(), "announced": pl.Int32(), "announcement": pl.Int32(),
+    "end_us": pl.Int64(), "announced": pl.Int32(), "announcement": pl.Int32(), "section": pl.Int32(),
 }  # fmt: skip
 """A record; times are unix microseconds, 0 as printed. `thread` is null where the log's own prefix is missing.
-`announced` is the first profiled step that the log last announced before the record (null: none), `announcement` counts
-the changes of that text."""
+`announced` is the first profiled step that the log last announced before the record (null: none), `section` counts the
+changes of that text, and `announcement` those after which steps do not go on: another run."""
+
+Said = tuple[int | None, int, int]
+"""What a log last announced: `announced`, `announcement` and `section` of RECORDS."""
 
 
 def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
@@ -86,13 +89,11 @@ class Scanner:
         self.frames: list[pl.DataFrame] = []
         self.records: list[Match] = []  # found, but not in a frame yet
         self.threads: list[int | None] = []
-        self.announced: list[int | None] = []  # as the columns of RECORDS, up to the last announcement
-        self.announcements: list[int] = []
+        self.said: list[Said] = []  # of each record up to the last announcement
         self.malformed = 0
         self.first_malformed = -1
         self.text: tuple[bytes, bytes] | None = None
-        self.announcement = 0
-        self.first_step: int | None = None
+        self.now: Said = (None, 0, 0)
 
     def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
         """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
@@ -126,30 +127,29 @@ class Scanner:
 
     def _announce(self, first: bytes, last: bytes) -> None:
         self._complete()
+        _, announcement, section = self.now
         if self.text is not None and self.text != (first, last):
-            self.announcement += 1
+            section += 1
+            announcement += int(first) < int(self.text[1] or int(self.text[0]) + 1)
         self.text = (first, last)
-        self.first_step = int(first)
+        self.now = int(first), announcement, section
 
     def _complete(self) -> None:
         """Gives the records since the last announcement what it said."""
-        since = len(self.records) - len(self.announced)
-        self.announced += [self.first_step] * since
-        self.announcements += [self.announcement] * since
+        self.said += [self.now] * (len(self.records) - len(self.said))
 
     def move(self, other: Scanner) -> None:
         """Gives the records that are in no frame yet to another one."""
         self._complete()
         other.records += self.records
         other.threads += self.threads
-        other.announced += self.announced
-        other.announcements += self.announcements
-        self.records, self.threads, self.announced, self.announcements = [], [], [], []
+        other.said += self.said
+        self.records, self.threads, self.said = [], [], []
 
     def _flush(self) -> None:
         self._complete()
-        self.frames.append(_frame(self.records, self.threads, self.announced, self.announcements))
-        self.records, self.threads, self.announced, self.announcements = [], [], [], []
+        self.frames.append(_frame(self.records, self.threads, self.said))
+        self.records, self.threads, self.said = [], [], []
 
     @property
     def waiting(self) -> int:
@@ -159,7 +159,7 @@ class Scanner:
     def steps(self) -> tuple[int, int] | None:
         """The profiled steps as announced, the first and the one after the last; None where the log announces none or
         several ranges."""
-        if self.text is None or self.announcement or not self.text[1]:
+        if self.text is None or self.now[2] or not self.text[1]:
             return None
         first, end = int(self.text[0]), int(self.text[1])
         return (first, end) if first < end else None
@@ -191,11 +191,10 @@ def _first(buffer: bytearray, start: int, end: int) -> int:
     return min((at for needle in NEEDLES if (at := buffer.find(needle, start, end)) >= 0), default=-1)
 
 
-def _frame(
-    records: list[Match], threads: list[int | None], announced: list[int | None], announcements: list[int]
-) -> pl.DataFrame:
+def _frame(records: list[Match], threads: list[int | None], said: list[Said]) -> pl.DataFrame:
     """`records` and what else is known of each, as RECORDS."""
     _, _, jobs, microbatches, starts, ends = zip(*records, strict=True)
+    announced, announcements, sections = zip(*said, strict=True)
     texts = {job: job.decode("utf-8", "replace") for job in set(jobs)}
     raw = pl.DataFrame(
         [
@@ -206,6 +205,7 @@ def _frame(
             pl.Series("end", ends, pl.Binary),
             pl.Series("announced", announced, pl.Int32),
             pl.Series("announcement", announcements, pl.Int32),
+            pl.Series("section", sections, pl.Int32),
         ]
     )
     return raw.select(
@@ -216,6 +216,7 @@ def _frame(
         *(thousandths(pl.col(name).cast(pl.String)).alias(f"{name}_us") for name in ("start", "end")),
         "announced",
         "announcement",
+        "section",
     )
 
 

@@ -208,12 +208,16 @@ def _one_for_each(records: pl.DataFrame, key: str, value: pl.Expr) -> bool:
 
 
 def _runs(records: pl.DataFrame) -> pl.DataFrame:
-    """Adds `run`: a restart of the process or another announcement begins a new one."""
-    if _one_for_each(records, "member", pl.col("life") * 2**16 + pl.col("announcement")):
-        return records.with_columns(run=pl.lit(0, pl.Int32))
-    start = pl.struct("life", "announcement")
-    begins = (start != start.shift()).fill_null(False)
-    return records.with_columns(begins.cum_sum().over("member").cast(pl.Int32).alias("run"))
+    """Adds `run`, which a restart of the process begins, or an announcement of steps that do not go on; and `stretch`,
+    which any other announcement begins, too."""
+    if _one_for_each(records, "member", pl.col("life") * 2**16 + pl.col("section")):
+        return records.with_columns(run=pl.lit(0, pl.Int32), stretch=pl.lit(0, pl.Int32))
+    begins = {
+        name: pl.any_horizontal(pl.col(column) != pl.col(column).shift().over("member") for column in columns)
+        for name, columns in (("run", ("life", "announcement")), ("stretch", ("life", "section")))
+    }
+    counts = [new.fill_null(False).cum_sum().over("member").cast(pl.Int32).alias(name) for name, new in begins.items()]
+    return records.with_columns(counts)
 
 
 def _steps(records: pl.DataFrame) -> pl.DataFrame:
@@ -226,7 +230,7 @@ def _steps(records: pl.DataFrame) -> pl.DataFrame:
     aside = pl.lit(False)
     if records["aside"].any():
         aside = pl.col("aside") & ~pl.col("aside").all().over("member", "run")
-    part = (pl.col("member").cast(pl.Int64) * 2**32 + pl.col("run")) * 2 + aside
+    part = (pl.col("member").cast(pl.Int64) * 2**32 + pl.col("stretch")) * 2 + aside
     records = records.with_columns(aside=aside, part=part)
     if not records["part"].is_sorted():
         ordered = records.with_row_index("row").sort("part", maintain_order=True)
