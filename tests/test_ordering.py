@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.ordering import group_number, is_ordered, ordered, repeated, stretches
+from trace_export.ordering import group_number, is_ordered, ordered, repeated, rows_of, stretches
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2) | st.none(), st.integers(0, 2)), max_size=12)
 KEYS = ("rank", "start_ns", "end_ns")
@@ -56,3 +57,10 @@ def test_groups_are_numbered_in_the_order_of_their_keys(rows: list[tuple[int, in
     frame = table(rows)
     expected = frame.select(pl.struct(KEYS).rank("dense")).to_series()
     assert group_number(frame, *KEYS).to_list() == expected.to_list()
+
+
+@given(st.sets(st.integers(-3, 2000)), st.lists(st.integers(-3, 2000)))
+def test_rows_of_numbers_are_theirs(numbers: set[int], asked: list[int]) -> None:
+    rising = sorted(numbers)
+    found = rows_of(np.array(rising, np.int64), np.array(asked, np.int64)).tolist()
+    assert found == [rising.index(n) if n in numbers else len(rising) for n in asked]

@@ -58,7 +58,9 @@ def ordered(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
         return frame
     rows = frame.select(keys).with_row_index("row number")
     if not rows[keys[0]].null_count():  # often only the ranks stand in another order, each in that of time
-        moved = rows[np.argsort(rows[keys[0]].to_numpy(), kind="stable")]
+        first = rows[keys[0]].to_numpy()
+        short = first.min(initial=0) >= 0 and first.max(initial=0) < 1 << 16  # NumPy sorts such in half the time
+        moved = rows[np.argsort(first.astype(np.uint16) if short else first, kind="stable")]
         if is_ordered(moved, *keys):
             return frame[moved["row number"]]
     return frame[rows.sort(*keys, maintain_order=True)["row number"]]
@@ -73,3 +75,17 @@ def packed(*keys: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
         if number.max(initial=0) > DENSE * len(number):
             _, number = np.unique(number, return_inverse=True)
     return number
+
+
+def rows_of(numbers: npt.NDArray[np.integer[Any]], asked: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
+    """The row of each of the `asked` numbers among the `numbers`, which rise; of others how many rows there are. A
+    table takes a third of the time of a search; it is made where it is not much longer than both."""
+    low, high, nowhere = (int(asked.min(initial=0)), int(asked.max(initial=0)), len(numbers))
+    low, high = int(numbers.min(initial=low)), int(numbers.max(initial=high))
+    if high - low < DENSE * (nowhere + len(asked)):
+        table = np.full(high - low + 1, nowhere, np.int32)
+        table[numbers - low] = np.arange(nowhere, dtype=np.int32)
+        found: npt.NDArray[np.integer[Any]] = table[asked - low]
+        return found
+    at = np.searchsorted(numbers, asked)
+    return np.where(np.append(numbers, -1)[at] == asked, at, nowhere)

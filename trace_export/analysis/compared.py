@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.peers import Group, Items, Slow
+from trace_export.ordering import rows_of
 from trace_export.steps.graph import Floats, Ints
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
@@ -63,8 +64,8 @@ class Compared:
         self.host = ranks["host"].to_list()
 
     def rows(self, rank: Ints) -> Ints:
-        """The row of each rank."""
-        return np.searchsorted(self.ranks["rank"].to_numpy(), rank)
+        """The row of each rank; of no rank the number of rows."""
+        return rows_of(self.ranks["rank"].to_numpy(), rank)
 
     def groups(self, there: Ints) -> list[Group]:
         """Replicas, stages, hosts, lanes of peers that work in step, ranks; items are numbers in `there` (rows)."""

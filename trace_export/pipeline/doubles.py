@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.model import Note, Profile
-from trace_export.ordering import is_ordered
+from trace_export.ordering import is_ordered, ordered
 from trace_export.selection import Numbers
 
 TIMES = ["rank", "start_ns", "end_ns"]
@@ -22,7 +22,7 @@ def without_doubles(profile: Profile) -> Profile:
     The rows of the other tables, which come from the same files, are then each there once, too.
     """
     spans = profile.spans
-    if is_ordered(spans, *TIMES, strictly=True) or not spans.select(pl.struct(TIMES).is_duplicated().any()).item():
+    if is_ordered(ordered(spans.select(TIMES).drop_nulls("start_ns"), *TIMES), *TIMES, strictly=True):
         return profile
     first = spans.select(pl.struct(CONTENT).is_first_distinct()).to_series() | spans["start_ns"].is_null()
     repeated = spans.filter(~first)

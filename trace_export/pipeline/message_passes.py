@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from trace_export.model import MESSAGES, Note, Profile, conform
@@ -35,14 +36,15 @@ def link(profile: Profile) -> Profile:
     named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
     by_labels = _by_labels(messages.filter(named), links)
     by_ends = _by_ends(_of_steps(messages.filter(~named), profile), links)
+    found = pl.concat([by_labels, by_ends])
+    link_of = np.full(len(messages), len(links))
+    link_of[found["message"].to_numpy()] = found["link"].to_numpy()
     chunk = pl.when("has_chunk").then("chunk")
-    linked = links.select("link", "direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
-    found = pl.concat([by_labels, by_ends]).join(linked, on="link")
-    joined = profile.messages.drop(*PASSES_OF, "ready_ns").with_row_index("message").join(
-        found, on="message", how="left", suffix="_found", maintain_order="left"
-    )  # fmt: skip
-    filled = joined.with_columns(
-        pl.when(named).then(c).otherwise(pl.coalesce(c, f"{c}_found")).alias(c) for c in LABELS
+    linked = links.select("direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
+    linked = pl.concat([linked, linked.clear(1)])[link_of]  # the last row: of a message that has none
+    filled = profile.messages.with_columns(
+        *(pl.when(named).then(c).otherwise(pl.coalesce(c, linked[c])).alias(c) for c in LABELS),
+        *linked.select(*PASSES_OF, "ready_ns"),
     )
     text = "messages: micro-batch and direction inferred from the blocks before the send and after the receive"
     notes = [Note("message-labels-inferred", "detail", text, count=by_ends.height)] if by_ends.height else []
@@ -80,7 +82,7 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     """message, link: of those `messages` whose ends both name the same dependency, as no other message does."""
-    met = messages
+    met = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
     for name, own, theirs, strategy in (
         ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),
         ("received", "recv_end_ns", pl.col("taken_ns") + GRID_NS, "forward"),
@@ -88,9 +90,9 @@ def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
         side = links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)).sort(own)
         met = met.sort(own).join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
-    both = sure.join(links, left_on="sent", right_on="link", suffix="_linked")
-    alike = [(pl.col(name) == pl.col(f"{name}_linked")).fill_null(True) for name in ("direction", "microbatch")]
-    return both.filter(alike).select("message", link="sent")
+    named = links.select("direction", "microbatch")[sure["sent"]]
+    alike = [(sure[name] == named[name]).fill_null(True) for name in named.columns]
+    return sure.filter(alike[0] & alike[1]).select("message", link="sent")
 
 
 def _of_steps(messages: pl.DataFrame, profile: Profile) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SEGMENT, Note, Profile
+from trace_export.ordering import ordered
 from trace_export.units import duration
 
 BREAK = 10
@@ -78,12 +79,13 @@ def _begun(profile: Profile) -> pl.DataFrame:
     """rank, run, window, step, by time: when each step begins and ends on a rank, for how long the rank has no block
     before it, and how long its step before lasts. Nothing where the times of two steps cannot be compared."""
     key = [*SEGMENT, "step"]
-    blocks = pl.concat([profile.spans, profile.evaluations]).select("rank", *key, "start_ns", "end_ns")
+    columns = ["rank", *key, "start_ns", "end_ns"]
+    blocks = pl.concat([profile.spans.select(columns), profile.evaluations.select(columns)])
     if profile.declared.step_zeros is not None:
         blocks = blocks.clear()
     free = pl.col("start_ns") - pl.col("end_ns").cum_max().shift().over("rank", "run")
     return (
-        blocks.sort("rank", "run", "start_ns").with_columns(free_ns=free).drop_nulls("step").group_by("rank", *key)
+        ordered(blocks, "rank", "run", "start_ns").with_columns(free_ns=free).drop_nulls("step").group_by("rank", *key)
         .agg(pl.col("start_ns", "free_ns").first(), pl.col("end_ns").max()).sort("rank", "run", "start_ns")
         .with_columns(length_ns=pl.col("start_ns").diff().over("rank", *SEGMENT))
     )  # fmt: skip

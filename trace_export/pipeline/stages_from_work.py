@@ -112,22 +112,34 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of `turn`, forwards of
     chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step may have fewer.
     """
-    begin, start = _begin(), pl.col("start_ns")
-    first_back = start.filter(_BACKWARD & (start >= begin)).min()
-    leading = (pl.col("kind") == "F") & (start >= begin) & (start < first_back)
+    start, forward = pl.col("start_ns"), pl.col("kind") == "F"
     blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))
-    each = blocks.group_by(group_number(blocks, *RANK_STEP_KEY)).agg(
+    blocks = blocks.with_columns(group_number(blocks, *RANK_STEP_KEY))
+    blocks = _with(blocks, begin=_begin())
+    blocks = _with(blocks, back=start.filter(_BACKWARD & (start >= pl.col("begin"))).min())
+    blocks = blocks.with_columns(
+        leading=(forward & (start >= pl.col("begin")) & (start < pl.col("back"))).fill_null(False),
+        counts=(FORWARDS & (start >= pl.col("begin"))).fill_null(False),
+    )
+    leading, back = pl.col("leading"), pl.col("back").first()
+    each = blocks.group_by("group").agg(
         pl.col("rank").first(),
-        lead=pl.when(first_back.is_not_null()).then(leading.sum()),
-        forwards=_forwards(FORWARDS & (start >= begin)),
-        wait_ns=first_back - pl.col("end_ns").filter(leading).max(),
+        lead=pl.when(back.is_not_null()).then(leading.sum()),
+        forwards=_forwards(pl.col("counts")),
+        wait_ns=back - pl.col("end_ns").filter(leading).max(),
         chunks=pl.col("chunk").max() + 1,
-        unit_ns=(pl.col("end_ns") - start).filter(pl.col("kind") == "F").median(),
+        unit_ns=(pl.col("end_ns") - start).filter(forward).median(),
         **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
     )
     fullest = pl.col("forwards") == pl.col("forwards").max()
     medians = pl.exclude("group", "rank", "turn", "first").filter(fullest).median()
     return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+
+
+def _with(blocks: pl.DataFrame, **of_group: pl.Expr) -> pl.DataFrame:
+    """`blocks` with a column of what each `group` has in common."""
+    found = blocks.group_by("group").agg(**of_group)
+    return blocks.join(found, on="group", how="left", maintain_order="left")
 
 
 def _forwards(of_step: pl.Expr) -> pl.Expr:

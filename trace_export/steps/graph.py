@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from trace_export.ordering import rows_of
 from trace_export.steps.order import Flags as Flags
 from trace_export.steps.order import Ints as Ints
 from trace_export.steps.order import Levels
@@ -156,10 +157,9 @@ class Graph:
     def of(self, column: str) -> Ints:
         """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""
         ranks = self.recorded.ranks.sort("rank")
-        numbers = np.append(ranks["rank"].to_numpy(), -1)  # the last: of no rank
-        values = np.append(ranks[column].fill_null(-1).to_numpy(), -1).astype(np.int32)
-        at = np.searchsorted(numbers[:-1], self.rank)
-        return np.where(numbers[at] == self.rank, values[at], np.int32(-1))
+        values = np.append(ranks[column].fill_null(-1).to_numpy(), -1).astype(np.int32)  # the last: of no rank
+        found: Ints = values[rows_of(ranks["rank"].to_numpy(), self.rank)]
+        return found
 
 
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:

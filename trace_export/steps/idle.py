@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, TIME, Schema
-from trace_export.ordering import ordered
+from trace_export.ordering import is_ordered, ordered
 from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Graph, Ints, Times
 
 CAUSES = {
@@ -71,8 +71,9 @@ def idle(graph: Graph) -> pl.DataFrame:
         (block, since, needed, input_of, source), (block, needed, begun, late, nobody),
         (block, begun, ready, inner, source), (block, ready, start, delay, nobody),
     ]  # fmt: skip
-    lasting = [tuple(column[part[2] > part[1]] for column in part) for part in parts]
-    return _table(graph, *(np.concatenate(column) for column in zip(*lasting, strict=True)))
+    one_by_one = [np.stack(column, axis=1).ravel() for column in zip(*parts, strict=True)]  # in the order of the gaps
+    lasting = one_by_one[2] > one_by_one[1]
+    return _table(graph, *(column[lasting] for column in one_by_one))
 
 
 def _gaps(graph: Graph) -> tuple[Ints, Times]:
@@ -95,4 +96,6 @@ def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, s
     found = found.with_columns(cause=pl.Series(list(CAUSES), dtype=IDLE["cause"]).gather(cause))
     waits_for = pl.Series("waits_for", source)
     found = found.with_columns(waits_for=pl.when(waits_for >= 0).then(waits_for), run=named["run"], step=named["step"])
-    return found.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items()).sort(*RANK_STEP_KEY, "start_ns")
+    found = found.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items())
+    order = [*RANK_STEP_KEY, "start_ns"]
+    return found if is_ordered(found, *order) else found.sort(*order)

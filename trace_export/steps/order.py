@@ -62,11 +62,13 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     while len(front):
         depth[front], left = level, left - len(front)
         sizes = first[front + 1] - first[front]
-        at = np.repeat(first[front] - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(sizes.sum())
-        reached = followers[at]
-        np.subtract.at(missing, reached, 1)
+        ends = np.cumsum(sizes)
+        at = np.arange(ends[-1]) + np.repeat(first[front + 1] - ends, sizes)
+        reached = followers[at].astype(np.intp)
+        np.subtract.at(missing, reached, np.ones(len(reached), np.int32))  # not a number: three times as fast
         free = reached[missing[reached] == 0]
-        seen_at[free] = here = np.arange(len(free))  # an operation that is there twice keeps its last place
+        here = np.arange(len(free), dtype=np.int32)
+        seen_at[free] = here  # an operation that is there twice keeps its last place
         front, level = free[seen_at[free] == here], level + 1
     return depth, left
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.ordering import ordered, packed, repeated, stretches
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.pipeline.stages import depth
@@ -62,12 +63,14 @@ def recorded(profile: Profile) -> Recorded:
     zero = spans["start_ns"].min() if spans.height else 0
     assert isinstance(zero, int)
     steps, odd = _steps(profile, spans)
+    runs = stretches(spans, *STEP_KEY).join(steps, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    index, segment = (repeated(runs[name], runs["len"]) for name in ("step_index", "segment"))
+    placed = spans.drop(STEP_KEY).with_columns(
+        index, segment, pl.Series("lane", packed(segment.to_numpy(), spans["rank"].to_numpy())),
+        start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero,
+    )  # fmt: skip
     blocks = (
-        spans.join(steps.select(*STEP_KEY, "step_index", "segment"), on=STEP_KEY, nulls_equal=True)
-        .with_columns(start=pl.col("start_ns") - zero, end=pl.col("end_ns") - zero)
-        .sort("segment", "rank", "start", "end", "span")
-        .drop("run", "step", "start_ns", "end_ns")
-        .with_row_index("row")
+        ordered(placed.drop("start_ns", "end_ns"), "lane", "start", "end", "span").drop("lane").with_row_index("row")
     )
     edges, parts = _edges(profile, blocks, zero), _parts(profile, steps, blocks, zero)
     codes, stages = {note.code for note in profile.notes}, depth(profile.ranks, profile.declared)

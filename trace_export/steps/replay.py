@@ -92,7 +92,7 @@ class Replay:
 
     def _some(self, scenarios: Sequence[Scenario]) -> Floats:
         order = self.graph.levels.order
-        length, delay = (np.stack([s[k][order] for s in scenarios], axis=1) for k in (0, 1))
+        length, delay = (np.stack([s[k].take(order) for s in scenarios], axis=1) for k in (0, 1))
         times = self.times(length, delay)
         end, place, windows = times[: len(order)], self._place, self.windows
         found = np.empty((len(windows), len(scenarios)))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, WORK_KINDS, Declared, Profile, conform
+from trace_export.ordering import packed
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import ZERO_NS
@@ -121,7 +123,8 @@ def runs_of(rows: pl.DataFrame) -> pl.Series:
     if not {"step", "microbatch"} <= set(rows.columns):
         return alone
     passes = rows.filter(pl.col("kind").is_in(["F", "B"]), *(pl.col(c).is_not_null() for c in ("step", "microbatch")))
-    if passes.unique(key).height == passes.height:
+    numbers = (passes[name].cast(pl.Int64).fill_null(-1).to_numpy() for name in key if name != "kind")
+    if np.bincount(packed((passes["kind"] == "F").to_numpy(), *numbers), minlength=1).max() <= 1:
         return alone
     turns = passes.sort("start_ns").with_columns(turn=pl.int_range(pl.len(), dtype=INT).over(key))
     again = turns.filter(pl.col("turn") > 0).group_by("turn").first().sort("turn").select("start_ns", "step")
