@@ -224,7 +224,7 @@ NOTES: dict[str, Explanation] = {
         "Start and stop the profiler at the same step on all ranks.",
     ),
     "messages-unpaired": Explanation(
-        "The other sides of some sends or receives are not in the data.",
+        "The other sides of some sends or receives are not in the data. The text says whether a rank is missing.",
         "Check whether the profiles of some ranks are missing.",
     ),
     "messages-window-offset": Explanation(

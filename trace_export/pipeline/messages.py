@@ -31,7 +31,7 @@ def pair(profile: Profile) -> Profile:
     sent, received = len(sends), len(receives)
     sends, receives, channels = _in_channels(sends, receives)
     if channels.is_empty():
-        return profile.with_notes(_unpaired(sent, received, profile.p2p["peer"].null_count()))
+        return profile.with_notes(_unpaired(profile, sent, received))
     by_number, numbered = _by_number(sends, receives, channels)
     counted = channels.join(numbered, on="channel", how="anti")
     by_order, searched = _by_order(_of(sends, counted, channels), _of(receives, counted, channels), counted)
@@ -40,7 +40,9 @@ def pair(profile: Profile) -> Profile:
         "src_rank", "dst_rank", "send_start_ns", "recv_start_ns", maintain_order=True
     )
     notes = _notes(channels, offsets)
-    notes += _unpaired(sent - len(found), received - len(found), profile.p2p["peer"].null_count())
+    unsure = channels.join(offsets.filter(pl.col("offset").is_null()), on="channel", how="semi")
+    left = (len(found) + int(unsure[n].sum()) for n in ("n", "n_recv"))
+    notes += _unpaired(profile, sent - next(left), received - next(left))
     return replace(profile, messages=conform(found.with_columns(wire_ns=WIRE_NS), MESSAGES)).with_notes(notes)
 
 
@@ -200,12 +202,14 @@ def _notes(channels: pl.DataFrame, offsets: pl.DataFrame) -> list[Note]:
     return notes
 
 
-def _unpaired(sends: int, receives: int, without_peer: int) -> list[Note]:
-    notes = []
+def _unpaired(profile: Profile, sends: int, receives: int) -> list[Note]:
+    peers, notes = profile.p2p["peer"], []
     if sends or receives:
-        text = f"messages: {sends} sends and {receives} receives have no counterpart; are profiles of ranks missing?"
+        absent = not peers.drop_nulls().is_in(profile.ranks["rank"].implode()).all()
+        why = "are profiles of ranks missing?" if absent else "the ranks are there, but these were not recorded on both"
+        text = f"messages: {sends} sends and {receives} receives have no counterpart; {why}"
         notes.append(Note("messages-unpaired", "note", text))
-    if without_peer:
+    if without_peer := peers.null_count():
         text = f"messages: the peer rank of {without_peer} sends and receives is not recorded"
         notes.append(Note("messages-without-peer", "note", text))
     return notes

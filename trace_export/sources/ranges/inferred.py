@@ -14,6 +14,7 @@ from trace_export.model import OUTSIDE, WORK_KINDS, Declared, Note
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.ranges.transfers import ALONE
 
 if TYPE_CHECKING:
     from trace_export.inference.process import Inferred
@@ -77,7 +78,9 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
         blocks.append(more.with_columns(number, run=0, origin=pl.lit("inferred")))
         taken += more.height
         outside[process] = one.outside
-        if named.p2p.filter(pl.col("process") == process).is_empty():
+        moved = pl.col("process") == process
+        if named.p2p.filter(moved)["op"].is_in(list(ALONE)).all():  # which may name one side of a group
+            p2p[0] = p2p[0].filter(~moved)
             p2p.append(one.transfers.with_columns(number))
     notes, of_all = [], ("tasks-outside-blocks", "compute-outside-blocks")
     if taken:
