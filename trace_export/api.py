@@ -93,7 +93,7 @@ def _wanted(log_dir: Inputs, values: dict[str, Any]) -> Request:
     if replica is None and cache is None:
         return wanted
     if replica is None and wanted.source.read.ranks is None and wanted.part.steps is None:
-        what = "keeps where ranks and steps are"
+        what = "speeds up reading a part of a run only"
         raise UsageError(what, "give it together with `replica`, `ranks` or `steps`", parameter="cache")
     from trace_export.scale.replicas import narrowed_request
 

@@ -53,8 +53,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "capture-not-exported": Explanation(
         "The folder also has raw data of a profiler, or output without device tasks. Its ranks are missing from the "
-        "chart. The text names the first place and the command that makes a profile of it.",
-        "Run the command for each place.",
+        "chart. The text names the first folder and the command that makes a profile of it.",
+        "Run the command for each folder.",
     ),
     "clock-asymmetric": Explanation(
         "Collectives prove that messages take longer in one direction than in the other; the fit allows for it.",
@@ -297,8 +297,8 @@ NOTES: dict[str, Explanation] = {
         "Follow the advice of the profiler. Lost events make blocks shorter or fewer.",
     ),
     "profiler-worked": Explanation(
-        "Between the blocks the profiler itself worked for 1 ms or more at a time: it wrote out its buffers, or asked "
-        "for memory. Steps in which it did take longer than without it.",
+        "The profiler itself worked between the blocks for 1 ms or more at a time: it flushed its buffers or allocated "
+        "memory. These steps take longer than without the profiler.",
         "Record fewer steps, or compare with the training log: `report --train-log`.",
     ),
     "range-ends-repaired": Explanation(
@@ -332,8 +332,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "ranks-chosen": Explanation(
         "Ranks, devices or replicas were chosen, and others of the run are not read. Ranks are compared with those "
-        "that were read. No stage, host or collective is named, nor who comes late to one: members may not be here. "
-        "Gains are upper bounds: ranks that were not read may hold the step.",
+        "that were read. Stages, hosts, collectives and late arrivals to one are not named as causes, because some of "
+        "their members may be missing. Gains are upper bounds: the step may wait for ranks that were not read.",
         "Leave `--ranks`, `--replica` and `--devices` out to compare with all.",
     ),
     "ranks-identical": Explanation(
@@ -371,9 +371,9 @@ NOTES: dict[str, Explanation] = {
         "If the job was recorded all the time, it paused there: find out what it did (checkpoint, evaluation, data).",
     ),
     "records-malformed": Explanation(
-        "Some records of the log are incomplete or mixed with other output. They were left out; the place is that of "
-        "the first one.",
-        "Nothing if few. Several processes writing to one log cause it.",
+        "Some records of the log are incomplete or mixed with other output, and were left out. The text has the line "
+        "of the first one.",
+        "Nothing if few. If there are many, check whether several processes write to one log.",
     ),
     "records-stale": Explanation(
         "Paddle repeated the times of the step before. These records were left out.",

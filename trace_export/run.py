@@ -307,12 +307,12 @@ class Run:
 
         remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
         if self._options.detail != "kernels":
-            what = "no ranges name the passes and their layers, and no device tasks are read, whose kernels tell them"
+            what = "no ranges name the passes and layers, and the kernels, which could tell them, were not read"
             raise UsageError(what, "give it together with the detail kernels", parameter="layers")
         blocks = block_work.forwards(self._checked)
         counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))
         if counted is None:
-            what = "no kernel of attention comes equally often in all forwards of a stage"
+            what = "no attention kernel runs equally often in all forwards of a stage"
             raise UsageError(what, remedy, parameter="layers")
         return counted
 
@@ -472,7 +472,7 @@ class Run:
             text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
             notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
         if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
-            text = "a script's chart from before, which is left as it is: its threads are numbered for Perfetto"
+            text = "the chart that PaddlePaddle's script wrote before is left as it is"
             notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
         return replace(self, _recorded=self._recorded.with_notes(notes), failures=failures, _measured=self._bubbles)
 

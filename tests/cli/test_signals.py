@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.support.wait import HANGS_S
 
-INTERRUPTED = "trace-export: interrupted; files already written are whole\n"
+INTERRUPTED = "trace-export: interrupted; files already written are complete\n"
 
 
 def while_importing(module: str, code: str, folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

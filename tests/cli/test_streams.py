@@ -19,7 +19,7 @@ from tests.support.wait import HANGS_S
 from trace_export.cli import streams, terminal
 
 NO_SPACE = (
-    "trace-export: standard output: cannot be written: No space left on device; files already written are whole\n"
+    "trace-export: standard output: cannot be written: No space left on device; files already written are complete\n"
 )
 CLOSED = NO_SPACE.replace("No space left on device", "Bad file descriptor")
 FILES = {"pipeline_profile.json", "pipeline_profile.pftrace"}

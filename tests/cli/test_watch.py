@@ -48,7 +48,7 @@ def interrupted(process: subprocess.Popen[str]) -> tuple[str, str]:
     out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert err.endswith("trace-export: interrupted; files already written are whole\n")
+    assert err.endswith("trace-export: interrupted; files already written are complete\n")
     return out, err
 
 

@@ -106,7 +106,10 @@ def test_an_error_names_what_one_can_type(run_cli: Cli, samples: Path) -> None:
         (("export", logs, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME'),
         (("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2", "--times", "F=x"), "--times: "),
         (("simulate", "--stages", "2"), "--schedule: is missing"),
-        (("export", logs, "--cache", "c"), "--cache: keeps where ranks and steps are; give it together with --replica"),
+        (
+            ("export", logs, "--cache", "c"),
+            "--cache: speeds up reading a part of a run only; give it together with --replica",
+        ),
     ):
         ended = run_cli(*words)
         assert ended.returncode == 2

@@ -176,7 +176,7 @@ def test_ctrl_c_ends_with_a_word_and_no_half_file(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=HANGS_S)
     assert process.returncode == 130
-    assert stderr == "trace-export: interrupted; files already written are whole\n"
+    assert stderr == "trace-export: interrupted; files already written are complete\n"
     assert not (tmp_path / "out").exists()
 
 

@@ -320,7 +320,7 @@ def test_killed_at_any_moment(logs: Path, tmp_path: Path) -> None:
     ("how", "code", "words"),
     [
         (signal.SIGTERM, 143, ""),
-        (signal.SIGINT, 130, "trace-export: interrupted; files already written are whole\n"),
+        (signal.SIGINT, 130, "trace-export: interrupted; files already written are complete\n"),
         (signal.SIGKILL, -9, ""),
     ],
 )

@@ -185,5 +185,6 @@ def test_a_cache_without_a_replica_is_refused(logs: Path, tmp_path: Path) -> Non
     done = command("export", logs, "--cache", tmp_path)
     assert done.returncode == 2
     assert (
-        "--cache: keeps where ranks and steps are; give it together with --replica, --ranks or --steps" in done.stderr
+        "--cache: speeds up reading a part of a run only; give it together with --replica, --ranks or --steps"
+        in done.stderr
     )

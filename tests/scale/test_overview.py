@@ -330,7 +330,7 @@ def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Pat
     part = Part(0, (Source("span_table", tmp_path / "a.spans.parquet", "a"),), PLACED)
     profile, failures = read_part(part, Task(LoadOptions(tmp_path), "none"))
     assert profile.ranks["rank"].to_list() == profile.spans["rank"].unique().sort().to_list() == [0, 1]
-    assert [failure.args[1] for failure in failures] == ["holds rank 2, which is not the rank that its name tells"]
+    assert [failure.args[1] for failure in failures] == ["holds rank 2, but its name says another rank"]
 
 
 def test_one_table_is_read_whole(tmp_path: Path) -> None:

@@ -379,9 +379,7 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
 def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
     """What one run has and the other has not, or has less of."""
     if not comparison.gains:
-        text = (
-            "What causes cost cannot be said of both runs (report says why), so no cause is held against the other run."
-        )
+        text = "What causes cost cannot be said of both runs (report says why), so their causes are not compared."
         yield Sentence("causes-unknown", {}, text)
         return
     changed = comparison.causes.filter(pl.col("difference").abs() >= SAID * step)

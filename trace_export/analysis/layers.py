@@ -95,7 +95,7 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
     costs = _Costs.of(Typical(graph), layers, parameter)
     if len(costs.layers) > costs.stages and placement != "loop":
         raise UsageError(
-            "the chunks of this run do not lie in a loop, and only such layers are moved",
+            "the chunks of this run do not lie in a loop, and layers are moved only in a loop",
             "leave it out", parameter=parameter,
         )  # fmt: skip
     replay = Replay(graph)
@@ -166,7 +166,7 @@ class _Costs:
             )  # fmt: skip
         if count < 3:
             raise UsageError(
-                "with two parts nothing tells a layer from the embedding and the output layer",
+                "two parts are too few to tell a layer from the embedding and the output layer",
                 "give it for a run of at least three stages", parameter=parameter,
             )  # fmt: skip
         part = np.where(work, chunk * stages + stage, -1)

@@ -22,7 +22,7 @@ from trace_export.model import WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
-from trace_export.steps.recorded import ODD, PARTIAL, UNKNOWN
+from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration
 
 SMALL = 0.01
@@ -78,7 +78,7 @@ def _facts(row: cause_words.Row) -> dict[str, Any]:
 def _missing(profile: Profile) -> Iterator[Sentence]:
     """Ranks without a profile come first where they make the picture incomplete: what is said is about the others."""
     warned = {note.code for note in profile.notes if note.level == "warning"}
-    if not warned & {"stages-missing", "stages-uneven", "ranks-missing"}:
+    if not warned & MISSING:
         return
     lacks = absent(profile)
     facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
@@ -146,7 +146,7 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     parts = [(row["level"], row["adds_ns"], row["share"]) for row in found.levels.iter_rows(named=True)]
     adds = {f"{level}_ns": adds for level, adds, _ in parts}
     if profile.declared.deeper:
-        why = "how many stages the pipeline has is not known (give --pp), nor what its schedule costs"
+        why = "the number of stages is not known (give --pp), so what the schedule costs is not known either"
         return f"; {why}", {"schedule": None, "distance": None}
     facts: dict[str, Any] = {"schedule": named and named.name, "distance": theory.recognition.distance, **adds}
     if named is None:
@@ -177,8 +177,9 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
     """That nothing stands out, and what another schedule would give; or why that cannot be said."""
     recorded = found._graph.recorded
     if recorded.incomplete:
-        why = [note.text.split("; give")[0] for note in profile.notes if note.code in PARTIAL | UNKNOWN]
-        text = f"What makes the steps long cannot be told, for stages of the pipeline were not read: {'; '.join(why)}."
+        codes = (PARTIAL | UNKNOWN) - MISSING
+        why = "; ".join(note.text.split("; give")[0] for note in profile.notes if note.code in codes)
+        text = f"What makes the steps long cannot be told without all stages of the pipeline{why and f': {why}'}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
     if found.trust.unrecorded:
         reasons = ", and ".join(found.trust.doubts)

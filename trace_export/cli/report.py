@@ -31,7 +31,7 @@ def report(**given: Unpack[Report]) -> None:
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:
         raise UsageError(
-            f"is for a page or a heat map, and --format is {format}",
+            f"--format {format} prints the report and writes no file",
             "add --format html, svg or png, or end the name in .html",
             parameter="path",
         )

@@ -14,7 +14,7 @@ from contextlib import suppress
 from signal import SIGINT
 from types import FrameType
 
-INTERRUPTED = "trace-export: interrupted; files already written are whole"
+INTERRUPTED = "trace-export: interrupted; files already written are complete"
 
 ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -49,7 +49,7 @@ def simulate_schedule(**given: Unpack[Simulate]) -> None:
 def several(schedules: str, chunks: int | None, further: bool) -> None:
     """Raises UsageError for options that one picture of several schedules does not have."""
     if chunks is not None or further:
-        what = f"{schedules} is drawn as one picture, in which --chunks, --gzip, --bubbles and --time have no place"
+        what = f"{schedules} is one picture, to which --chunks, --gzip, --bubbles and --time do not apply"
         raise UsageError(what, "leave them out, or simulate one schedule", parameter="schedule")
 
 

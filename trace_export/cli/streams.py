@@ -37,7 +37,9 @@ class _Output(io.FileIO):
         except OSError as error:
             self.failed = True
             raise OutputError(
-                Path("standard output"), f"cannot be written: {error.strerror}", "files already written are whole"
+                Path("standard output"),
+                f"cannot be written: {error.strerror}",
+                "files already written are complete",
             ) from error
 
 

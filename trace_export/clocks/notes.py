@@ -54,7 +54,7 @@ def _without_wall_clock(profile: Profile) -> list[Note]:
     if not hosts:
         return []
     if len(hosts) < profile.hosts["host"].n_unique():
-        text = f"clock of {names(hosts)}: has no wall-clock time; placed by what connects it to the other hosts"
+        text = f"clock of {names(hosts)}: has no wall-clock time; placed by what it exchanges with other hosts"
     else:
         text = f"clock of {names(hosts)}: has no wall-clock time; the chart shows no dates"
     return [Note("clock-without-wall-time", "note", text, count=len(hosts))]

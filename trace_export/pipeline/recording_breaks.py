@@ -99,7 +99,7 @@ def _breaks(where: pl.Expr) -> pl.Expr:
 def _note(breaks: pl.DataFrame) -> Note:
     free_ns, before = breaks.sort("free_ns").row(-1)
     text = (
-        f"no rank has a block for {duration(free_ns)} before {before}: taken for a break of the recording, which is in "
-        "no figure; if the job paused there, steps take longer than is said"
+        f"no rank has a block for {duration(free_ns)} before {before}: taken for a break in the recording and left "
+        "out of all figures; if the job paused there, steps take longer than stated"
     )
     return Note("recording-breaks", "note", text, count=breaks.height)

@@ -271,7 +271,7 @@ def declare(profile: Profile, found: Recognition) -> Profile:
     plan = found.named
     if found.of_runs:
         names = ", ".join(TITLES[name] for name in found.of_runs)
-        text = f"the runs follow different schedules ({names}), and none of them is that of all; choose one with --run"
+        text = f"the runs follow different schedules ({names}); choose one with --run"
         profile = profile.with_notes([Note("schedules-differ", "warning", text)])
     if profile.declared.schedule is not None or plan is None:
         return profile

@@ -266,7 +266,7 @@ def _goes_on(ranks: pl.DataFrame, profile: Profile, *, waits: bool) -> bool:
 
 def _deeper_note(stages: int, how: str) -> Note:
     known = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
-    text = f"{known} {how} a later one, and nothing says how many there are; give --pp"
+    text = f"{known} {how} a later one, and nothing says how many stages there are; give --pp"
     return Note("stages-deeper", "warning", text)
 
 

@@ -65,7 +65,7 @@ def _expected(profile: Profile, part: Part) -> tuple[Profile, list[SourceError]]
     first = strange.unique("source", keep="first", maintain_order=True).select("source", "rank")
     remedy = "give its files the numbers of their ranks, or read it with export"
     return replace(profile, **kept), [
-        SourceError(Path(source), f"holds rank {rank}, which is not the rank that its name tells", remedy)
+        SourceError(Path(source), f"holds rank {rank}, but its name says another rank", remedy)
         for source, rank in first.iter_rows()
     ]
 

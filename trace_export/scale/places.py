@@ -117,7 +117,7 @@ class _Sample:
         profile = prepared(profile)
         if profile.spans.is_empty():
             first = next((r for r in results if isinstance(r, TraceExportError)), None)
-            raise first or NothingToExportError("no source that was looked at holds a block")
+            raise first or NothingToExportError("none of the sources that were sampled holds a block")
         first_ranks = table.filter(pl.col("source").is_in(order[:SAMPLE]))["rank"].to_list()
         return _Sample(profile, first_ranks)
 
@@ -154,9 +154,7 @@ def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
         origin = "assumed" if declared.pp else "inferred"
         possible = arrangements(ranks["rank"], declared.or_else(Declared(pp=_depth(inferred))), anywhere=False)
         if not possible:
-            raise NothingToExportError(
-                "how many stages the pipeline has is neither recorded nor shown by a sample", REMEDY
-            )
+            raise NothingToExportError("the number of stages is neither recorded nor shown by a sample", REMEDY)
         arrangement = best(possible, evidence)
         if evidence is not None and evidence.exact and evidence.fitting(arrangement) < MOST * len(evidence.stages):
             _refuse(arrangement, evidence.stages)

@@ -126,7 +126,7 @@ def narrowed_request(
         raise
     except TraceExportError as error:
         located = locate(wanted.source)
-        note = Note("cache-unused", "note", f"everything was read, and nothing was kept in the cache: {error.what}")
+        note = Note("cache-unused", "note", f"the cache was not used, and the whole run was read: {error.what}")
         return replace(wanted, located=replace(located, notes=(*located.notes, note)))
 
 

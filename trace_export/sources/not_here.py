@@ -104,15 +104,13 @@ def json_of_others(path: Path, start: bytes) -> tuple[str, str] | None:
     """The kind of format that a file belongs to which is no trace of torch.profiler, and what it is, to complete
     "PATH is …"; None where it is nobody's."""
     if _ASCEND_MERGED.search(start):
-        what = (
-            "a merge of the traces of several Ascend ranks: give the folders *_ascend_pt or *_ascend_ms they are from"
-        )
+        what = "a merge of the traces of several Ascend ranks: give their folders, *_ascend_pt or *_ascend_ms"
         return "ascend", what
     for kind, pattern, remedy in _PLAIN_ONLY:
         if pattern.search(start) and (path.suffix in UNPACKING or remedy):
             return kind, packed(path.name) if path.suffix in UNPACKING else remedy
     if _ASCEND.search(start):
         place = "rank_N_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json, N its rank"
-        what = "a trace of an Ascend rank outside its folder: give the folder *_ascend_pt or *_ascend_ms it is from"
+        what = "a trace of an Ascend rank outside its folder: give its folder, *_ascend_pt or *_ascend_ms"
         return "ascend", f"{what}, or put it into {place}"
     return None

@@ -17,7 +17,9 @@ from trace_export.schedules.schedule import virtual_stage
 from trace_export.segments import with_window
 from trace_export.tolerances import MESSAGE_AFTER_NS
 
-PARTIAL = {"ranks-chosen", "ranks-missing", "ranks-absent", "stages-missing", "stages-uneven"}
+MISSING = {"ranks-missing", "stages-missing", "stages-uneven"}
+"""Notes that say that profiles are missing."""
+PARTIAL = {"ranks-chosen", "ranks-absent"} | MISSING
 """Notes that say that ranks of the run are not here."""
 UNKNOWN = {"stages-deeper", "machine-alone"}
 """And those that say so of whole stages, nobody knows how many."""

@@ -149,7 +149,7 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
             what = "output of MindSpore before 2.3, which is not read; make a profile of the raw data"
             lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
         elif loose := [name for name in folder.files if _LOOSE.fullmatch(name)]:
-            what = "a file of an Ascend rank outside its folder: give the folder *_ascend_pt or *_ascend_ms it is from"
+            what = "a file of an Ascend rank outside its folder: give its folder, *_ascend_pt or *_ascend_ms"
             lost += [_lost(home, path / name, what) for name in loose]
     return tuple(lost)
 

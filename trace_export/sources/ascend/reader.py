@@ -303,8 +303,8 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     if (outside := _outside(kernels, spans)) < OUTSIDE:
         return spans, []
     what = "backwards" if "B" in missing else "forwards"
-    text = f"no marker names {what}, kernels do not show them as exactly, and {outside:.0%} of the computing lies"
-    then = "outside all blocks, which the bubble counts as idle; name all passes (trace-export docs instrument)"
+    text = f"no marker names {what}, and kernels do not show them exactly; {outside:.0%} of the computing lies outside"
+    then = "all blocks, and the bubble counts it as idle; name all passes (trace-export docs instrument)"
     return spans, [Note("names-partial", "warning", f"{text} {then}")]
 
 

@@ -203,8 +203,8 @@ def interruptions(db: Database, path: Path, first: int) -> list[Note]:
     count, sum_ns = rows[0]
     if not count:
         return []
-    text = f"the profiler itself worked for {duration(sum_ns)} after the first block (flushes, memory); steps with that"
-    return [Note("profiler-worked", "note", f"{text} take longer", str(path), count)]
+    text = f"nsys itself worked for {duration(sum_ns)} after the first block, as to flush buffers or allocate memory"
+    return [Note("profiler-worked", "note", f"{text}; steps with that take longer", str(path), count)]
 
 
 def autograd_threads(db: Database) -> dict[int, frozenset[int]]:

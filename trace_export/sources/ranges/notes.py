@@ -182,7 +182,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         text = "kernels launched by uncommon calls; all calls were read"
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.beside:
-        text = "GPU tasks that end after the next one of their stream began, as most of it do; their times are kept"
+        text = "most GPU tasks of a stream end after the next one of it began; their times are kept"
         notes.append(
             Note("tasks-beside-next", "warning", f"{text}, and blocks may be too long", where, activity.beside)
         )

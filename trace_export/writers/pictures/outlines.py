@@ -66,7 +66,7 @@ def _outlines(file: Path) -> Any:
         missing = sorted({letter for letter in words if ord(letter) not in names})
         if missing:
             what = f"{file} has no glyph for {' '.join(missing)}"
-            raise UsageError(what, "choose a font that has", parameter="figure.font")
+            raise UsageError(what, "choose a font that has them", parameter="figure.font")
         pen, at = SVGPathPen(glyphs, ntos=lambda number: f"{number:.0f}"), 0.0
         for letter in words:
             glyph = glyphs[names[ord(letter)]]
