@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.launches import ENGINE, MAIN, cuts, work
 from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
-from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
+from trace_export.inference.kinds import by_kind, join_parts, split_weights, split_weights_from_forwards
 from trace_export.inference.likeness import kinds, likeness, places
 from trace_export.inference.pieces import (
     Piece,
@@ -24,7 +22,6 @@ from trace_export.inference.pieces import (
     with_optimizers,
     without_truncated_end,
 )
-from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.threads import Threads, find_threads
 from trace_export.inference.work import Timeline, pipeline_transfers
@@ -143,12 +140,12 @@ def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
     assert pipeline_transfers(other, MAIN).tolist() == []
 
 
-def test_cuts_are_transfers_then_waits_then_nothing() -> None:
+def test_cuts_are_transfers_then_waits() -> None:
     def evidence(text: str) -> list[str]:
         return [found.evidence for found in cut_sets(timeline(text))]
 
-    assert evidence("a | A . b") == ["transfers", "waits", "none"]
-    assert evidence("a A") == ["none"]
+    assert evidence("a | A . b") == ["transfers", "waits"]
+    assert evidence("a A") == ["waits"]
 
 
 def test_pieces_of_one_kind_are_forwards_and_later_products_are_weights() -> None:
@@ -171,32 +168,6 @@ def test_a_part_of_a_forward_that_a_wait_cut_off_is_joined_to_it() -> None:
     pieces, early = join_parts(one, one.own, [0, 1, 0, 1], {0, 1})
     assert [piece for piece in rows(text, pieces) if piece] == ["a b c d", "a b c d"]
     assert early == {0}
-
-
-def test_forwards_repeat() -> None:
-    text = "e a b a b A B a b C D , E"
-    assert rows(text, by_repetition(step(text, "none")) or []) == ["a b", "a b", "a b"]
-    assert by_repetition(step("e a b a c A B a b C D , E", "none")) is None
-    assert rows("a b a b A , B", by_repetition(step("a b a b A , B", "none")) or []) == ["a b", "a b"]
-
-
-def test_rows_are_read_as_units() -> None:
-    unit = [codes("a b")]
-    assert tiling(codes("e a b a b"), unit, free=True) == [(1, 3), (3, 5)]
-    assert tiling(codes("e a b a b"), unit, free=False) is None
-    assert tiling(codes("a b a b e e"), unit, free=True) is None
-    assert tiling(codes("a b x a b"), unit, free=True) == [(3, 5)]
-    assert equal_parts(Rows(0, 5), codes("a b a b a"), 2) is None
-
-
-@given(st.lists(st.sampled_from(["a b c", "a d", "e f g h"]), min_size=1, max_size=12))
-def test_a_row_of_units_is_read_back(units: list[str]) -> None:
-    """Whatever units stand in whatever order: as many pieces as were put there, or more where one is two others."""
-    row = codes(" ".join(units))
-    found = tiling(row, [codes(unit) for unit in dict.fromkeys(units)], free=False)
-    assert found is not None
-    assert len(found) == len(units)
-    assert [end - begin for begin, end in found] == [len(codes(unit)) for unit in units]
 
 
 def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
@@ -339,7 +310,7 @@ def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
 def test_forwards_between_which_nothing_was_sent_are_refused() -> None:
     """The wait inside the only forward of a cut step with two backwards would make it two."""
     text = "g a g . g a g | A B , C D u"
-    assert found_in(text) == (["B A B", "B C D"], ["forwards with no transfer between them"])
+    assert found_in(text) == (["B A B", "B C D"], ["1 forwards for 2 backwards"])
 
 
 def test_a_piece_like_a_forward_that_belongs_to_none_is_refused() -> None:
@@ -408,9 +379,9 @@ def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
 
 
 def test_one_row_before_one_backward_is_a_forward_only_where_no_other_backward_may_follow() -> None:
-    one = step("a b a b a b A", "none")
+    one = step("a b a b a b A", "waits")
     assert [piece.kind for piece in passes_of(one).passes] == ["F", "B"]
-    assert passes_of(replace(one, ended=False)).refused == "no forward"
+    assert passes_of(replace(one, ended=False)).refused.startswith("nothing that separates forwards")
 
 
 def test_rows_of_products_before_backwards_may_be_weight_gradients_that_come_after_the_last_one_too() -> None:

@@ -10,7 +10,6 @@ import numpy as np
 
 from trace_export.inference.kinds import by_kind
 from trace_export.inference.pieces import Piece
-from trace_export.inference.repetition import by_repetition
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline
 
@@ -73,14 +72,10 @@ def _judged(step: Step, forwards: list[Rows], weights: list[Rows]) -> Found:
 
 
 def _candidates(step: Step) -> Iterator[Candidate]:
-    if step.evidence != "none":
-        for signature, least in ((step.timeline.name, SAME_KERNELS), (step.timeline.stem, SAME_STEMS)):
-            found = by_kind(step, signature, least)
-            if found is not None:
-                yield found
-    repeated = by_repetition(step)
-    if repeated is not None:
-        yield repeated, []
+    for signature, least in ((step.timeline.name, SAME_KERNELS), (step.timeline.stem, SAME_STEMS)):
+        found = by_kind(step, signature, least)
+        if found is not None:
+            yield found
 
 
 def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:
@@ -103,6 +98,8 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
         if opened < 0:
             return "a backward before its forward"
     timeline = step.timeline
+    if step.backwards == 1 and not (step.ended or len(timeline.transfers) or len(timeline.waits)):
+        return "nothing that separates forwards, in a step that the capture cuts"
     if _left_over(step, passes, min(rows.begin for rows in forwards)):
         return "work of the main thread that belongs to no pass"
     if _without_transfer(timeline, passes):

@@ -19,7 +19,7 @@ from trace_export.inference.work import Ints, Timeline
 MOST_SUMS = 12
 """Sums that the calling thread launches at most between two calls of one weight gradient."""
 
-Evidence = Literal["transfers", "waits", "none"]
+Evidence = Literal["transfers", "waits"]
 
 
 class Cuts(NamedTuple):
@@ -47,9 +47,8 @@ def cut_sets(timeline: Timeline) -> Iterator[Cuts]:
     """
     if len(timeline.transfers):
         yield Cuts("transfers", timeline.transfers)
-    if len(timeline.waits):
+    if len(timeline.waits) or not len(timeline.transfers):
         yield Cuts("waits", timeline.waits)
-    yield Cuts("none", np.zeros(0, np.int64))
 
 
 def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:

@@ -23,7 +23,6 @@ BY_THREADS = "blocks inferred from the threads that launched their kernels, beca
 SEPARATED = {
     "transfers": "transfers between them",
     "waits": "waits of the host between them, for want of transfers",
-    "none": "their repetition alone",
 }
 """What separates one pass from the next, the most certain first."""
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
