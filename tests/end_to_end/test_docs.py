@@ -143,7 +143,7 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
 
 
 def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path) -> None:
-    """The last line of docs/slowdown.md's workflow, as a runner executes it."""
+    """The step of a workflow in docs/slowdown.md, as a runner executes it."""
     text = (DOCS / "slowdown.md").read_text("utf-8")
     (line,) = re.findall(r"- run: (trace-export compare .*)", text)
     shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
