@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.launches import ENGINE, MAIN, cuts, work
 from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
-from trace_export.inference.kinds import by_kind, join_parts, split_weights, split_weights_from_forwards
+from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
 from trace_export.inference.likeness import kinds, likeness, places
 from trace_export.inference.pieces import (
     Piece,
@@ -22,6 +24,7 @@ from trace_export.inference.pieces import (
     with_optimizers,
     without_truncated_end,
 )
+from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.threads import Threads, find_threads
 from trace_export.inference.work import Timeline, pipeline_transfers
@@ -170,6 +173,32 @@ def test_a_part_of_a_forward_that_a_wait_cut_off_is_joined_to_it() -> None:
     assert early == {0}
 
 
+def test_forwards_repeat() -> None:
+    text = "e a b a b A B a b C D , E"
+    assert rows(text, by_repetition(step(text, "waits")) or []) == ["a b", "a b", "a b"]
+    assert by_repetition(step("e a b a c A B a b C D , E", "waits")) is None
+    assert rows("a b a b A , B", by_repetition(step("a b a b A , B", "waits")) or []) == ["a b", "a b"]
+
+
+def test_rows_are_read_as_units() -> None:
+    unit = [codes("a b")]
+    assert tiling(codes("e a b a b"), unit, free=True) == [(1, 3), (3, 5)]
+    assert tiling(codes("e a b a b"), unit, free=False) is None
+    assert tiling(codes("a b a b e e"), unit, free=True) is None
+    assert tiling(codes("a b x a b"), unit, free=True) == [(3, 5)]
+    assert equal_parts(Rows(0, 5), codes("a b a b a"), 2) is None
+
+
+@given(st.lists(st.sampled_from(["a b c", "a d", "e f g h"]), min_size=1, max_size=12))
+def test_a_row_of_units_is_read_back(units: list[str]) -> None:
+    """Whatever units stand in whatever order: as many pieces as were put there, or more where one is two others."""
+    row = codes(" ".join(units))
+    found = tiling(row, [codes(unit) for unit in dict.fromkeys(units)], free=False)
+    assert found is not None
+    assert len(found) == len(units)
+    assert [end - begin for begin, end in found] == [len(codes(unit)) for unit in units]
+
+
 def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
     text = "g h | A | g h | B | g h g h | C"
     one = step(text)
@@ -310,7 +339,7 @@ def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
 def test_forwards_between_which_nothing_was_sent_are_refused() -> None:
     """The wait inside the only forward of a cut step with two backwards would make it two."""
     text = "g a g . g a g | A B , C D u"
-    assert found_in(text) == (["B A B", "B C D"], ["1 forwards for 2 backwards"])
+    assert found_in(text) == (["B A B", "B C D"], ["forwards with no transfer between them"])
 
 
 def test_a_piece_like_a_forward_that_belongs_to_none_is_refused() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trace_export.inference.kinds import by_kind
 from trace_export.inference.pieces import Piece
+from trace_export.inference.repetition import by_repetition
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline
 
@@ -76,6 +77,9 @@ def _candidates(step: Step) -> Iterator[Candidate]:
         found = by_kind(step, signature, least)
         if found is not None:
             yield found
+    repeated = by_repetition(step)
+    if repeated is not None:
+        yield repeated, []
 
 
 def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from trace_export.inference.first_forwards import doubtful, head, true_beginning
 from trace_export.inference.forwards import SAME_STEMS, Found, passes_of
-from trace_export.inference.kinds import SURPLUS, split_weights
+from trace_export.inference.kinds import SURPLUS
 from trace_export.inference.likeness import MOST_KINDS, likeness
 from trace_export.inference.pieces import (
     Cuts,
@@ -26,6 +26,7 @@ from trace_export.inference.pieces import (
     with_optimizers,
     without_truncated_end,
 )
+from trace_export.inference.repetition import split_weights
 from trace_export.inference.step import Step
 from trace_export.inference.threads import Threads
 from trace_export.inference.work import Ints, Timeline, Work

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-
 from trace_export.inference.first_forwards import head
 from trace_export.inference.kernel_names import Codes
 from trace_export.inference.likeness import kinds
-from trace_export.inference.pieces import Piece
 from trace_export.inference.step import SHORT, Rows, Step
-from trace_export.inference.work import Timeline
 
 SURPLUS = 2
 """This many more products in a row than any forward begins with are weight gradients."""
-LEAST_WEIGHTS = 3
-"""So few weight gradients have no usual row."""
 
 
 def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], list[Rows]] | None:
@@ -122,32 +116,3 @@ def _joins(pieces: list[Rows], labels: list[int], n: int, other: int, early: set
     if not 0 <= other < len(pieces) or labels[other] not in early or labels[other] == labels[n]:
         return False
     return pieces[min(n, other)].end == pieces[max(n, other)].begin
-
-
-def split_weights(timeline: Timeline, passes: list[Piece]) -> list[Piece]:
-    """The passes of a process, with those weight gradients of the calling thread cut that are the usual one several
-    times over: `x y`, `x y`, `x y x y` are four."""
-    engine = np.append(0, np.cumsum(~timeline.main))
-    weights = [p for p in passes if p.kind == "W" and engine[p.begin] == engine[p.end]]
-    if len(weights) < LEAST_WEIGHTS:
-        return passes
-    name = timeline.name
-    usual = np.frombuffer(Counter(name[p.begin : p.end].tobytes() for p in weights).most_common(1)[0][0], name.dtype)
-    parts: dict[int, list[Piece]] = {}
-    for piece in weights:
-        times = (piece.end - piece.begin) // len(usual)
-        cut = _equal_parts(Rows(piece.begin, piece.end), name, times) if times > 1 else None
-        if cut and np.array_equal(cut[0].of(name), usual):
-            parts[piece.begin] = [Piece("W", *rows) for rows in cut]
-    return [part for piece in passes for part in parts.get(piece.begin, [piece])]
-
-
-def _equal_parts(rows: Rows, name: Codes, count: int) -> list[Rows] | None:
-    """`rows` as `count` rows of the same names: `a b a b a b` is three times `a b`; None where they are not equal."""
-    size, rest = divmod(rows.end - rows.begin, count)
-    if rest or not size:
-        return None
-    parts = rows.of(name).reshape(count, size)
-    if not (parts == parts[0]).all():
-        return None
-    return [Rows(rows.begin + i * size, rows.begin + (i + 1) * size) for i in range(count)]
