@@ -39,7 +39,7 @@ def test_a_programmatic_launch_may_overlap_by_a_tenth_of_a_millisecond() -> None
 
 
 def test_a_number_under_which_most_tasks_overlap_is_no_stream() -> None:
-    """Nine tasks and more, each of which lasts until the next but one begins."""
+    """Nine tasks and more; each lasts until the next but one begins."""
     overlapping = [(0, launch, 10 * launch, 10 * launch + 15) for launch in range(20)]
     assert ends(*overlapping) == [row[3] for row in overlapping]
     assert ends(*overlapping[:5]) == [10, 20, 30, 40, 55]

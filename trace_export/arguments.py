@@ -278,7 +278,7 @@ def text(what: str = "a text") -> Callable[[object, str], str | None]:
 
 
 def times_by_name(value: object, parameter: str) -> dict[str, int]:
-    """Names with a time in nanoseconds each; None is no name."""
+    """Names with a time in nanoseconds each; None stands for no name."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -92,7 +92,7 @@ class Run:
     _clocks: Literal["own", "aligned", "one"] = "own"
     """Whether each host has its own clock still; `one`: there never was more than one, as in a span table."""
     _sizes: Mapping[Path, int] = field(default_factory=dict)
-    """Of the sources of which device tasks are still to be read, see `reading.sizes`."""
+    """Of the sources whose device tasks are still to be read, see `reading.sizes`."""
     _inputs: tuple[Path, ...] = ()
     """All files that may have been read, which no output replaces."""
     _measured: Bubbles | None = None

@@ -23,7 +23,7 @@ TIMES = {
 """The table's columns that decide whether a row lies in the window: the times between which it reaches into it. A
 receive that waits for the first block begins before it, and is drawn with the device tasks of that time."""
 FEW, MANY = 4, 100_000
-"""From more ranges than these on, and up to so many numbers, numbers are looked up in a list."""
+"""Numbers of more ranges than these, up to this many numbers, are looked up in a list."""
 SHOWN = 32
 """This many ranges of a set are named in a message."""
 

@@ -31,7 +31,7 @@ Cut = Callable[[Block], list[tuple[str, int, int]]]
 class Shape:
     """How the blocks of a rank differ from usual ones. `layers`: how many they have; `more`: kernel → how long it is,
     as a share of a usual block; `slower`: how many times as long the kernels of the layers take; `products`: the same
-    of their matrix products alone; `gaps`: how long nothing runs, as a share of a usual block, in so many `pauses`."""
+    of their matrix products alone; `gaps`: how long nothing runs, as a share of a usual block, in as many `pauses`."""
 
     layers: int = LAYERS
     more: Mapping[str, float] = field(default_factory=dict)

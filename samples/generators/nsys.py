@@ -184,7 +184,7 @@ class PithTrain(Plain):
 
 
 def at_random(block: Block, count: int, chance: random.Random) -> list[tuple[str, int, int]]:
-    """A block as so many kernels, which follow one another."""
+    """A block as this many kernels, one after another."""
     cuts = sorted(chance.sample(range(block.start_ns + US, block.end_ns - US), count - 1))
     times = zip([block.start_ns, *cuts], [*cuts, block.end_ns], strict=True)
     return [(f"{block.kind.lower()}_kernel_{i}", begin, until) for i, (begin, until) in enumerate(times)]
@@ -210,9 +210,9 @@ class Rank:
                  wrong: WrongTimes | None = None, process: int | None = None, devices: int = 1,
                  threads: bool = True, cut: Cut | None = None, layers: LayerRanges | None = None,
                  stage: int | None = None, stages: int = 1):  # fmt: skip
-        """`kernels`: how many in each block, at random unless `cut` says which; `devices`: so many ranks are devices of
-        one process, each with `threads` of its own or all with one; `layers`: the ranges of those of its `stage` of so
-        many."""
+        """`kernels`: how many in each block, at random unless `cut` says which; `devices`: how many ranks are devices
+        of one process, each with `threads` of its own or all with one; `layers`: the ranges of its `stage`, if there
+        are this many in all."""
         self.wrong, self.cut = wrong or {}, cut
         self.layers, self.stage, self.stages = layers, rank if stage is None else stage, stages
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels

@@ -49,7 +49,7 @@ Order = Sequence[Operation]
 @dataclass(frozen=True)
 class Block:
     """An operation as it really ran on a rank, from `start_ns` to `end_ns`. An optimizer (OPT) has no micro-batch. The
-    step of an evaluation is negative: it is none."""
+    step of an evaluation is negative: it is not a step."""
 
     rank: int
     step: int
@@ -258,8 +258,8 @@ class Replica:
 
 
 def with_evaluations(blocks: Sequence[Block], before: Sequence[int], forwards: int, timing: Timing) -> list[Block]:
-    """The blocks of a run, with an evaluation of so many forwards before each of some steps (that after the last one is
-    one more): all ranks finish the step, run the forwards, and go on when the last rank has."""
+    """The blocks of a run, with an evaluation of this many forwards before each of some steps (the one after the last
+    is one more): all ranks finish the step, run the forwards, and go on when the last rank has."""
     stages, steps = 1 + max(b.rank for b in blocks), sorted({b.step for b in blocks})
     begins = {step: min(b.start_ns for b in blocks if b.step == step) for step in steps}
     end = max(b.end_ns for b in blocks)

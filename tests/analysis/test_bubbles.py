@@ -99,14 +99,14 @@ def test_a_recorded_receive_says_when_the_data_are_here() -> None:
 
 
 def test_missing_upstream_is_unknown() -> None:
-    """Stage 1 waits for stage 0, of which no block was read."""
+    """Stage 1 waits for stage 0, which has no block here."""
     blocks = [(1, "F", 0, 0, 10), (1, "F", 1, 15, 25), (1, "B", 0, 30, 40)]
     ranks = Bubbles(profile_of(blocks)).ranks
     assert ranks.select("unknown_ns", "late_ns").row(0) == (5, 5)
 
 
 def test_missing_downstream_is_unknown_where_the_number_of_stages_is_known() -> None:
-    """Stage 0 waits for the backward of stage 1, of which no block was read."""
+    """Stage 0 waits for the backward of stage 1, which has no block here."""
     blocks = [(0, "F", 0, 0, 10), (0, "F", 1, 15, 25), (0, "B", 0, 60, 70)]
     made = profile_of(blocks, stages=1)
     assert Bubbles(made).ranks.select("unknown_ns", "late_ns").row(0) == (0, 40)  # a single stage waits for nobody

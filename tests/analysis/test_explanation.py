@@ -39,7 +39,7 @@ def planted(
     stage_factor: dict[int, float], link: tuple[int, float] | None = None, late: tuple[int, float] | None = None
 ) -> Profile:
     """1F1B on 4 stages with 8 micro-batches, F = 10 ms, B = 20 ms, transfers of 1 ms: stages that take longer by a
-    factor, a link into a stage that takes so many ms, a stage whose blocks start so many ms late."""
+    factor, a link into a stage that takes this many ms, a stage whose blocks start this many ms late."""
     s = schedule("1f1b", 4, 8)
     stage = s.ops["stage"].to_numpy()
     lengths = durations(s, Costs(10 * MS, 20 * MS)) * np.array([stage_factor.get(n, 1.0) for n in range(4)])[stage]

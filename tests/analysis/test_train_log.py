@@ -1,4 +1,4 @@
-"""The time of a step in training logs, of which each line is written as its framework prints it."""
+"""The time of a step in training logs; each line is written as its framework prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sources are read together, and what becomes of results that are none."""
+"""Which sources are read together, and what becomes of results that are not valid."""
 
 from __future__ import annotations
 

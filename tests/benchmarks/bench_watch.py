@@ -104,7 +104,7 @@ def _cpu(process: int) -> float:
 
 
 def memory(folder: Path, writer: Writer, steps: int) -> Iterator[Row]:
-    """The resident memory while so many steps are read one after the other."""
+    """The resident memory while this many steps are read one after the other."""
 
     def ticks() -> Iterator[None]:
         for step in range(steps):

@@ -1,4 +1,4 @@
-"""The parts of a chart, of which the next one is made while one is used."""
+"""The parts of a chart: the next one is made while one is used."""
 
 from __future__ import annotations
 

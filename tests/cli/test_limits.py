@@ -20,7 +20,7 @@ SAMPLES = ("paddle/single", "nsys", "kineto", "ascend", "mindspore")
 
 
 def limited(kind: int, value: int, *arguments: object, threads: object = 2) -> subprocess.CompletedProcess[str]:
-    """The command under a limit; Polars with so many threads, whatever machine this is."""
+    """The command under a limit; Polars with this many threads, whatever machine this is."""
     command = [sys.executable, "-m", "trace_export", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": str(threads)}
     limit: Callable[[], None] = lambda: resource.setrlimit(kind, (value, value))  # noqa: E731

@@ -174,7 +174,7 @@ def test_every_rank_and_every_stream_below_its_stage(ui: Ui, tmp_path: Path) -> 
 
 
 def test_all_kinds_and_overlapping_blocks(ui: Ui, tmp_path: Path) -> None:
-    """Blocks as DualPipeV has them, two of which overlap and lie on two lanes of one track."""
+    """Blocks as DualPipeV has them; two overlap and lie on two lanes of one track."""
     blocks = [
         span(0, "F", 0, 0, 100),
         span(0, "FB", 1, 100, 300, microbatch_b=0),

@@ -82,7 +82,7 @@ COLUMNS = 'NVTX_EVENTS (start, "end", eventType, text, globalTid, textId)'
 
 
 def ranges(what: str, count: int = ROWS) -> str:
-    """Inserts so many ranges; `what`: start, end, text, globalTid and textId as SQL of the number n."""
+    """Inserts this many ranges; `what`: start, end, text, globalTid and textId as SQL of the number n."""
     start, end, name, thread, text_id = what.split("; ")
     return f"INSERT INTO {COLUMNS} SELECT {start}, {end}, 59, {name}, {thread}, {text_id} FROM {numbers(count)}"
 
@@ -245,7 +245,7 @@ MINDSPORE_REFUSED = {
 
 
 def kineto(event: str, count: int, header: str = "") -> Callable[[str], str]:
-    """With so many more events of that text, and more in the header."""
+    """With this many more events of that text, and more in the header."""
 
     def change(content: str) -> str:
         opened = content.index("[", content.index('"traceEvents"')) + 1
@@ -386,7 +386,7 @@ PERFETTO = {
 
 
 def tables_of_nsys(rows: int) -> Callable[[Path], object]:
-    """A table in which the same kernel has so many rows, which Parquet writes in a few bytes."""
+    """A table with this many rows of one kernel, which Parquet writes in a few bytes."""
 
     def make(folder: Path) -> None:
         export = Export(epoch_ns=0)
@@ -402,7 +402,7 @@ def tables_of_nsys(rows: int) -> Callable[[Path], object]:
 
 
 def packed(name: str, start: bytes, part: bytes, count: int) -> Callable[[Path], object]:
-    """A gzipped file of so many equal parts, which hardly take space in it."""
+    """A gzipped file of this many equal parts, which hardly take space in it."""
 
     def make(folder: Path) -> None:
         with gzip.open(folder / name, "wb", 6) as file:
@@ -456,7 +456,7 @@ STORED_REFUSED = {
 
 
 def megascan(count: int, fields: str) -> Callable[[Path], object]:
-    """So many events, whose arguments have further `fields`; {n} counts."""
+    """This many events, whose arguments have further `fields`; {n} counts."""
     event = (
         '{"name":"forward","ph":"X","ts":%s,"dur":5,"pid":0,"tid":0,"args":'
         '{"model_chunk":0,"pp_rank":0,"iteration":0,"microbatch":0%s}}'
@@ -466,7 +466,7 @@ def megascan(count: int, fields: str) -> Callable[[Path], object]:
 
 
 def megascan_packed(blanks: int) -> Callable[[Path], object]:
-    """An event, and so many blanks, which hardly take space in the file."""
+    """An event, and this many blanks, which hardly take space in the file."""
     start, more = (gzip.compress(content, 1) for content in (b'[{"model_chunk":0,"pp_rank":0}', b" " * (1 << 20)))
     return lambda folder: (folder / "iter0.json").write_bytes(start + more * (blanks >> 20))
 

@@ -27,7 +27,7 @@ GROUPS = {
 
 @contextmanager
 def limited(size: int) -> Iterator[Path]:
-    """A group of processes that may have so many bytes; the system's cache of files does not count for it."""
+    """A group of processes that may have this many bytes; the system's cache of files does not count for it."""
     for root, file in GROUPS.items():
         group = root / f"trace_export_test_{os.getpid()}"
         try:

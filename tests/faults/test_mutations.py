@@ -15,7 +15,7 @@ from tests.faults.inputs import INPUTS
 from tests.support.limits import limited
 
 PARTS = 2
-"""So many processes take the readers in turns: one for each would begin longer than it reads."""
+"""The number of processes that take the readers in turns: one for each would begin longer than it reads."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))

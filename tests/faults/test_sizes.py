@@ -20,7 +20,7 @@ MEMORY = 640 << 20
 """What every run may have (RLIMIT_DATA counts what is reserved: the stacks of threads, the pools of allocators, without
 which the command does not start)."""
 FILE_FACTOR = 20
-"""And so many times the size of its files."""
+"""And this many times the size of its files."""
 SECONDS, SECONDS_PER_MB = 10, 3
 """Of processors: a third of what is stated, so that small inputs show what takes time in proportion to their square."""
 
@@ -106,7 +106,7 @@ def test_a_hostile_size_takes_no_more_than_its_file_may(group: str, tmp_path: Pa
 
 
 def test_records_of_a_dynamic_graph_take_microseconds_each(tmp_path: Path) -> None:
-    """With 0.1 ms for each line, so many would take 10 s."""
+    """With 0.1 ms for each line, these would take 10 s."""
     lines = [
         json.dumps({"name": f"{kind}{n % 8}", "cat": "pipeline timeline", "ph": ph, "pid": 0, "tid": 1,
                     "ts": 1_700_000_000_000 + 20 * n + shift})

@@ -19,7 +19,7 @@ from trace_export.api import export
 from trace_export.errors import TraceExportError
 
 SHARE = 20
-"""One whole way for so many of `--mutants`: it costs as much as twenty readings."""
+"""One whole way for this many of `--mutants`: it costs as much as twenty readings."""
 STAGES, MICROBATCHES, STEPS = 2, 2, 2
 
 

@@ -402,7 +402,7 @@ def test_the_first_evidence_that_explains_a_step_counts() -> None:
 
 
 def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
-    """The same step, of which the capture may lack two backwards."""
+    """The same step, where the capture may lack two backwards."""
     text = "a b | a b | a b | a b | A | a b | B"
     assert passes_of(replace(step(text), ended=False)).refused == "5 forwards for 2 backwards"
 

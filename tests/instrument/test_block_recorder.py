@@ -210,7 +210,7 @@ def test_a_limit_that_is_no_number(
 def test_a_full_disk(
     room: int, record: Path, marked: Recorder, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So many bytes of the next line find room, as a file system does it."""
+    """This many bytes of the next line find room, as a file system does it."""
     one_step(0)
     whole = spans(record)
     write = os.write

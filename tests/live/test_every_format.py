@@ -30,7 +30,7 @@ def make(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_profile_that_grows(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written in parts, each of which is looked at as if it were finished."""
+    """It is written in parts; each is looked at as if it were finished."""
     monkeypatch.setattr(growth, "QUIET_S", 0.0)
     monkeypatch.setattr(growth, "FIND_S", 0.0)
     file = make(kind, tmp_path / "run")

@@ -142,7 +142,7 @@ def test_a_pass_of_two_blocks_takes_its_input_in_the_first_and_gives_its_result_
 
 
 def test_a_last_stage_that_is_declared_and_was_not_read_is_a_gap_between_chunks() -> None:
-    """Chunk 1 of stage 0 takes its input from stage 2, of which nothing was read, and not from stage 1."""
+    """Chunk 1 of stage 0 takes its input from stage 2, which was not read, and not from stage 1."""
     whole = planned("interleaved", 3, 3, 2)
     spans, ranks = (frame.filter(pl.col("rank") < 2) for frame in (whole.spans, whole.ranks))
     declared = Declared(schedule="interleaved", pp=3)

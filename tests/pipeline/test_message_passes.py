@@ -15,7 +15,7 @@ from trace_export.model import CLOCKS, MESSAGES, Profile, conform
 from trace_export.pipeline.message_passes import link
 
 SKEW = 10_000
-"""The second rank's clock is ahead by so many µs: no time of one rank is compared with one of the other."""
+"""The second rank's clock is ahead by this many µs: no time of one rank is compared with one of the other."""
 
 
 def at(us: int) -> int:

@@ -29,7 +29,7 @@ def test_a_stage_of_one_rank_is_its_first_replica() -> None:
 
 
 def test_peers_of_unequal_number_are_replicas_of_their_own() -> None:
-    """Two of the three ranks of a stage start their blocks together: that is no tensor parallelism."""
+    """Two of the three ranks of a stage start their blocks together: that is not tensor parallelism."""
     rows = [
         {"rank": rank, "host": "h", "kind": "F", "microbatch": n, "start_ns": 1000 * n + late, "end_ns": 1000 * n + 900}
         for rank, late in ((0, 0), (1, 0), (2, 300))

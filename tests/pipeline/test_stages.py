@@ -258,7 +258,7 @@ def test_stages_of_gpipe_with_a_slow_replica(slow: int, inner: bool) -> None:
 
 
 def exchanged(pairs: Sequence[tuple[int, int]]) -> pl.DataFrame:
-    """A send of each of these ranks to its peer, of which nothing else is known."""
+    """A send of each of these ranks to its peer, and nothing else."""
     rows = pl.DataFrame(pairs, schema=["rank", "peer"], orient="row")
     return conform(rows.with_columns(role=pl.lit("send"), start_ns=0, end_ns=1), P2P)
 
@@ -355,7 +355,7 @@ def test_missing_ranks_are_a_note_where_stages_are_counted_without_them() -> Non
 
 
 def restarted(runs: int) -> pl.DataFrame:
-    """The blocks of two stages that were started so many times and ran three micro-batches each time."""
+    """The blocks of two stages that were started this many times and ran three micro-batches each time."""
     order = {0: "F0 F1 B0 F2 B1 B2", 1: "F0 B0 F1 B1 F2 B2"}
     words = [(rank, number, word) for rank, text in order.items() for number, word in enumerate(text.split())]
     one = pl.DataFrame(

@@ -58,7 +58,7 @@ PLANTED = [("paddle", "link"), ("paddle", "host"), ("table", "rank"), ("paddle",
 def test_overview_and_report_name_the_same(
     tmp_path: Path, planted_in: tuple[str, str], order: tuple[bool, int]
 ) -> None:
-    """64 and 128 ranks in both orders of Megatron, the second of which is Paddle's."""
+    """64 and 128 ranks in both orders of Megatron; the second is Paddle's."""
     (form, what), (stages_first, tensor) = planted_in, order
     job, place = planted(replace(JOB, stages_first=stages_first, tensor=tensor), what)
     WRITERS[form](tmp_path, job)
@@ -79,7 +79,7 @@ def test_overview_and_report_name_the_same(
 
 
 def in_parts(folder: Path, ranks: int) -> Overview:
-    """The overview of a run with more than so many ranks, which is read replica by replica."""
+    """The overview of a run with more than this many ranks, which is read replica by replica."""
     wanted = Request(load_options(folder, {"jobs": 1}))
     return overview(wanted, look(wanted.source, None), whole_ranks=ranks)
 

@@ -64,7 +64,7 @@ def written(logs: Path, out: Path, scheduler: str | None = None, progress: Progr
 
 
 def killing(cluster: DaskCluster, what: str, moment: int) -> Callable[[str, int, int], None]:
-    """Kills the worker `left` when so many of the items that `what` counts are done."""
+    """Kills the worker `left` when this many of the items that `what` counts are done."""
 
     def report(doing: str, done: int, total: int) -> None:
         if doing == what and done == moment and "left" in cluster.workers:

@@ -236,7 +236,7 @@ def test_a_run_of_which_nothing_can_be_read_says_why_as_the_other_commands_do(tm
 
 
 def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
-    """One whose log is empty, and one of which there is none; the share is that of the whole run."""
+    """One whose log is empty, and one without a log; the share is that of the whole run."""
     write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
     (tmp_path / "logs" / "machine1" / "workerlog.3").unlink()
     (tmp_path / "logs" / "machine1" / "workerlog.5").write_text("no record")

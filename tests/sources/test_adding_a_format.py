@@ -24,7 +24,7 @@ COMMANDS = re.findall(r"^\$ trace-export (.*)", PAGE, re.M)
 REGISTRY = "trace_export/sources/formats.py"
 
 OTHERS = ["inspect --source nothing logs", "empty", "toy broken"]
-"""Commands of which the page does not speak."""
+"""Commands that the page does not mention."""
 RUN_ALL = """
 import json, shlex, sys
 from pathlib import Path

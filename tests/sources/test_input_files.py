@@ -40,7 +40,7 @@ def noticed() -> Iterator[list[Path]]:
 
 
 def check(folder: Path) -> set[Path]:
-    """Reads what lies in the folder; returns the files that were opened, each of which is known as an input."""
+    """Reads what lies in the folder; returns the files that were opened; each counts as an input."""
     options = LoadOptions(folder, jobs=1)
     located = locate(options)
     with noticed() as opened:

@@ -1,4 +1,4 @@
-"""A span table that is damaged or is none: one sentence, without what stands in it."""
+"""A span table that is damaged, or a file that is not one: one sentence, without what stands in it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from trace_export.cli.app import aliases
 
 FOLDER = ROOT / "tests" / "golden" / "runs"
 PROSE = 40
-"""Characters from which a text is a sentence, of which only the numbers count."""
+"""Texts of this many characters are sentences; only their numbers count."""
 NUMBER = re.compile(
     r"(?<![\w./:-])[-+±]?\d[\d.,:]*(?:e[-+]?\d+)?(?: ?(?:%|ms|s|µs|ns|points|×|GB|MB|kB)(?!\w))?(?![\w/])"
 )

@@ -1,4 +1,4 @@
-"""Long recordings of a pipeline, made quickly: a short run of which each file is repeated. One source a rank."""
+"""Long recordings of a pipeline, made quickly: a short run whose files are repeated. One source a rank."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def kineto(folder: Path, times: int, stages: int = STAGES, operators: int = 0) -
 
 
 def _later(events: str, number: int, length: int) -> str:
-    """The events of the round `number`, of which each is `length` ns long."""
+    """The events of the round `number`, which is `length` ns long."""
 
     def time(found: re.Match[str]) -> str:
         ns = int(found[1]) * 1000 + int(found[2]) + number * length

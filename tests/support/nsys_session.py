@@ -16,7 +16,7 @@ CALLS = 1 << 20
 
 
 def write(path: Path, kernels: int, stages: int = 8, microbatches: int = 8) -> Path:
-    """Rank 0 of a zero-bubble pipeline; about so many kernels, KERNELS in each block."""
+    """Rank 0 of a zero-bubble pipeline; about this many kernels, KERNELS in each block."""
     export, chance = Export(), random.Random(1)
     rank = nsys.Rank(export, 0, 0, kernels=KERNELS)
     steps = max(1, kernels // (KERNELS * 3 * microbatches))

@@ -27,7 +27,7 @@ def crossed(*factors: Iterable[object]) -> list[Any]:
 
 
 def slow(values: Iterable[object]) -> list[Any]:
-    """The values, of which none is in every run."""
+    """The values; none of them is in every run."""
     return [_row([value], fast=False) for value in values]
 
 

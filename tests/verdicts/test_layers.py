@@ -30,7 +30,7 @@ LAYER = 0.25
 
 
 def with_layers(job: Job, split: Split, embedding: float, head: float) -> Job:
-    """The job with its blocks as long as so many layers, and the embedding and the head, which count in layers."""
+    """The job with its blocks as long as this many layers, and the embedding and the head, which count in layers."""
     besides = [embedding, *[0.0] * (len(split) - 2), head]
     return replace(job, parts=tuple(LAYER * (n + more) for n, more in zip(split, besides, strict=True)))
 

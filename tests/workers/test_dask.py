@@ -114,7 +114,7 @@ def test_an_item_that_kills_the_workers_of_its_machine_costs_itself(
 def test_what_is_left_of_a_machine_without_workers_is_given_up_at_once(
     two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not one item after the other, each of which would wait for a worker."""
+    """Not one item after the other: each would wait for a worker."""
 
     def gone(index: int) -> None:
         if index == 2:

@@ -1,4 +1,4 @@
-"""Reductions on this machine: the results of all items in their order, of which few are ever held."""
+"""Reductions on this machine: the results of all items in their order; few are ever held."""
 
 from __future__ import annotations
 

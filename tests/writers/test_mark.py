@@ -71,7 +71,7 @@ def test_a_file_cut_off_before_its_mark_carries_none(written: Path, size: int) -
 
 
 def without(path: Path, *passages: bytes) -> bytes:
-    """The file's content less the passages, each of which is there once."""
+    """The file's content less the passages, each found once."""
     content = path.read_bytes()
     for passage in passages:
         assert content.count(passage) == 1

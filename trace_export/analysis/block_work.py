@@ -54,7 +54,7 @@ BESIDE_LOSS = (
     r"|^(?:exp|log|sub|mul|add|real_?div|div|cast|neg|select|where|zeros|ones|one_?hot|equal|eq|masked?|max|amax|arange|"
     r"sum|mean|ge|lt|logical_?\w+)(?:s|like|v\d|d|imum)*(?:_kernel\w*)?$"
 )
-"""Short names of elementwise work and reductions, of which losses that are not fused consist."""
+"""Short names of elementwise work and reductions, which a loss that is not fused consists of."""
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
 NUMBERED = r"(?i)\blayers?(?:-[a-z]+)?[/.](\d+)\b"
 """The number of a layer in the name of a task, as in graphs of MindSpore: `Default/layers-CellList/3-Layer/MatMul`."""
@@ -118,7 +118,7 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
 
 def _some_steps(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     """The blocks of whole steps that follow one another, where there are any, around that which the first cause costs
-    most. Times of the host are none of the device."""
+    most. Times of the host are not those of the device."""
     blocks = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS) & pl.col("origin").ne_missing("host"))
     steps = blocks.group_by(STEP_KEY).agg(pl.col("start_ns").min()).sort("start_ns")
     whole = steps.join(profile.steps.filter("whole"), on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")

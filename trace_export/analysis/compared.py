@@ -17,7 +17,7 @@ from trace_export.steps.graph import Floats, Ints
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 COMES_AND_GOES = 1.5
-"""By chance the noise of a few ranks is up to so many times that of the middle one."""
+"""By chance the noise of a few ranks is up to this many times that of the middle one."""
 LINK_KINDS = ("replica", "stages", "hosts", "lanes", "ways", "lane", "ranks", "way", "link")
 
 

@@ -139,7 +139,7 @@ def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None,
 @dataclass(frozen=True)
 class _Costs:
     """What the blocks of each part take: `each` of its layers, and `besides` (part × kind of block). `part` and `kind`
-    of each operation, -1 where it is no block; `blocks` of each part and kind in a step and replica."""
+    of each operation, -1 where it is not a block; `blocks` of each part and kind in a step and replica."""
 
     typical: Typical
     layers: Split

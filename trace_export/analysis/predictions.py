@@ -10,7 +10,7 @@ from trace_export.analysis.verdict import LEVELS, Sentence
 from trace_export.units import duration
 
 ALIKE = ("stages", "ranks", "micro-batches", "times")
-"""What two runs share of which one tells how another schedule does in the other."""
+"""What two runs share if one tells how another schedule does in the other."""
 GREW = 1.05
 """A stage that works this many times as long has grown."""
 

@@ -21,7 +21,8 @@ IDLE = 0.15
 """Where more than half of the ranks do nothing for this share of their work although nothing is missing, or half that
 are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
 AFTER, BESIDE = 0.2, 3
-"""And where a rank does so after a backward, for this share of a block and so many times as long as after a forward."""
+"""And where a rank does so after a backward, for this share of a block, and this many times longer than after a
+forward."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ PARTS = ("sender_late", "receiver_late", "wire")
 WAITS = {
     "wire": "exposed transfer", "collective": "exposed collective", "delay": "late start", "pause": "late start",
 }  # fmt: skip
-"""What a part that is no work has in common with idle time: it has its colour."""
+"""What a part other than work has in common with idle time: it has its colour."""
 
 
 @dataclass(frozen=True)

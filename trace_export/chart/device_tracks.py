@@ -43,7 +43,7 @@ def add_ranks(
     builder: Builder, profile: Profile, ranks: list[dict[str, Any]], order: int, batches_of: TaskBatches
 ) -> dict[int, DeviceTasks]:
     """Adds the group "Ranks" with a group per rank that has communication or device tasks, and to it the communication
-    that is no device task. Returns by rank where its device tasks go, and what they are called.
+    that is not a device task. Returns by rank where its device tasks go, and what they are called.
 
     `ranks` are rows of `profile.ranks` in the order wanted, with their `text`.
     """

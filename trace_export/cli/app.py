@@ -60,7 +60,7 @@ class _Group(TyperGroup):
 
 def _with_command(args: list[str]) -> list[str]:
     """The arguments behind their command, which may come after options, be an old spelling, or not be there: then it is
-    `export`. Raises UsageError for a word that looks like a command and is none."""
+    `export`. Raises UsageError for a word that looks like a command but is not one."""
     places = _words(args)
     if not places:
         return ["export", *args]

@@ -29,11 +29,11 @@ FEW = 2
 NEAR = 64
 """This many messages around a step show what θ is before and after it."""
 MOST = 16
-"""Of so many steps between two hosts, their clocks are no clocks."""
+"""Two hosts with more steps between them than these have no usable clocks."""
 LONG = 2
-"""A clock on which so many times as much passes between two messages as otherwise at most was set."""
+"""A clock was set where this many times as much passes on it between two messages as otherwise at most."""
 BACK = 3
-"""Where steps of a rank overlap by so many of its longest blocks, its clock was set back."""
+"""Where steps of a rank overlap by this many of its longest blocks, its clock was set back."""
 SHARED = 0.1
 """Two blocks overlap that have more than this share of the shorter one in common."""
 ALIKE = 0.3

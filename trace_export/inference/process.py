@@ -99,7 +99,7 @@ def agreed(found: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refu
     number of forwards; and these steps. Twice as many are no contradiction: where two stages of a rank follow each
     other without a transfer, launches show two passes as one.
 
-    Example: three forwards by number and four by the launches of the same step are none, and its backwards stay.
+    Example: three forwards by number and four by the launches of the same step are dropped, and its backwards stay.
     """
     begins = found.timeline.launch[found.steps]
     forwards = [piece.begin for piece in found.passes if piece.kind == "F"]

@@ -24,7 +24,7 @@ OPERATORS = {
 """Ranges around operators and nodes, in CPU time; `seq`: their sequence number, null where they have none."""
 
 _NO_OPERATOR = r"^(?:c10d::|gloo:|nccl:|Optimizer\.|ProfilerStep|autograd::|record_param_comms)"
-"""Communication, whose ranges another thread closes, so that their ends are wrong; and what is no operator."""
+"""Communication, whose ranges another thread closes, so that their ends are wrong; and what is not an operator."""
 
 
 class Numbered(NamedTuple):

@@ -22,7 +22,7 @@ class Rows(NamedTuple):
 
 
 SHORT = 0.04
-"""Part of the usual time of a forward below which a piece is none."""
+"""A piece below this part of the usual time of a forward is not a forward."""
 
 
 @dataclass(frozen=True)

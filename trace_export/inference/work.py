@@ -245,7 +245,7 @@ class Timeline:
         return np.append(0, np.cumsum((self.end - self.start) * self._rows(self.names.backward)))
 
     def after_counters(self, begin: int) -> int:
-        """The first row from `begin` on that is no counter of tokens."""
+        """The first row from `begin` on that is not a counter of tokens."""
         return int(self._counted_until[begin])
 
     @cached_property

@@ -23,7 +23,7 @@ from trace_export.sources.source import Source
 FIND_S = 5.0
 """After so long the folder is searched for further sources."""
 QUIET_S = 2.0
-"""A source that is no log is finished when nothing was written to it for so long."""
+"""A source other than a log is finished when nothing was written to it for this long."""
 FIRST_S = 30.0
 """Before anything is shown, ranks whose first source is still being written are waited for, but no longer than this."""
 

@@ -17,7 +17,7 @@ LETTERS = "FBW"
 CHUNKS = 4096
 _LETTER = pl.when(pl.col("kind") == "F").then(0).when(pl.col("kind") == "B").then(1).otherwise(2)
 KEY = (pl.col("microbatch").cast(pl.Int64) * CHUNKS + pl.col("chunk")) * 4 + _LETTER
-"""What a block is, as one number; -1 is no block."""
+"""What a block is, as one number; -1 stands for no block."""
 _KEYS = 1 << 46
 """More than there are numbers of blocks."""
 

@@ -162,7 +162,7 @@ def _all_met(agree: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
     """The messages of `MESSAGES`; the sides are joined as numbers of rows, for their columns are many. What is of
-    different steps is no message."""
+    different steps is not a message."""
     moved = receives.select("channel", "at").with_row_index("received").join(offsets.drop_nulls(), on="channel")
     moved = moved.select("channel", "received", at=pl.col("at") - pl.col("offset"))
     both = sends.select("channel", "at").with_row_index("sent").join(moved, on=["channel", "at"])

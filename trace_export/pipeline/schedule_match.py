@@ -41,7 +41,7 @@ it is so short that it costs nothing."""
 MOST_CHUNKS_TRIED = 64
 GPIPE = "gpipe"
 RUNS = 32
-"""So many runs are looked at, the newest: a log may hold thousands of restarts."""
+"""The number of runs that are looked at, the newest: a log may hold thousands of restarts."""
 FIRST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 """The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 

@@ -201,7 +201,7 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
 
     That gives the blocks of a kind per step, which replicas have in common. A rank whose capture has whole steps only
     counts them; any other takes the step that was going on, by the clock, on the earliest stage of its pipeline that
-    could count, if that is no later than its own. Null where none could.
+    could count, if that is no later than its own. Null where no rank could.
     """
     stages = profile.declared.pp
     last = profile.ranks["stage"].max() if stages is None else stages - 1

@@ -61,7 +61,7 @@ def _times(count: int, *ops: Codes) -> Codes:
 
 
 def _rows(*columns: Codes) -> Codes:
-    """The columns side by side, read row by row; a negative entry is no block."""
+    """The columns side by side, read row by row; a negative entry is empty."""
     flat = np.stack(columns, axis=1).ravel()
     return flat[flat >= 0]
 

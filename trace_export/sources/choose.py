@@ -139,8 +139,8 @@ def _of_family(found: Found, family: str | None) -> list[Source]:
 
 
 def _unrecognised(found: Found, kinds: set[str]) -> tuple[list[str], bool]:
-    """A clause for each of the first reasons why files that look like a source are none, and whether it is known what
-    these files are; then only they are named."""
+    """A clause for each of the first reasons why files that look like a source are not one, and whether it is known
+    what these files are; then only they are named."""
     files = [file for file in found.unrecognised if file.kind in kinds]
     known = [file for file in files if file.sure]
     alike: dict[str, dict[str, None]] = {}  # the paths, each once

@@ -30,7 +30,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Unrecognised:
-    """A file that by its name may be a source of `kind` (empty: of any) and is none; `what` completes "PATH is …", and
+    """A file that by its name may be a source of `kind` (empty: of any) and is not; `what` completes "PATH is …", and
     `sure` says whether it is what the file is, and not only what it is not."""
 
     kind: str

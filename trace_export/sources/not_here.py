@@ -90,7 +90,7 @@ the packing."""
 
 
 def no_trace_because(start: bytes) -> str:
-    """Why a file that may look like a trace of torch.profiler is none, to complete "PATH is …"; "" where it may be."""
+    """Why a file that looks like a trace of torch.profiler is not one, to complete "PATH is …"; "" where it may be."""
     if _CHART.search(start):
         return f"a chart that {GENERATOR} wrote"
     if _EXECUTION_TRACE.search(start, 0, 200):

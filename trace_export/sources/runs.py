@@ -89,7 +89,7 @@ class Recording:
 
 
 MOST_STEPS = 1_000_000_000
-"""More are none that a run has, but numbers that are far apart."""
+"""A run does not have more than these; more are numbers that are far apart."""
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ SHARE = 0.4
 ENOUGH = 3
 """Starts that say how late a rank is."""
 TWICE, OFTEN = 2, 0.5
-"""A rank stalls now and then where so many of its blocks start late beside those on one way, and fewer than this share
-of all."""
+"""A rank stalls now and then where this many of its blocks start late beside those on one way, and fewer than this
+share of all."""
 MUCH = 1.25
 """A rank whose blocks all need a transfer starts late where it takes this many transfers' time longer than others."""
 WAY = ["src_rank", "dst_rank", "direction"]

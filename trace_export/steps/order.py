@@ -25,7 +25,7 @@ class Levels:
 
 
 def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
-    """The levels of `count` operations, of which `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None
+    """The levels of `count` operations, where `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None
     where some wait in a circle. O(waits) and a few calls of numpy a level."""
     depth, rest = _depths(count, of, on)
     if rest:
@@ -74,7 +74,7 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
 
 
 def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
-    """Which of the waits of `count` operations, of which `of[i]` waits for `on[i]`, are kept: where some form a circle,
+    """Which of the waits of `count` operations, where `of[i]` waits for `on[i]`, are kept: where some form a circle,
     those in it that run against the order of `when` are left out."""
     from scipy import sparse  # seldom needed, and long to load
     from scipy.sparse import csgraph

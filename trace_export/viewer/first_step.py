@@ -63,7 +63,7 @@ def trace_in(path: Path) -> Path:
 
 def first_step(path: Path) -> tuple[int, int] | None:
     """Start and end of the first step in nanoseconds of the trace's own clock, or None where the beginning of the
-    file does not show them. Raises SourceError where the file is no trace."""
+    file does not show them. Raises SourceError where the file is not a trace."""
     kind = trace_format(path)
     if kind == "archive":
         return None

@@ -33,7 +33,7 @@ scheduler whose `no-workers-timeout` is shorter gives up earlier."""
 ATTEMPTS: Final = 3
 """How many times a task that is bound to a machine is given to its workers."""
 MANY, PART = 64, 8
-"""Of more items for each worker so many make one task, for a task costs the scheduler as much as a small source."""
+"""If each worker has more items, this many make one task: a task costs the scheduler as much as a small source."""
 
 
 class Placed(Protocol):

@@ -1,4 +1,4 @@
-"""Events in JSON of which every field may hold anything."""
+"""Events in JSON whose fields may hold anything."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ ODD: dict[str, Callable[[str], str]] = {
     "two ranks in it": lambda log: log + log.replace(" 223", " 77"),
     "no record": lambda log: "nothing\n",
 }
-"""Logs of which there is something to say."""
+"""Logs with something to say about them."""
 
 
 @pytest.mark.parametrize("pieces", [0, 2])

@@ -40,7 +40,7 @@ class Numbered(Dialect):
 def write(
     folder: Path, form: str, blocks: list[Block], dialect: Dialect, *, devices: int = 4, threads: bool = True
 ) -> None:
-    """A file for each process, which is alone on its host and runs so many devices."""
+    """A file for each process, which is alone on its host and runs this many devices."""
     stages, chance = 1 + max(block.rank for block in blocks), random.Random(2)
     new, ending = FORMATS[form]
     recorders = [new(f"node{job}", job) for job in range(stages // devices)]

@@ -61,7 +61,7 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def encode(frame: pl.DataFrame, tile: int = packing.TILE_ROWS, arguments: list[str] = ARGUMENTS) -> bytes:
-    """The frame encoded in tiles of so many rows, two of them to a batch."""
+    """The frame encoded in tiles of this many rows, two of them to a batch."""
     out = bytearray()
     with patch.object(perfetto_encoder, "TILE_ROWS", tile), patch.object(packing, "BATCH_ROWS", 2 * tile):
         perfetto_encoder.Encoder(out.extend).slices(frame, arguments)

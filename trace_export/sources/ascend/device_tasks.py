@@ -18,7 +18,7 @@ from trace_export.sources.source import TaskRequest
 
 PIECE_ROWS = 1 << 19
 _UNNAMED = -1
-"""What a task is of which only the type is known, and the number of a type that is missing."""
+"""What a task is whose type alone is recorded, and the number of a type that is missing."""
 _CATEGORIES = pl.Series(["compute", "communication", "memory", None], dtype=WORD)
 
 

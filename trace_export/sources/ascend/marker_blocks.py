@@ -113,7 +113,7 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
     """Without the blocks that lie inside another of their capture's stream: a fused block marks its parts again.
 
-    Named work that is no block of the pipeline hides none and is hidden by none.
+    Named work outside the pipeline neither hides a block nor is hidden by one.
     """
     stream = [pl.col("capture"), pl.col("stream"), pl.col("origin"), pl.col("kind").is_null()]
     ordered = blocks.sort(*stream, pl.col("start_ns"), -pl.col("end_ns"), maintain_order=True)

@@ -114,7 +114,7 @@ class KeptTasks:
 
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
-    """The device tasks of a trace. Raises SourceError when the file is no trace."""
+    """The device tasks of a trace. Raises SourceError when the file is not a trace."""
     if not request.devices and (kept := kept_tasks.taken(request)) is not None:
         return kept
     devices = next(iter(request.devices.values()), {request.rank: None})

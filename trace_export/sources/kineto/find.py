@@ -62,7 +62,7 @@ def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
 
 
 def _no_trace(path: Path) -> Unrecognised | None:
-    """What the file is where it is no trace; None for a trace."""
+    """What the file is if it is not a trace; None for a trace."""
     if path.name.endswith(OURS):
         return None
     try:

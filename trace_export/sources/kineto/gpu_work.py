@@ -1,6 +1,6 @@
 """The launches of a trace, the GPU work that they launched, and which ranges it belongs to.
 
-Which launch a kernel belongs to is known only when all of the file is read: their order in it is no rule.
+Which launch a kernel belongs to is known only when all of the file is read: their order in it tells nothing.
 """
 
 from __future__ import annotations

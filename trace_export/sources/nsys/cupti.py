@@ -34,7 +34,7 @@ def is_named(db: Database, column: str, *patterns: str) -> str:
 
 
 def listed(column: str, ids: Iterable[object]) -> str:
-    """The condition that a column holds one of the ids; values that are no whole numbers are none."""
+    """The condition that a column holds one of the ids; values that are not whole numbers are not ids."""
     numbers = ", ".join(str(number) for number in ids if isinstance(number, int))
     return f"{column} IN ({numbers})" if numbers else "FALSE"
 

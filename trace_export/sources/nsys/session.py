@@ -190,7 +190,7 @@ def _without_secrets(text: str) -> str:
 
 def interruptions(db: Database, path: Path, first: int) -> list[Note]:
     """A note where the profiler itself worked for a while after the first block, whose session time is `first`. What
-    it does at the end, and the cost of tracing each launch, are none of that."""
+    it does at the end, and the cost of tracing each launch, are not part of that."""
     if not db.has("PROFILER_OVERHEAD", "start", "end", "nameId"):
         return []
     at_the_end = " OR ".join(f"value GLOB '*{words}*'" for words in _AT_THE_END)

@@ -36,7 +36,7 @@ NAMES: Schema = {
     "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT, "place": INT,
 }  # fmt: skip
 """What one text means. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
-around one training step), boundary (an action of the runtime that is no block), setup (what a process is: rank and
+around one training step), boundary (an action of the runtime, not a block), setup (what a process is: rank and
 sizes of the run). `stage` counts over all chunks, `place`
 is the rank's place in its pipeline whatever its chunks (the stage of model.RANKS)."""
 

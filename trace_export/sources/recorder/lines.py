@@ -98,7 +98,7 @@ class WrongVersion(ValueError):
 
 
 def header(line: bytes) -> Header | None:
-    """The header in a line; None where it is none. Raises WrongVersion."""
+    """The header in a line; None where the line is not one. Raises WrongVersion."""
     if not line.startswith(MAGIC):
         return None
     try:

@@ -13,7 +13,7 @@ SUFFIXES = (".db", ".rpd")
 
 
 def databases(root: Path, folders: list[Folder]) -> Found:
-    """Databases with the tables of rocpd; databases of rocmProfileData are none, and named."""
+    """Databases with the tables of rocpd; those of rocmProfileData are not read, but named."""
     sources, others = [], []
     for folder in folders:
         for path in (folder.path / name for name in folder.files if name.endswith(SUFFIXES)):

@@ -119,7 +119,7 @@ def _sending(tables: Tables, kernels: pl.DataFrame, calls: pl.DataFrame) -> np.n
 
 
 def _operations(tables: Tables) -> dict[int, str]:
-    """The numbers of the names of RCCL's operations; groups are none."""
+    """The numbers of the names of RCCL's operations; groups are not operations."""
     operation = "string GLOB 'nccl[A-Z]*' AND string NOT GLOB 'ncclGroup*'"
     sql = f"SELECT id, string FROM {tables.name('string')} WHERE {operation}"
     return {number: str(name) for number, name in tables.db.texts(sql) if isinstance(number, int)}

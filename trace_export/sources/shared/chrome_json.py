@@ -245,8 +245,8 @@ class JsonTrace(TraceFile, Generic[Kind]):
             raise SourceError(self.path, "has no whole event: it is cut short, or not valid JSON", AGAIN)
 
     def _take(self, body: bytes) -> bool:
-        """Takes the wanted events of a comma-separated list, unless it is none; in Kineto's layout, where an event ends
-        is certain, and those that are malformed are found later."""
+        """Takes the wanted events of a comma-separated list, unless it is not one; in Kineto's layout, where an event
+        ends is certain, and those that are malformed are found later."""
         rest = self.wanted.shorten(body)
         events = body if rest is None else rest
         self._in_lines |= _LINES in body
@@ -331,7 +331,7 @@ def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
 
 def times(starts: Iterable[msgspec.Raw], lengths: Iterable[msgspec.Raw]) -> pl.DataFrame:
     """`start` and `end` in ns of `ts` and `dur` in µs as they are written: as floats they would lose nanoseconds. An
-    event without `dur` ends as it starts; null where a time is no number."""
+    event without `dur` ends as it starts; null where a time is not a number."""
     length = thousandths(pl.col("dur"))
     return pl.DataFrame([_as_written("ts", starts), _as_written("dur", lengths)]).select(
         start=thousandths(pl.col("ts")),

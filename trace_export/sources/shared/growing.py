@@ -1,4 +1,4 @@
-"""Whole lines of files, and of files that grow what was appended, of which the last steps are kept."""
+"""Whole lines of files, and what was appended to files that grow; the last steps of these are kept."""
 
 from __future__ import annotations
 

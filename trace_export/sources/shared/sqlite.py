@@ -44,7 +44,7 @@ READERS = 2
 """How many pieces of a table are read at a time. SQLite releases the GIL while it does."""
 
 _OPENING = Lock()
-"""Beginnings are opened one after the other. Opening is many short queries, each of which gives the GIL away and takes
+"""Beginnings are opened one after the other. Opening is many short queries; each gives the GIL away and takes
 it back, and SQLite has one lock for all memory it allocates: two threads that open take longer than one for all."""
 _AGAIN = "export or copy it again"
 _LONGEST_REASON = 200
@@ -274,8 +274,8 @@ class Database:
 
 
 def tables_of(path: Path) -> frozenset[str]:
-    """The tables of a database in lower case, for a first look: empty when it is none or cannot be read. Ignores a log
-    beside it."""
+    """The tables of a database in lower case, for a first look: empty when it is not a database or cannot be read.
+    Ignores a log beside it."""
     try:
         status = path.stat()
     except OSError:

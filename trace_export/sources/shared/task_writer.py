@@ -1,7 +1,7 @@
 """The one writer of device tasks: they come in any order, and go into an Arrow file per rank in the order of time.
 
 A merge sort in files. Tasks are collected, sorted and written in pieces. Pieces that follow one another in time make a
-run, and up to `WAYS` runs are merged at once, of each of which one piece is in memory:
+run, and up to `WAYS` runs are merged at once, with one piece of each in memory:
 
     pieces   [1 2 3] [2 4 6] [4 5] [7 8]
     runs     [1 2 3][4 5][7 8]   [2 4 6]
