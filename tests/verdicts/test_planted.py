@@ -71,6 +71,32 @@ def test_gradients_are_reduced_while_the_last_backward_goes_on(
     assert not found.wrong
 
 
+GPIPE = {**AWAITED, "schedule": "gpipe"}
+
+
+BOTH_WAYS = pytest.mark.xfail(reason="the other way is never alone in a batch: both are named, the gain is right")
+IN_TABLES = [
+    pytest.param(
+        name,
+        seed,
+        marks=[*([pytest.mark.slow] if seed else []), *([BOTH_WAYS] if (name, seed) == ("slow link", 5) else [])],
+    )
+    for name in ("slow link", "slow stage")
+    for seed in range(16)
+]
+
+
+@pytest.mark.parametrize(("name", "seed"), IN_TABLES)
+def test_sends_are_awaited_in_a_table_of_blocks(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Also with GPipe. The transfers of a batch end together: those that are alone in one tell which way is slow."""
+    case = drawn(seed, name, "table", **(AWAITED if name == "slow link" else GPIPE))
+    found = judge(tmp_path, case)
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
 UNSEEN = pytest.mark.xfail(
     reason="when a receive was posted that was recorded late, nobody knows: without the slow rank it would wait for it",
     strict=True,

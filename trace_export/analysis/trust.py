@@ -30,7 +30,8 @@ class Trust:
     """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
     `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
     time in which they wait for what was not recorded; `lacking`: kinds of block that ranks lack and others have, such
-    as `W of rank 3`, and `what rank 3 does after its backwards` where it idles after these alone."""
+    as `W of rank 3`, and `what rank 3 waits for after its backwards`
+    where it idles after these alone."""
 
     replayed_by_measured: float
     overlap: float
@@ -105,7 +106,7 @@ def _idle(graph: Graph) -> pl.DataFrame:
 def _after_backwards(idle: pl.DataFrame) -> list[str]:
     """`Trust.lacking` of ranks whose weight gradients seem to be nobody's."""
     odd = (pl.col("after_b") > AFTER * pl.col("mean")) & (pl.col("after_b") > BESIDE * pl.col("after_f"))
-    return [f"what rank {rank} does after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
+    return [f"what rank {rank} waits for after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
 
 
 def _lacking(graph: Graph) -> tuple[str, ...]:

@@ -30,6 +30,8 @@ from trace_export.tolerances import POSTED_NS
 
 KINDS = (*WORK_KINDS, "OPT")
 MOST = np.iinfo(np.int64).max
+ONE_WAY = 2
+"""Of two ranks one way is slow that takes so many times as long as the other."""
 POSTED = 0.05
 """A receive that starts within this share of a block's length after it was posted by what follows that block."""
 
@@ -358,9 +360,18 @@ def _exchanged(
     for block in (dst, after):
         np.maximum.at(latest, block, begin)
     seen = (begin == latest[dst]) | ((after >= 0) & (begin == latest[after]))
-    way = edges.select(guess.WAY).with_columns(length=length, seen=seen & (length > 0))
-    lengths = pl.col("length").filter("seen")
-    usual = pl.coalesce(lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
+    touching = np.bincount(np.concatenate([dst, after[after >= 0]]), minlength=len(operations.start) + 1)
+    one = np.where(posted & (touching[dst] == 1), operations.start[dst], MOST)  # else a step may begin late
+    one = np.minimum(one, np.where((after >= 0) & (touching[after] == 1), goes_on, MOST))
+    way = edges.select(guess.WAY).with_columns(
+        length=length, seen=seen & (length > 0), alone=pl.Series(one - begin), is_alone=(one < MOST) & (one > begin)
+    )
+    lengths, alone, link = pl.col("length").filter("seen"), pl.col("alone").filter("is_alone"), guess.WAY[:2]
+    ends = [pl.min_horizontal(link).alias("low"), pl.max_horizontal(link).alias("high")]
+    way = way.with_columns(*ends, sure=pl.when(alone.len().over(link) > 1).then(alone.median().over(link)))
+    least, most = (found.over("low", "high") for found in (pl.col("sure").min(), pl.col("sure").max()))
+    one_way = most > ONE_WAY * least + POSTED_NS  # which of two that end together took long is seen where one is alone
+    usual = pl.coalesce(pl.when(one_way).then("sure"), lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
     took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
     return begin, begin + took
 
