@@ -93,8 +93,9 @@ class Job:
     `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
     from the first). What is planted is there in the steps `during` alone, where these are given.
 
-    `buckets`: into how many parts of equal size the gradients of a stage are divided; each is reduced as soon as its
-    share of the last backward is done and the part before is reduced, as with overlapped reduction.
+    `buckets`: into how many parts of equal size the gradients of each chunk of a stage are divided; each is reduced as
+    soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
+    there is one, all gradients of a stage are reduced at once, after its last block.
 
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
     same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
@@ -320,8 +321,8 @@ class _Simulator:
         self.slower = {cell: job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell)) for cell in job.cells}
         self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
         self.collections = draw.random((job.steps, cells, most)) < 1 / 8
-        self.lasts: dict[Cell, int] = {}
-        """How long the last block of a lane took."""
+        self.lasts: dict[tuple[Cell, int], tuple[int, int]] = {}
+        """When the last backward (or weight half) of each chunk of a lane began and ended."""
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
 
     def _planted(self, step: int) -> bool:
@@ -376,10 +377,14 @@ class _Simulator:
     def _reduced(self, step: int, members: list[Cell], free: Mapping[Cell, int]) -> int:
         """When the gradients of a stage are reduced, whose ranks are `free` after their last blocks."""
         job, end = self.job, 0
-        for part in range(1, job.buckets + 1):
-            left = {cell: self.lasts[cell] * (job.buckets - part) // job.buckets for cell in members}
-            ready = [max(free[cell] - left[cell], end) for cell in members]
-            end = self._collective(REDUCE, step, members, ready, job.reduce // job.buckets)
+        if job.buckets == 1:
+            return self._collective(REDUCE, step, members, [free[cell] for cell in members], job.reduce)
+        stage, length = members[0][1], job.reduce // job.buckets // job.chunks
+        for chunk in sorted({chunk for cell, chunk in self.lasts if cell[1] == stage}, reverse=True):
+            for part in range(1, job.buckets + 1):
+                lasts = [self.lasts[cell, chunk] for cell in members]
+                made = [a + (b - a) * part // job.buckets for a, b in lasts]
+                end = self._collective(REDUCE, step, members, [max(at, end) for at in made], length)
         return end
 
     def _collective(self, op: str, step: int, members: list[Cell], ready: list[int], length: int) -> int:
@@ -465,7 +470,11 @@ class _Simulator:
             length *= job.parts[(operation.chunk or 0) * job.stages + stage] if job.parts else 1.0
             end = start + round(length)
             ends |= {(stage, half): end for half, _ in halves}
-            before[stage], free[stage], self.lasts[cell] = start, end - job.overlap, end - start
+            before[stage], free[stage] = start, end - job.overlap
+            chunks = [half.chunk for half, _ in halves if half.kind == "B"] or [operation.chunk] * (
+                operation.kind == "W"
+            )
+            self.lasts |= {(cell, chunk): (start, end) for chunk in chunks}
             number |= {(stage, half): batch for half, _ in halves}
             sent[stage, batch] = free[stage]
             count[stage] += 1

@@ -35,6 +35,8 @@ ONE_WAY = 2
 POSTED = 0.05
 """A receive that starts within this share of a block's length after it was posted by what follows that block."""
 
+HALF = 0.5
+
 
 @dataclass(frozen=True)
 class Operations:
@@ -220,7 +222,8 @@ def _collectives(
     recorded: Recorded, lanes: _Lanes, operations: Operations, names: _Names
 ) -> tuple[Operations, list[Waits]]:
     """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
-    waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
+    waits for a collective of its rank that ended after the block before: only then has it been seen to wait. Where some
+    of its name begin within blocks, few blocks wait for them: work waits only where it starts right after one."""
     parts = recorded.parts
     if parts.is_empty():
         return operations, []
@@ -250,8 +253,9 @@ def _collectives(
     another = on != of[member]
     prompt = np.zeros(len(of), np.bool_)
     prompt[member] = another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
-    could = _could_begin(recorded, before, prompt, operations)
-    found = [_wait(of[there], before[there], could[there], operations)]
+    inside = there & (operations.sort[before] == WORK) & (begun < operations.end[before])
+    waited, could = _could_begin(recorded, before, prompt, operations)
+    found = [_wait(of[there], waited[there], could[there], operations)]
     found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
     rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
     ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
@@ -260,33 +264,57 @@ def _collectives(
     previous = operations.end[np.maximum(block - 1, 0)]
     alone = np.isin(block, lanes.first)
     seen = alone | (ended["end"].to_numpy() > previous)
+    overlapped = np.isin(operations.kind[on], operations.kind[of[inside]]) & (operations.sort[block] == WORK)
+    soon = seen & (operations.start[block] - ended["end"].to_numpy() <= POSTED_NS)
+    seen &= ~overlapped | _mostly(recorded, block, soon)
     found.append(_wait(block[seen], on[seen], operations.start[block[seen]], operations))
     return operations, found
 
 
-def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Operations) -> Times:
-    """By when each member of a collective could begin it, for all that its rank did `before`.
+def _mostly(recorded: Recorded, block: Ints, soon: Flags) -> Flags:
+    """Of each of some blocks whether those of its stage and label, in all steps and replicas, mostly are among them and
+    begin `soon`."""
+    label = ["stage", "kind", "microbatch", "chunk"]
+    blocks = recorded.blocks.join(recorded.ranks.select("rank", "stage"), on="rank", maintain_order="left")
+    counts = np.zeros(len(blocks), np.bool_)
+    counts[block] = soon
+    share = blocks.select(*label, soon=pl.Series(counts)).select(pl.col("soon").mean().over(label))
+    return share.to_series().to_numpy()[block] > HALF
 
-    Gradients are reduced part by part while the backward that makes them goes on. A member that waits for others, or
-    for the part before, begins later than it could, often after its block. But all ranks run one program: where one,
-    of this group or another, has begun its part of that number within its block, the others could begin at the same
-    share of theirs. The member that began last begins when it did, unless that was `prompt`: right after its rank's
+
+def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Operations) -> tuple[Ints, Times]:
+    """For each member of a collective the block of its rank that it waits for, and by when it could begin for that.
+
+    These are the block `before` it and when it began; but gradients are reduced part by part while the last backward of
+    a chunk goes on. A member that waits for others, or for the part before, begins later than it could, often after
+    further blocks. All ranks run one program: where one, of this group or another with as many parts, has begun its
+    part of that number within a block or after it, the others could begin theirs at the same share of the same block,
+    or at its end. The member that began last begins when it did, unless that was `prompt`: right after its rank's
     collective before.
     """
-    parts, begun = recorded.parts, recorded.parts["start"].to_numpy()
-    start, end = operations.start[before], operations.end[before]
-    share = np.where(before >= 0, (begun - start) / np.maximum(end - start, 1), 1.0)
-    of_rank = ["segment", "step_index", "op", "rank"]
-    work = ["kind", "microbatch", "chunk"]
-    members = pl.concat(
-        [parts.select("collective", "start", *of_rank), recorded.blocks.select(work)[np.maximum(before, 0)]],
-        how="horizontal",
-    ).with_columns(number=pl.int_range(pl.len()).over(of_rank), share=pl.Series(share))
-    least = pl.col("share").min().over(*of_rank[:-1], "number", *work)
-    share = members.select(least).to_series().to_numpy()
-    last = members.select(pl.col("start") == pl.col("start").max().over("collective")).to_series().to_numpy()
-    could = start + (share * (end - start)).astype(np.int64)
-    return np.where((last & ~prompt) | (share >= 1), begun, np.minimum(begun, could))
+    of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
+    blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")
+    parts = recorded.parts.select("collective", *of_rank, begun="start", member=pl.int_range(pl.len()))
+    parts = parts.with_columns(number=pl.int_range(pl.len()).over(of_rank), parts=pl.len().over(of_rank))
+    last = parts.select(pl.col("begun") == pl.col("begun").max().over("collective")).to_series().to_numpy()
+    start, end, begun = operations.start[before], operations.end[before], parts["begun"].to_numpy()
+    share = np.minimum((begun - start) / np.maximum(end - start, 1), 1)
+    work_before = (before >= 0) & (operations.sort[before] == WORK)
+    key = [*of_rank[:-1], "number", "parts"]
+    seen = parts.select(key).with_columns(blocks.select(work)[np.maximum(before, 0)], share=pl.Series(share))
+    seen = seen.filter(pl.Series(work_before)).group_by(*key, *work).agg(pl.col("share").min())
+    others = parts.filter(pl.Series(~last | prompt)).join(seen, on=key)
+    others = others.join(blocks, on=[*blocks.columns[:-1]], nulls_equal=True)
+    on = others["row"].to_numpy()
+    at = operations.start[on] + (others["share"].to_numpy() * (operations.end[on] - operations.start[on])).astype(
+        np.int64
+    )
+    first = others.select("member", "row", at=pl.Series(at)).sort("at").unique("member", keep="first")
+    member, earliest = first["member"].to_numpy(), first["at"].to_numpy()
+    earlier = earliest < begun[member]
+    waited, could = before.copy(), begun.copy()
+    waited[member[earlier]], could[member[earlier]] = first["row"].to_numpy()[earlier], earliest[earlier]
+    return waited, could
 
 
 def _transfers(
