@@ -223,13 +223,14 @@ def _odd_side(bounds: _Bounds, split: int) -> int | None:
     """Whose clock of the two was set right before the row `split`, where its own times tell.
 
     Example: messages come every 10 ms, and 30 ms apart between two steps. Where 1,000 ms pass on one clock and 10 on
-    the other, the first one was set. Of 50 and 10 ms either may be true.
+    the other, the first one was set. Of 50 and 10 ms either may be true. Of 30 and -10 ms the second one was set back.
     """
     odd = []
     for times in bounds.at:
         apart = np.diff(times)
-        usual = np.delete(apart, split - 1).max(initial=0.0)
-        odd.append(bool(apart[split - 1] > LONG * usual))
+        usual = np.delete(apart, split - 1)
+        back = bool(apart[split - 1] < LONG * usual.min(initial=0.0) - bounds.slack)
+        odd.append(back or bool(apart[split - 1] > LONG * usual.max(initial=0.0)))
     return None if odd[0] == odd[1] else int(odd[1])
 
 
@@ -319,12 +320,13 @@ def _first_row_after(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int
 
 def _by_host(known: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int, list[_Jump], bool]]:
     """The jumps that one step of a host explains, and whether nothing tells that host from the other one of its first
-    jump: then it is the later one."""
+    jump: then it is the later one. Of two hosts each sees what the other one does."""
+    several = len({*known.source.tolist(), *known.target.tolist(), *known.member.tolist()}) > 2
     left = list(jumps)
     while left:
         first = min(left, key=lambda jump: jump.after[0])
         seen_by = [_share(known, first, side) for side in (0, 1)]
-        told = first.side is not None or seen_by[0] != seen_by[1]
+        told = first.side is not None or (several and seen_by[0] != seen_by[1])
         side = int(seen_by[1] >= seen_by[0]) if first.side is None else first.side
         explained = _same_step(left, first, side)
         yield (first.i, first.j)[side], explained, not told

@@ -1,0 +1,108 @@
+"""Clocks that were set in written captures: the bound holds, or none is stated, as in tests/clocks/test_clock_steps."""
+
+from __future__ import annotations
+
+import random
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from samples.generators import ascend, nsys, paddle, rocpd
+from samples.generators.nsys_export import Export
+from samples.generators.pipeline import MS, Block
+from tests.support.rows import crossed
+from trace_export import load
+
+STAGES, MICROBATCHES, STEPS = 4, 6, 4
+COLUMNS = ("start", "end", "startNs", "endNs")
+
+
+class Plain(nsys.Dialect):
+    split = False
+
+
+def _database(path: Path, at_ns: int, by_ns: int) -> None:
+    """Moves all times of a capture from `at_ns` on."""
+    with closing(sqlite3.connect(path)) as db, db:
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            known = {name for _, name, *_ in db.execute(f'PRAGMA table_info("{table}")')}
+            for column in known & set(COLUMNS) if "SESSION" not in table else ():
+                db.execute(f'UPDATE "{table}" SET "{column}" = "{column}" + ? WHERE "{column}" >= ?', (by_ns, at_ns))
+
+
+def _log(path: Path, at_ns: int, by_ns: int) -> None:
+    def moved(found: re.Match[str]) -> str:
+        time_ms = float(found[2])
+        return f"{found[1]}{time_ms + by_ns / MS * (time_ms * MS >= at_ns):.6f}"
+
+    path.write_text(re.sub(r"(job_(?:start|end)_time = )(\d+\.\d+)", moved, path.read_text()))
+
+
+def _nsys(folder: Path, seed: int) -> tuple[list[Block], int]:
+    blocks = nsys.blocks_of(STAGES, MICROBATCHES, STEPS, random.Random(seed), split=False)
+    nsys.record(folder, blocks, 2, (0, 0), random.Random(seed), Plain())
+    return blocks, Export.epoch_ns
+
+
+def _rocpd(folder: Path, seed: int) -> tuple[list[Block], int]:
+    blocks = nsys.blocks_of(STAGES, MICROBATCHES, STEPS, random.Random(seed), split=False)
+    rocpd.record(folder, blocks, (0, 0), random.Random(seed), Plain())
+    return blocks, 0
+
+
+def _ascend(folder: Path, seed: int) -> tuple[list[Block], int]:
+    return ascend.record(folder, ascend.Job(STAGES, MICROBATCHES, STEPS, hosts=2, seed=seed)).blocks, 0
+
+
+def _paddle(folder: Path, seed: int) -> tuple[list[Block], int]:
+    job = paddle.Job(STAGES, MICROBATCHES, range(2, 2 + STEPS), machines=2, clock_errors_us=(0, 0), seed=seed)
+    return paddle.write_logs(folder, job), 0
+
+
+Moves = Callable[[Path, int, int], None]
+FORMATS: dict[str, tuple[Callable[[Path, int], tuple[list[Block], int]], str, Moves]] = {
+    "nsys": (_nsys, "node{}*.sqlite", _database), "rocpd": (_rocpd, "node{}*/**/*.db", _database),
+    "ascend": (_ascend, "node{}*/**/*.db", _database), "paddle": (_paddle, "machine{}/workerlog.*", _log),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("form", "host", "by_us", "share"),
+    [
+        ("ascend", 1, -20_000, 0.22),  # the times of the other host have a long gap there
+        *crossed(FORMATS, [0, 1], [300, -300, 5_000, 20_000, 100_000], [0.3, 0.5]),
+    ],
+)
+def test_the_bound_holds_on_both_sides(form: str, host: int, by_us: int, share: float, tmp_path: Path) -> None:
+    write, files, move = FORMATS[form]
+    blocks, ahead_ns = write(tmp_path, 2)
+    first, last = min(b.start_ns for b in blocks), max(b.end_ns for b in blocks)
+    at_ns = first + round(share * (last - first))
+    for path in sorted(tmp_path.glob(files.format(host))):
+        move(path, at_ns + (ahead_ns if form != "nsys" else 0), by_us * 1000)
+    run = load(tmp_path).align()
+    rows = [
+        (b.rank, b.step, b.kind, b.microbatch, end, time + ahead_ns, time > at_ns)
+        for b in blocks if b.kind in "FB" for end, time in (("start_ns", b.start_ns), ("end_ns", b.end_ns))
+    ]  # fmt: skip
+    key = ["rank", "step", "kind", "microbatch", "end"]
+    true = pl.DataFrame(rows, [*key, "true", "side"], orient="row").with_columns(
+        pl.col(key[0], key[1], key[3]).cast(pl.Int32)
+    )
+    spans = run.spans.filter(pl.col("kind").is_in(["F", "B"])).with_columns(pl.col("kind").cast(pl.String))
+    found = spans.unpivot(["start_ns", "end_ns"], index=key[:4], variable_name="end", value_name="found")
+    both = true.join(found, on=key).with_columns(error=pl.col("found") - pl.col("true"))
+    assert both.height == true.height
+    either = any("or that of" in note.text for note in run.notes if note.code == "clock-set")
+    hosts = run.ranks.select("rank", "host").join(run.clocks.select("host", "bound_ns"), on="host")
+    both = both.join(hosts, on="rank").with_columns(side=pl.col("side") & either)
+    middle = (
+        both.group_by("side", "host").agg(pl.col("error").median()).group_by("side").agg(common=pl.col("error").mean())
+    )
+    far = both.join(middle, on="side").filter((pl.col("error") - pl.col("common")).abs() > pl.col("bound_ns"))
+    assert far.height == 0
