@@ -311,7 +311,7 @@ def _only(profile: Profile, ranks: pl.DataFrame) -> Profile:
     return replace(profile, **kept)
 
 
-def write_heat_map(found: Slowdown, result: Report, name: str, path: Path, outputs: Outputs) -> None:
+def write_heat_map(slowdown: Slowdown, result: Report, name: str, path: Path, outputs: Outputs) -> None:
     """The slowdown of each rank of the run called `name` as a picture, stages down, replicas across; of ranks at one
     place the largest. `result` has the sentences below it.
 
@@ -320,7 +320,7 @@ def write_heat_map(found: Slowdown, result: Report, name: str, path: Path, outpu
     from trace_export.writers.pictures import picture
     from trace_export.writers.pictures.heat_map import HeatTable
 
-    ranks = found.parts.filter(pl.col("part") == "rank")
+    ranks = slowdown.parts.filter(pl.col("part") == "rank")
     cells = ranks.group_by("stage", "replica").agg(pl.col("slowdown").max())
     grid = cells.sort("replica").pivot("replica", index="stage", values="slowdown").sort("stage")
     sentences = [sentence.text for sentence in result.verdict if sentence.code != "certainty"]

@@ -211,8 +211,8 @@ class Rank:
                  threads: bool = True, cut: Cut | None = None, layers: LayerRanges | None = None,
                  stage: int | None = None, stages: int = 1):  # fmt: skip
         """`kernels`: how many in each block, at random unless `cut` says which; `devices`: how many ranks are devices
-        of one process, each with `threads` of its own or all with one; `layers`: the ranges of its `stage`, if there
-        are this many in all."""
+        of one process, each with `threads` of its own or all with one; `layers`: those of its `stage`, one of
+        `stages`, have ranges."""
         self.wrong, self.cut = wrong or {}, cut
         self.layers, self.stage, self.stages = layers, rank if stage is None else stage, stages
         self.export, self.rank, self.clock_ns, self.kernels = export, rank, clock_ns, kernels

@@ -104,9 +104,9 @@ class Report:
         steps = self.steps.with_row_index("row").filter(pl.col("whole") | ~pl.col("whole").any())
         for cause in self.causes.filter("sentence").drop_nulls("step").select(STEP_KEY).head(1).iter_rows(named=True):
             key = pl.DataFrame([cause], schema={name: steps.schema[name] for name in STEP_KEY})
-            found = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
-            if found.height:
-                return int(found["row"][0])
+            explanation = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
+            if explanation.height:
+                return int(explanation["row"][0])
         length = pl.coalesce("step_ns", "pipeline_ns")
         return int(steps.sort((length - length.mean()).abs(), "row")["row"][0])
 
@@ -172,7 +172,7 @@ class Report:
         return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
 
 
-def report(measured: Bubbles, found: Explanation) -> Report:
+def report(measured: Bubbles, explanation: Explanation) -> Report:
     """The whole analysis of a run that has been interpreted and aligned: its bubbles, of the part that is shown, and
     the explanation of all its steps."""
     steps, ranks, whole = measured.steps, measured.ranks, measured.whole
@@ -182,17 +182,17 @@ def report(measured: Bubbles, found: Explanation) -> Report:
         .sort(*STEP_KEY, "stage")
     )
     all_steps = measured if whole is measured.profile else measured.of(whole)
-    theory = theory_of(of_whole_steps(whole), found._overhead, all_steps.pipeline_ns)
+    theory = theory_of(of_whole_steps(whole), explanation._overhead, all_steps.pipeline_ns)
     return Report(
         steps=steps,
         ranks=ranks,
         stages=stages,
         idle=idle_of(ranks),
-        found=found,
+        found=explanation,
         links=links(measured.profile, split_messages(measured.profile.messages)),
         theory=theory,
         clocks=_clocks(whole),
-        verdict=verdict(found, measured, theory),
+        verdict=verdict(explanation, measured, theory),
         hosts=tuple(_hosts(measured.profile)),
         started_ns=_started(whole, steps),
         notes=measured.profile.notes,

@@ -57,8 +57,8 @@ class RunFigures:
     predictions: pl.DataFrame = field(default_factory=lambda: empty(PREDICTIONS))
 
 
-def run_figures(measured: Bubbles, found: Explanation, slowdown: Slowdown | None = None) -> RunFigures:
-    """The figures of a profile that has been interpreted and aligned, of whose steps `found` is the explanation;
+def run_figures(measured: Bubbles, explanation: Explanation, slowdown: Slowdown | None = None) -> RunFigures:
+    """The figures of a profile that has been interpreted and aligned; `explanation` is that of its steps;
     `slowdown` where it is known."""
     profile = of_whole_steps(measured.profile)
     measured = measured.of(profile)
@@ -66,10 +66,10 @@ def run_figures(measured: Bubbles, found: Explanation, slowdown: Slowdown | None
     busy = measured.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean())
     return RunFigures(
         _traits(profile),
-        found.trust.gains,
+        explanation.trust.gains,
         _whole(measured),
-        found.levels,
-        found.causes,
+        explanation.levels,
+        explanation.causes,
         _blocks(profile),
         steps.join(_slowdown(slowdown), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"),
         busy.sort(*STEP_KEY, "stage"),
@@ -105,13 +105,13 @@ def _blocks(profile: Profile) -> pl.DataFrame:
     )
     key, length = ["stage", "kind", "chunk"], pl.col("end_ns") - pl.col("start_ns")
     ranks = placed.group_by(*key, "rank").agg(blocks=pl.len(), sum_ns=length.sum(), mean_ns=length.mean()).sort("rank")
-    found = ranks.group_by(key).agg(
+    explanation = ranks.group_by(key).agg(
         blocks=pl.col("blocks").sum(),
         mean_ns=pl.col("sum_ns").sum() / pl.col("blocks").sum(),
         slowest=pl.col("rank").get(pl.col("mean_ns").arg_max()),
         slowest_ns=pl.col("mean_ns").max(),
     )
-    return found.cast(BLOCKS).sort(key)  # type: ignore[arg-type]
+    return explanation.cast(BLOCKS).sort(key)  # type: ignore[arg-type]
 
 
 def _slowdown(slowdown: Slowdown | None) -> pl.DataFrame:

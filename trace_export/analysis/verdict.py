@@ -50,23 +50,27 @@ class Sentence:
     next: str = ""
 
 
-def verdict(found: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
+def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
     if measured.steps.is_empty():
         return ()
-    first = causes(found.causes) or [_nothing(found, theory, measured.profile)]
+    first = causes(explanation.causes) or [_nothing(explanation, theory, measured.profile)]
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
-    said, facts = _made_of(found, theory, whole)
-    if said.startswith(":") and measured.step_ns is None and found.step_ns > (1 + SMALL) * (measured.pipeline_ns or 0):
-        said = f", with what follows it {duration(found.step_ns)}{said}"
+    said, facts = _made_of(explanation, theory, whole)
+    if (
+        said.startswith(":")
+        and measured.step_ns is None
+        and explanation.step_ns > (1 + SMALL) * (measured.pipeline_ns or 0)
+    ):
+        said = f", with what follows it {duration(explanation.step_ns)}{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
-    return (*_missing(whole), *first, step, _certainty(found, whole))
+    return (*_missing(whole), *first, step, _certainty(explanation, whole))
 
 
-def causes(found: pl.DataFrame) -> list[Sentence]:
+def causes(explanation: pl.DataFrame) -> list[Sentence]:
     """The sentences on the causes (`explanation.CAUSES`) that are worth one."""
-    rows = found.filter("sentence").iter_rows(named=True)
+    rows = explanation.filter("sentence").iter_rows(named=True)
     return [Sentence(row["code"], _facts(row), cause_words.sentence(row), cause_words.next_step(row)) for row in rows]
 
 
@@ -140,10 +144,10 @@ def _without_slow_steps(steps: pl.DataFrame, length: str) -> str:
     return f"to leave out {named}, far longer than the others: --steps {Numbers.of(others)}"
 
 
-def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
+def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
     """What a step is made of, and whose order it follows: as a part of a sentence, and the facts."""
     named = theory.recognition.named
-    parts = [(row["level"], row["adds_ns"], row["share"]) for row in found.levels.iter_rows(named=True)]
+    parts = [(row["level"], row["adds_ns"], row["share"]) for row in explanation.levels.iter_rows(named=True)]
     adds = {f"{level}_ns": adds for level, adds, _ in parts}
     if profile.declared.deeper:
         why = "the number of stages is not known (give --pp), so what the schedule costs is not known either"
@@ -155,8 +159,8 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     else:
         why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
-    if found.incomplete:
-        return f"; what {who} waits is not known without {_unread(found)}{why}", facts
+    if explanation.incomplete:
+        return f"; what {who} waits is not known without {_unread(explanation)}{why}", facts
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
@@ -169,26 +173,28 @@ def _made_of(found: Explanation, theory: Theory, profile: Profile) -> tuple[str,
     return f": {together}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
-def _unread(found: Explanation) -> str:
-    return "the other ranks" if found._graph.recorded.partial else "what was not recorded"
+def _unread(explanation: Explanation) -> str:
+    return "the other ranks" if explanation._graph.recorded.partial else "what was not recorded"
 
 
-def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
+def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sentence:
     """That nothing stands out, and what another schedule would give; or why that cannot be said."""
-    recorded = found._graph.recorded
+    recorded = explanation._graph.recorded
     if recorded.incomplete:
         codes = (PARTIAL | UNKNOWN) - MISSING
         why = "; ".join(note.text.split("; give")[0] for note in profile.notes if note.code in codes)
         text = f"What makes the steps long cannot be told without all stages of the pipeline{why and f': {why}'}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
-    if found.trust.unrecorded:
-        reasons = ", and ".join(found.trust.doubts)
-        return Sentence("causes-unknown", {}, f"What makes the steps long cannot be told: {reasons}.", _look(found))
+    if explanation.trust.unrecorded:
+        reasons = ", and ".join(explanation.trust.doubts)
+        return Sentence(
+            "causes-unknown", {}, f"What makes the steps long cannot be told: {reasons}.", _look(explanation)
+        )
     among = " among the ranks that were read" if recorded.partial else ""
     text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
-    if others.is_empty() or not found.trust.gains:
-        return Sentence("nothing-stands-out", {}, text, _look(found))
+    if others.is_empty() or not explanation.trust.gains:
+        return Sentence("nothing-stands-out", {}, text, _look(explanation))
     best = others.sort("saved", descending=True)
     facts = best.select("change", "saved", "in_flight", "band").row(0, named=True)
     what = f"if this is too slow, change the schedule: in the model, {facts['change']} would save"
@@ -200,25 +206,25 @@ def _nothing(found: Explanation, theory: Theory, profile: Profile) -> Sentence:
     )
 
 
-def _look(found: Explanation) -> str:
+def _look(explanation: Explanation) -> str:
     """Where to look for the time of a step, where no schedule is known to be faster: the level that adds most."""
-    if found.trust.unrecorded and not found._graph.recorded.partial:
+    if explanation.trust.unrecorded and not explanation._graph.recorded.partial:
         return "record all blocks of all ranks"
-    if found.incomplete:
+    if explanation.incomplete:
         return "read the profiles of all ranks: most of what these wait for is in the others"
-    levels = found.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
+    levels = explanation.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
     if levels.is_empty():
         return "make the blocks themselves faster: trace-export export DIR --detail kernels shows what they run"
     return f"if this is too slow, begin with {LEVELS[levels['level'][0]]}; --full says more"
 
 
-def _certainty(found: Explanation, profile: Profile) -> Sentence:
+def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
     drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
     errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
     hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
     clocks = profile.clocks.join(drawn, on="host", how="semi")
     work = profile.spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select("labels", "origin").collect()
-    steps, chosen = found._graph.recorded.steps, any(note.code == "ranks-chosen" for note in profile.notes)
+    steps, chosen = explanation._graph.recorded.steps, any(note.code == "ranks-chosen" for note in profile.notes)
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
@@ -232,9 +238,9 @@ def _certainty(found: Explanation, profile: Profile) -> Sentence:
         "outside": outside_share(profile),
         "whole_steps": int(profile.steps["whole"].sum()) if profile.steps.height else steps.height,
         "steps": int(profile.steps.height or steps.height),
-        "odd_steps": len(found._graph.recorded.odd),
+        "odd_steps": len(explanation._graph.recorded.odd),
     }
-    return Sentence("certainty", facts, "; ".join(_sure(facts, found)) + ".")
+    return Sentence("certainty", facts, "; ".join(_sure(facts, explanation)) + ".")
 
 
 def _of_ranks(count: int) -> str:
@@ -246,7 +252,7 @@ def _blocks(share: float) -> str:
     return "all blocks" if share == 1 else f"{share:.1%} of the blocks"
 
 
-def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
+def _sure(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
@@ -275,14 +281,14 @@ def _sure(facts: dict[str, Any], found: Explanation) -> Iterator[str]:
         yield f"GPUs compute for up to {facts['outside']:.0%} of their time outside all blocks, which counts as idle"
     if facts["whole_steps"] < facts["steps"]:
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
-    if odd := found._graph.recorded.odd:
+    if odd := explanation._graph.recorded.odd:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         yield f"what a step is made of leaves out step {odd[0][1]}{more}, over {ODD} times as long as most"
-    recorded, doubts = found._graph.recorded, found.trust.doubts
+    recorded, doubts = explanation._graph.recorded, explanation.trust.doubts
     if recorded.incomplete:
         doubts.append("stages of the pipeline were not read")
-    elif recorded.partial and not found.causes.is_empty():
+    elif recorded.partial and not explanation.causes.is_empty():
         yield "gains are upper bounds, for ranks that were not read may hold the step"
     if doubts:
-        given = found.trust.gains and not recorded.incomplete
+        given = explanation.trust.gains and not recorded.incomplete
         yield f"gains are {'rough' if given else 'not given'}: {', and '.join(doubts)}"

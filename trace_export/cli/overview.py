@@ -30,18 +30,18 @@ def overview(**given: Unpack[Overview]) -> None:
         options: Overviewing = {**part(given, Overviewing), "progress": progress}
         done = api.overview(one_folder(given), given["path"], formats, **options)
     first = pl.Series([as_typed(text, Overview) for text in done.overview.failures["first"]], dtype=pl.String)
-    found = replace(done.overview, failures=done.overview.failures.with_columns(first=first))
+    shown = replace(done.overview, failures=done.overview.failures.with_columns(first=first))
     if given["json"]:
         from trace_export.documents import encode
         from trace_export.scale.overview_document import overview_document
 
-        terminal.json(encode(overview_document(found)))
+        terminal.json(encode(overview_document(shown)))
     elif not given["quiet"]:
-        terminal.lead(words.heading(found))
-        terminal.answer(words.sentences(found), typed(given))
-        terminal.lines(words.exception_lines(found, EXCEPTIONS_SHOWN))
-        terminal.notes(found.notes, given["verbose"])
+        terminal.lead(words.heading(shown))
+        terminal.answer(words.sentences(shown), typed(given))
+        terminal.lines(words.exception_lines(shown, EXCEPTIONS_SHOWN))
+        terminal.notes(shown.notes, given["verbose"])
         terminal.files(done.files)
-    terminal.lost(found.failures.rows(), found.sources)
-    warned = given["strict"] and any(note.level == "warning" for note in found.notes)
-    raise typer.Exit(3 if found.unread or warned else 0)
+    terminal.lost(shown.failures.rows(), shown.sources)
+    warned = given["strict"] and any(note.level == "warning" for note in shown.notes)
+    raise typer.Exit(3 if shown.unread or warned else 0)

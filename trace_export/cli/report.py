@@ -43,11 +43,11 @@ def report(**given: Unpack[Report]) -> None:
     elif format == "markdown":
         terminal.text(done.report.markdown(done.run.name, full=given["full"]))
     elif not given["quiet"]:
-        found = done.report
-        terminal.lead(f"{done.run.name}: {found.heading}")
-        terminal.answer(found.verdict if given["full"] else found.answer, typed(given))
+        result = done.report
+        terminal.lead(f"{done.run.name}: {result.heading}")
+        terminal.answer(result.verdict if given["full"] else result.answer, typed(given))
         if format == "text":
-            terminal.tables(found.tables() if given["full"] else found.brief())
+            terminal.tables(result.tables() if given["full"] else result.brief())
             if not given["full"]:
                 terminal.hint("All tables: --full. With a chart of the step, for a browser: --format html.")
         terminal.notes(done.run.notes, given["verbose"])

@@ -44,33 +44,33 @@ class Solution:
 
 def fit(problem: Problem) -> Solution:
     """The robust solution."""
-    found = _with_losses(problem, solve(problem, _first_weights(problem)))
+    solution = _with_losses(problem, solve(problem, _first_weights(problem)))
     for _ in range(problem.settings.rounds - 1):
-        last = found
-        found = _with_losses(problem, solve(problem, _weights(problem, last)))
-        if _change(last, found) < problem.settings.tolerance_us:
+        last = solution
+        solution = _with_losses(problem, solve(problem, _weights(problem, last)))
+        if _change(last, solution) < problem.settings.tolerance_us:
             break
-    return found
+    return solution
 
 
 def solve(problem: Problem, weights: Weights) -> Solution:
     """The least-squares solution under fixed `weights`, without losses."""
     geometry, known, hosts = problem.geometry, problem.observations, problem.geometry.hosts
     matrix, right, latencies = normal_equations(problem, weights)
-    found = solver(matrix)(right)
-    offset, drift = found[:hosts], found[hosts : 2 * hosts]
-    latency = latencies.of(found)[geometry.link, geometry.slot] if len(geometry.delay) else np.zeros(0)
+    solution = solver(matrix)(right)
+    offset, drift = solution[:hosts], solution[hosts : 2 * hosts]
+    latency = latencies.of(solution)[geometry.link, geometry.slot] if len(geometry.delay) else np.zeros(0)
     line = offset[known.target] - offset[known.source] + latency
     residual = geometry.delay - line[known.pair] - drift[known.target][known.pair] * geometry.x_received
     residual += drift[known.source][known.pair] * geometry.x_sent
     return Solution(offset, drift, latency, residual, _disagreement(problem, offset, drift, weights.member))
 
 
-def latencies_by_host_pair(problem: Problem, found: Solution) -> Floats:
+def latencies_by_host_pair(problem: Problem, solution: Solution) -> Floats:
     """The two latencies of each host pair, host pairs × 2; nan where no message went in that direction."""
     geometry = problem.geometry
     both = np.full((len(geometry.low), 2), np.nan)
-    both[geometry.link, geometry.slot] = found.latency
+    both[geometry.link, geometry.slot] = solution.latency
     return both
 
 
@@ -95,26 +95,26 @@ def _first_weights(problem: Problem) -> Weights:
     return Weights(np.full(messages, 1 / FIRST_MESSAGE_US**2), np.full(members, 1 / FIRST_MEMBER_US**2))
 
 
-def _with_losses(problem: Problem, found: Solution) -> Solution:
-    """`found` with the losses that fit its residuals."""
+def _with_losses(problem: Problem, solution: Solution) -> Solution:
+    """`solution` with the losses that fit its residuals."""
     geometry, settings = problem.geometry, problem.settings
     unknowns = 2 * np.count_nonzero(problem.observations.observed) + len(geometry.low)
     fitted = min(unknowns / max(len(geometry.delay), 1), 0.5)
     losses = {
-        kind: Loss.of(found.residual[rows], settings.tau, settings.zone, settings.far, fitted)
+        kind: Loss.of(solution.residual[rows], settings.tau, settings.zone, settings.far, fitted)
         for kind, rows in geometry.rows.items()
     }
     spread = settings.collective_us
-    if len(found.disagreement):
-        spread = max(MAD * float(np.median(np.abs(found.disagreement))), spread)
-    return replace(found, losses=losses, member_us=spread)
+    if len(solution.disagreement):
+        spread = max(MAD * float(np.median(np.abs(solution.disagreement))), spread)
+    return replace(solution, losses=losses, member_us=spread)
 
 
-def _weights(problem: Problem, found: Solution) -> Weights:
-    """The least-squares weights that give the same pull as the losses at the residuals of `found`."""
+def _weights(problem: Problem, solution: Solution) -> Weights:
+    """The least-squares weights that give the same pull as the losses at the residuals of `solution`."""
     message = np.empty(len(problem.geometry.delay))
     for kind, rows in problem.geometry.rows.items():
-        message[rows] = found.losses[kind].weight(found.residual[rows])
-    away, spread = np.abs(found.disagreement), found.member_us
+        message[rows] = solution.losses[kind].weight(solution.residual[rows])
+    away, spread = np.abs(solution.disagreement), solution.member_us
     member = np.minimum(1.0, problem.settings.huber * spread / np.maximum(away, 1e-9)) / spread**2
     return Weights(message, member)

@@ -69,16 +69,16 @@ def find_blocks(process: Process) -> Inferred:
     if isinstance(threads, str):
         return _on_one_thread(process, threads)
     begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
-    found = infer(work, threads, process.optimizer, begins)
-    cuts = next(cut_sets(found.timeline))
-    numbered = by_numbers(found.timeline, operators, threads, cuts, _optimizers(process, found), _own_weights(found))
-    forwards = sum(piece.kind == "F" for piece in found.passes)
+    passes = infer(work, threads, process.optimizer, begins)
+    cuts = next(cut_sets(passes.timeline))
+    numbered = by_numbers(passes.timeline, operators, threads, cuts, _optimizers(process, passes), _own_weights(passes))
+    forwards = sum(piece.kind == "F" for piece in passes.passes)
     device = min(process.devices, default=None)
     if numbered is None and not forwards:
-        return nothing(_first_reason(found), device)
-    blocks, refused = _blocks(found), found.refused
+        return nothing(_first_reason(passes), device)
+    blocks, refused = _blocks(passes), passes.refused
     if numbered is not None:
-        blocks, refused = agreed(found, _numbered_blocks(found.timeline, numbered))
+        blocks, refused = agreed(passes, _numbered_blocks(passes.timeline, numbered))
         if refused and (blocks["kind"] != "F").all():
             return nothing(f"{refused[0].why} in step {refused[0].step}", device)
     return Inferred(
@@ -86,7 +86,7 @@ def find_blocks(process: Process) -> Inferred:
         _transfers(work, threads.main),
         refused=tuple(refused),
         numbered=numbered is not None,
-        evidence=found.evidence if numbered is None else None,
+        evidence=passes.evidence if numbered is None else None,
         device=device,
         counts=work.counts,
         outside=outside_share(work, blocks),
@@ -94,16 +94,16 @@ def find_blocks(process: Process) -> Inferred:
     )
 
 
-def agreed(found: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
+def agreed(passes: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
     """The `blocks` that sequence numbers give, without the forwards of those steps that the launches explain by another
     number of forwards; and these steps. Twice as many are no contradiction: where two stages of a rank follow each
     other without a transfer, launches show two passes as one.
 
     Example: three forwards by number and four by the launches of the same step are dropped, and its backwards stay.
     """
-    begins = found.timeline.launch[found.steps]
-    forwards = [piece.begin for piece in found.passes if piece.kind == "F"]
-    explained = _in_steps(begins, found.timeline.launch[forwards])
+    begins = passes.timeline.launch[passes.steps]
+    forwards = [piece.begin for piece in passes.passes if piece.kind == "F"]
+    explained = _in_steps(begins, passes.timeline.launch[forwards])
     numbered, backwards = (_in_steps(begins, blocks.filter(kind=kind)["launched"].to_numpy()) for kind in "FB")
     differing = (explained > 0) & (explained != numbered) & (2 * explained != numbered)
     refused = [
@@ -153,17 +153,17 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     )
 
 
-def _optimizers(process: Process, found: Passes) -> pl.DataFrame:
+def _optimizers(process: Process, passes: Passes) -> pl.DataFrame:
     """start and end (CPU time) of each optimizer: of its range, else of what was launched."""
-    recorded, launch = _recorded_optimizers(process), found.timeline.launch
-    rows = [(launch[p.begin], launch[p.end - 1]) for p in found.passes if p.kind == "OPT"]
+    recorded, launch = _recorded_optimizers(process), passes.timeline.launch
+    rows = [(launch[p.begin], launch[p.end - 1]) for p in passes.passes if p.kind == "OPT"]
     return pl.DataFrame(rows, INTERVAL, orient="row") if recorded is None else recorded
 
 
-def _own_weights(found: Passes) -> pl.DataFrame:
+def _own_weights(passes: Passes) -> pl.DataFrame:
     """start and end (CPU time) of each weight gradient that the calling thread launched alone."""
-    main, launch = found.timeline.main, found.timeline.launch
-    own = [p for p in found.passes if p.kind == "W" and main[p.begin : p.end].all()]
+    main, launch = passes.timeline.main, passes.timeline.launch
+    own = [p for p in passes.passes if p.kind == "W" and main[p.begin : p.end].all()]
     return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in own], INTERVAL, orient="row")
 
 
@@ -190,10 +190,10 @@ def nothing(why: str, device: int | None = None) -> Inferred:
     return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why, device=device)
 
 
-def _first_reason(found: Passes) -> str:
-    if not found.refused:
+def _first_reason(passes: Passes) -> str:
+    if not passes.refused:
         return "no backward was launched"
-    first = found.refused[0]
+    first = passes.refused[0]
     return f"{first.why} in step {first.step}"
 
 

@@ -19,16 +19,16 @@ DEVIATIONS = {
 LANE = [*STEP_KEY, "rank"]
 
 
-def deviations(orders: pl.DataFrame, found: Recognition) -> pl.DataFrame:
+def deviations(orders: pl.DataFrame, recognition: Recognition) -> pl.DataFrame:
     """Where ranks leave the recognised order in `orders` (as `block_order.sequences` gives them).
 
     Columns `DEVIATIONS`: a row per rank and step that differs, with the first position where it does, the block
     expected there and the one found (null: none). Steps with other numbers of micro-batches are compared with the
     order for theirs.
     """
-    if found.plan is None:
+    if recognition.plan is None:
         return pl.DataFrame(schema=DEVIATIONS)
-    return pl.concat([_deviations(part, found.plan, weights=found.weights) for part in step_groups(orders)])
+    return pl.concat([_deviations(part, recognition.plan, weights=recognition.weights) for part in step_groups(orders)])
 
 
 def _deviations(orders: pl.DataFrame, usual: Plan, *, weights: bool) -> pl.DataFrame:

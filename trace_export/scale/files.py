@@ -53,7 +53,7 @@ def _page(out: Path | None, log_dir: Path) -> Path:
 
 
 def write(
-    found: Overview,
+    overview: Overview,
     name: str,
     traces: Mapping[int, Path],
     formats: Sequence[OverviewFormat],
@@ -67,37 +67,41 @@ def write(
         target = _page(out, log_dir)
         links = {replica: path.relative_to(target.parent).as_posix() for replica, path in traces.items()}
         with outputs.file(target) as temporary:
-            temporary.write_text(page(_contents(found, name, links)), encoding="utf-8")
+            temporary.write_text(page(_contents(overview, name, links)), encoding="utf-8")
     for table in TABLES if "parquet" in formats else ():
         with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
-            write_frame(getattr(found, table), temporary)
+            write_frame(getattr(overview, table), temporary)
 
 
-def _contents(found: Overview, name: str, links: Mapping[int, str]) -> Contents:
-    peers = found.ranks["stage"].is_duplicated().any()
-    cells = heat_map(found.cells, found.ranks, (*OF_PEERS, *OF_RANKS) if peers else OF_RANKS)
+def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Contents:
+    peers = overview.ranks["stage"].is_duplicated().any()
+    cells = heat_map(overview.cells, overview.ranks, (*OF_PEERS, *OF_RANKS) if peers else OF_RANKS)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
-    failures = words.failure_rows(found)
-    causes, different = words.cause_rows(found), words.exception_rows(found)
+    failures = words.failure_rows(overview)
+    causes, different = words.cause_rows(overview), words.exception_rows(overview)
     return Contents(
         title=f"Pipeline overview: {name}",
-        heading=words.heading(found),
-        sentences=words.sentences(found),
-        warning=words.missing(found),
+        heading=words.heading(overview),
+        sentences=words.sentences(overview),
+        warning=words.missing(overview),
         first=[
             Table("Causes", causes, _noted(causes, "Gain: how much shorter a step is without the cause, in a replay.")),
             Table(
-                "Exceptions", different, _noted(different, _THRESHOLDS), _places(found, cells), _linked(found, links)
+                "Exceptions",
+                different,
+                _noted(different, _THRESHOLDS),
+                _places(overview, cells),
+                _linked(overview, links),
             ),
         ],
         map=cells,
-        bands=found.bands.select("stage", *ms),
+        bands=overview.bands.select("stage", *ms),
         tables=[
-            Table("", words.stage_rows(found)),
-            *_cohorts(found, links),
-            Table("What a step is made of", words.level_rows(found)),
-            Table("Steps", words.step_rows(found), _STEPS),
-            *([Table("Traces", *_traces(found, links))] if links else []),
+            Table("", words.stage_rows(overview)),
+            *_cohorts(overview, links),
+            Table("What a step is made of", words.level_rows(overview)),
+            Table("Steps", words.step_rows(overview), _STEPS),
+            *([Table("Traces", *_traces(overview, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
         ],
     )
@@ -117,43 +121,45 @@ _STEPS = (
 )
 
 
-def _cohorts(found: Overview, links: Mapping[int, str]) -> Iterator[Table]:
+def _cohorts(overview: Overview, links: Mapping[int, str]) -> Iterator[Table]:
     """The groups of replicas, if there are several replicas."""
-    if found.replicas.height > 1:
-        typical = "" if found.representative is None else f" Replica {found.representative} is most like the others."
+    if overview.replicas.height > 1:
+        typical = (
+            "" if overview.representative is None else f" Replica {overview.representative} is most like the others."
+        )
         alike = "The same micro-batches and order of blocks; the work takes as long as in the next replica within 3 %."
-        rows = words.cohort_rows(found)
-        yield Table("Replicas that behave alike", rows, alike + typical, {}, _typical(found, links))
+        rows = words.cohort_rows(overview)
+        yield Table("Replicas that behave alike", rows, alike + typical, {}, _typical(overview, links))
 
 
-def _linked(found: Overview, links: Mapping[int, str]) -> dict[int, str]:
+def _linked(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
     """The trace of the replica of each exception."""
-    return {row: links[replica] for row, replica in enumerate(found.exceptions["replica"]) if replica in links}
+    return {row: links[replica] for row, replica in enumerate(overview.exceptions["replica"]) if replica in links}
 
 
-def _typical(found: Overview, links: Mapping[int, str]) -> dict[int, str]:
+def _typical(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
     """That of the replica that is most like the others, beside the largest group."""
-    typical = found.representative
+    typical = overview.representative
     return {0: links[typical]} if typical is not None and typical in links else {}
 
 
 def _traces(
-    found: Overview, links: Mapping[int, str]
+    overview: Overview, links: Mapping[int, str]
 ) -> tuple[pl.DataFrame, str, dict[int, tuple[int, int]], dict[int, str]]:
     """An index of the traces that were written: why each was, and its file."""
-    why = {} if found.representative is None else {found.representative: ["most like the others"]}
-    for replica, kind in found.exceptions.select("replica", "kind").unique(maintain_order=True).iter_rows():
+    why = {} if overview.representative is None else {overview.representative: ["most like the others"]}
+    for replica, kind in overview.exceptions.select("replica", "kind").unique(maintain_order=True).iter_rows():
         why.setdefault(replica, []).append(words.KINDS[kind][0])
     rows = [(replica, ", ".join(why.get(replica, []))) for replica in links]
     frame = pl.DataFrame(rows, {"replica": pl.Int64, "why": pl.String}, orient="row")
     return frame, "With all ranks of the replica; for the Perfetto UI.", {}, dict(enumerate(links.values()))
 
 
-def _places(found: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
+def _places(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
     """Where the map has the rank, or else the replica, of each exception."""
     places = {}
     first = pl.coalesce("rank", pl.col("ranks").list.first())
-    for row, (rank, replica) in enumerate(found.exceptions.select(first, "replica").iter_rows()):
+    for row, (rank, replica) in enumerate(overview.exceptions.select(first, "replica").iter_rows()):
         place = cells.of_rank(rank) if rank is not None else None if replica is None else cells.of_replica(replica)
         if place is not None:
             places[row] = place

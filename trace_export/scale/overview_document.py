@@ -106,26 +106,26 @@ class OverviewDocument(TypedDict):
     notes: list[NoteRow]
 
 
-def overview_document(found: Overview) -> OverviewDocument:
-    """The document of `found`."""
+def overview_document(overview: Overview) -> OverviewDocument:
+    """The document of an overview."""
     return {
         "document": "overview",
         "version": VERSION,
-        "ranks": found.ranks["rank"].n_unique(),
-        "hosts": found.hosts.height,
-        "sources": found.sources,
-        "unread": found.unread,
-        "missing_ranks": found.missing_ranks,
-        "explained": list(found.explained),
-        "representative": found.representative,
-        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in words.sentences(found)],
-        "causes": rows(found.causes, CauseRow),
-        "levels": rows(found.levels, LevelRow),
-        "trust": trust_document(found.trust),
-        "steps": rows(found.steps, StepRow),
-        "bands": rows(found.bands, BandRow),
-        "exceptions": rows(found.exceptions, ExceptionRow),
-        "replicas": rows(found.replicas, ReplicaRow),
-        "failures": rows(found.failures, FailureRow),
-        "notes": [cast(NoteRow, asdict(note)) for note in found.notes],
+        "ranks": overview.ranks["rank"].n_unique(),
+        "hosts": overview.hosts.height,
+        "sources": overview.sources,
+        "unread": overview.unread,
+        "missing_ranks": overview.missing_ranks,
+        "explained": list(overview.explained),
+        "representative": overview.representative,
+        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in words.sentences(overview)],
+        "causes": rows(overview.causes, CauseRow),
+        "levels": rows(overview.levels, LevelRow),
+        "trust": trust_document(overview.trust),
+        "steps": rows(overview.steps, StepRow),
+        "bands": rows(overview.bands, BandRow),
+        "exceptions": rows(overview.exceptions, ExceptionRow),
+        "replicas": rows(overview.replicas, ReplicaRow),
+        "failures": rows(overview.failures, FailureRow),
+        "notes": [cast(NoteRow, asdict(note)) for note in overview.notes],
     }

@@ -31,54 +31,58 @@ NAMED = 3
 """Exceptions of a kind that a sentence names."""
 
 
-def heading(found: Overview) -> str:
-    ranks, hosts = found.ranks["rank"].n_unique(), found.ranks["host"].n_unique()
-    stages = found.ranks["stage"].n_unique()
+def heading(overview: Overview) -> str:
+    ranks, hosts = overview.ranks["rank"].n_unique(), overview.ranks["host"].n_unique()
+    stages = overview.ranks["stage"].n_unique()
     return (
-        f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}: {_count(found.replicas.height, 'replica')} of "
-        f"{_count(stages, 'stage')}, {_count(found.steps.height, 'step')}"
+        f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}: {_count(overview.replicas.height, 'replica')} of "
+        f"{_count(stages, 'stage')}, {_count(overview.steps.height, 'step')}"
     )
 
 
-def missing(found: Overview) -> str:
+def missing(overview: Overview) -> str:
     """What share could not be read; empty where nothing is missing."""
-    if not found.unread:
+    if not overview.unread:
         return ""
-    share = found.unread / found.sources
-    first = found.failures.sort("count", descending=True).row(0, named=True)
+    share = overview.unread / overview.sources
+    first = overview.failures.sort("count", descending=True).row(0, named=True)
     return (
-        f"{found.unread:,} of {_count(found.sources, 'source')} ({share:.2%}) could not be read and are missing here; "
-        f"{first['count']:,} of them: {first['what']}"
+        f"{overview.unread:,} of {_count(overview.sources, 'source')} ({share:.2%}) could not be read and are missing"
+        f" here; {first['count']:,} of them: {first['what']}"
     )
 
 
-def sentences(found: Overview) -> list[Sentence]:
+def sentences(overview: Overview) -> list[Sentence]:
     """The answer: what costs most, what stands out, how long a step is, how alike the replicas are, how sure the clocks
     are."""
-    made = [*_explained(found), *causes(found.causes), _exceptions(found), _step(found)]
-    further = [*([_cohorts(found)] if found.replicas.height > 1 else []), *_clocks(found), *_missing_ranks(found)]
+    made = [*_explained(overview), *causes(overview.causes), _exceptions(overview), _step(overview)]
+    further = [
+        *([_cohorts(overview)] if overview.replicas.height > 1 else []),
+        *_clocks(overview),
+        *_missing_ranks(overview),
+    ]
     return [*made, *further]
 
 
-def _explained(found: Overview) -> Iterator[Sentence]:
+def _explained(overview: Overview) -> Iterator[Sentence]:
     """From which replicas the causes were worked out, if not from all."""
-    some, all_of = len(found.explained), found.replicas.height
+    some, all_of = len(overview.explained), overview.replicas.height
     if some < all_of:
         text = f"What costs most was worked out from {some} of {all_of:,} replicas: those that differ most, and others."
         yield Sentence("explained", {"replicas": some, "of": all_of}, text)
 
 
-def _exceptions(found: Overview) -> Sentence:
+def _exceptions(overview: Overview) -> Sentence:
     """What differs from its peers, whatever it costs."""
-    facts, then = dict(found.exceptions.group_by("kind").len().iter_rows()), ""
+    facts, then = dict(overview.exceptions.group_by("kind").len().iter_rows()), ""
     named = [
-        f"{_count(facts[kind], words[0], words[1])} ({_which(found.exceptions.filter(pl.col('kind') == kind))})"
+        f"{_count(facts[kind], words[0], words[1])} ({_which(overview.exceptions.filter(pl.col('kind') == kind))})"
         for kind, words in KINDS.items()
         if kind in facts
     ]
     if named:
         text = f"Unlike their peers: {_listed(named)}."
-    elif found.replicas.height == 1:
+    elif overview.replicas.height == 1:
         text, then = "There is one replica, so no rank has a peer to be compared with.", "trace-export report DIR"
     else:
         text = "No replica, rank, link or clock differs from its peers."
@@ -102,64 +106,64 @@ def _place(row: dict[str, Any]) -> str:
     return str(row[of]) if of == "host" else f"{of} {row[of]}"
 
 
-def _step(found: Overview) -> Sentence:
-    times = {name: bands.mean_of(found.steps, name) for name in ("step_ns", "pipeline_ns")}
-    host = any(note.code == "host-times" for note in found.notes)
-    return step_sentence(found.steps, times["step_ns"], times["pipeline_ns"], found.bubble, host=host)
+def _step(overview: Overview) -> Sentence:
+    times = {name: bands.mean_of(overview.steps, name) for name in ("step_ns", "pipeline_ns")}
+    host = any(note.code == "host-times" for note in overview.notes)
+    return step_sentence(overview.steps, times["step_ns"], times["pipeline_ns"], overview.bubble, host=host)
 
 
-def _cohorts(found: Overview) -> Sentence:
-    sizes = found.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
+def _cohorts(overview: Overview) -> Sentence:
+    sizes = overview.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
     if len(sizes) == 1:
-        return Sentence("replicas", {"groups": sizes}, f"All {found.replicas.height:,} replicas behave alike.")
+        return Sentence("replicas", {"groups": sizes}, f"All {overview.replicas.height:,} replicas behave alike.")
     groups = _count(len(sizes) - 1, "group")
-    text = f"{sizes[0]:,} of {found.replicas.height:,} replicas behave alike; the others form {groups}."
+    text = f"{sizes[0]:,} of {overview.replicas.height:,} replicas behave alike; the others form {groups}."
     return Sentence("replicas", {"groups": sizes}, text)
 
 
-def _clocks(found: Overview) -> Iterator[Sentence]:
-    if found.hosts.height < 2:
+def _clocks(overview: Overview) -> Iterator[Sentence]:
+    if overview.hosts.height < 2:
         return
-    known = found.hosts["sd_ns"].drop_nulls()
+    known = overview.hosts["sd_ns"].drop_nulls()
     if known.is_empty():
         text = "How well the clocks of the hosts agree is not known."
         yield Sentence("clocks", {"clock_sd_ns": None}, text)
         return
     errors = np.array([np.median(known.to_numpy()), known.to_numpy().max()])
     usual, worst = (f"±{duration(float(error))}" for error in errors)
-    unknown = found.hosts.height - len(known)
+    unknown = overview.hosts.height - len(known)
     rest = f"; of {_count(unknown, 'host')} it is not known" if unknown else ""
-    groups, which = unconnected(found.hosts), "The clocks of the hosts"
+    groups, which = unconnected(overview.hosts), "The clocks of the hosts"
     if groups > 1:
         which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
     text = f"{which} agree to {usual} (median), {worst} at worst{rest}."
     yield Sentence("clocks", {"clock_sd_ns": float(errors[1]), "clock_groups": groups}, text)
 
 
-def _missing_ranks(found: Overview) -> Iterator[Sentence]:
-    if found.missing_ranks:
-        ranks = found.missing_ranks + found.ranks["rank"].n_unique()
-        share = found.missing_ranks / ranks
-        verb = "is" if found.missing_ranks == 1 else "are"
-        text = f"{found.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
-        yield Sentence("missing-ranks", {"missing": found.missing_ranks, "of": ranks}, text)
+def _missing_ranks(overview: Overview) -> Iterator[Sentence]:
+    if overview.missing_ranks:
+        ranks = overview.missing_ranks + overview.ranks["rank"].n_unique()
+        share = overview.missing_ranks / ranks
+        verb = "is" if overview.missing_ranks == 1 else "are"
+        text = f"{overview.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
+        yield Sentence("missing-ranks", {"missing": overview.missing_ranks, "of": ranks}, text)
 
 
-def exception_rows(found: Overview) -> pl.DataFrame:
+def exception_rows(overview: Overview) -> pl.DataFrame:
     """The exceptions as a table to read."""
-    ranks = [cause_words.numbers(ranks) if ranks is not None else None for ranks in found.exceptions["ranks"]]
-    return found.exceptions.select(
+    ranks = [cause_words.numbers(ranks) if ranks is not None else None for ranks in overview.exceptions["ranks"]]
+    return overview.exceptions.select(
         pl.col("kind").replace({kind: words[0] for kind, words in KINDS.items()}).alias("what"),
         "replica", "stage", pl.Series("ranks", ranks, pl.String), "host", pl.col("what").alias("why"),
         pl.col("ratio").alias("× usual"),
     )  # fmt: skip
 
 
-def cause_rows(found: Overview) -> pl.DataFrame:
+def cause_rows(overview: Overview) -> pl.DataFrame:
     """The causes as a table to read."""
     rows = [
         (cause_words.title(row), cause_words.numbers(row["ranks"]), row["ratio"], row["gain_ns"], row["gain"])
-        for row in found.causes.iter_rows(named=True)
+        for row in overview.causes.iter_rows(named=True)
     ]
     table = pl.DataFrame(rows, _CAUSES, orient="row")
     return table.with_columns(pl.col("gain ms") / 1e6, pl.col("gain %") * 100)
@@ -168,18 +172,18 @@ def cause_rows(found: Overview) -> pl.DataFrame:
 _CAUSES = {"cause": pl.String, "ranks": pl.String, "× usual": pl.Float64, "gain ms": pl.Float64, "gain %": pl.Float64}
 
 
-def level_rows(found: Overview) -> pl.DataFrame:
+def level_rows(overview: Overview) -> pl.DataFrame:
     """The levels as a table to read."""
     names = pl.col("level").replace(LEVELS).alias("what")
-    return found.levels.select(
+    return overview.levels.select(
         names, (pl.col("adds_ns") / 1e6).alias("ms"), (100 * pl.col("share")).alias("% of a step")
     )
 
 
-def exception_lines(found: Overview, most: int) -> list[str]:
+def exception_lines(overview: Overview, most: int) -> list[str]:
     """The first exceptions in a line each."""
-    lines = [_line(row) for row in found.exceptions.head(most).iter_rows(named=True)]
-    more = found.exceptions.height - most
+    lines = [_line(row) for row in overview.exceptions.head(most).iter_rows(named=True)]
+    more = overview.exceptions.height - most
     return [*lines, f"… and {more} more; the page and --json list them all"] if more > 0 else lines
 
 
@@ -193,23 +197,23 @@ def _line(row: dict[str, Any]) -> str:
     return f"{KINDS[row['kind']][0]}: {where}: {row['what']}{ratio}"
 
 
-def stage_rows(found: Overview) -> pl.DataFrame:
+def stage_rows(overview: Overview) -> pl.DataFrame:
     names = {"p5_ns": "P5 ms", "p50_ns": "P50 ms", "p95_ns": "P95 ms", "max_ns": "max ms"}
     times = [(pl.col(column) / 1e6).alias(name) for column, name in names.items()]
-    return found.bands.select(
+    return overview.bands.select(
         "stage", "ranks", *times, pl.col("max_rank").alias("rank of max"), (100 * pl.col("idle")).alias("idle %")
     )
 
 
-def step_rows(found: Overview) -> pl.DataFrame:
+def step_rows(overview: Overview) -> pl.DataFrame:
     names = {"step_ns": "step ms", "pipeline_ns": "pipeline ms", "longest_ns": "longest ms"}
     times = [(pl.col(column) / 1e6).alias(name) for column, name in names.items()]
-    return found.steps.select("step", "ranks", "whole", *times, (100 * pl.col("bubble")).alias("idle %"))
+    return overview.steps.select("step", "ranks", "whole", *times, (100 * pl.col("bubble")).alias("idle %"))
 
 
-def cohort_rows(found: Overview) -> pl.DataFrame:
+def cohort_rows(overview: Overview) -> pl.DataFrame:
     """A row for each group of replicas that behave alike."""
-    grouped = found.replicas.group_by("cohort").agg(
+    grouped = overview.replicas.group_by("cohort").agg(
         pl.len().alias("replicas"), pl.col("ranks").sum(),
         pl.col("microbatches").first().alias("micro-batches"),
         pl.col("schedule").mode().first().replace(TITLES), pl.col("speed").min().alias("least × usual work"),
@@ -221,8 +225,8 @@ def cohort_rows(found: Overview) -> pl.DataFrame:
     return grouped.drop("replica").with_columns(pl.Series("which", members, pl.String))
 
 
-def failure_rows(found: Overview) -> pl.DataFrame:
-    return found.failures.sort("count", descending=True).select("count", pl.col("what").alias("why"), "first")
+def failure_rows(overview: Overview) -> pl.DataFrame:
+    return overview.failures.sort("count", descending=True).select("count", pl.col("what").alias("why"), "first")
 
 
 def _count(number: int, noun: str, several: str = "") -> str:

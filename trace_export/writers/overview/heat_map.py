@@ -51,8 +51,8 @@ class HeatMap:
         return self._extent(pl.col("replica") == replica)
 
     def _extent(self, which: pl.Expr) -> tuple[int, int] | None:
-        found = self.rows.filter(which)["row"]
-        return None if found.is_empty() else (int(found[0]), int(found[-1]) + 1)
+        rows = self.rows.filter(which)["row"]
+        return None if rows.is_empty() else (int(rows[0]), int(rows[-1]) + 1)
 
 
 def heat_map(cells: pl.DataFrame, ranks: pl.DataFrame, quantities: Sequence[Quantity]) -> HeatMap:
