@@ -11,18 +11,20 @@ import polars as pl
 import pytest
 
 from samples.generators import ascend, data_parallel
-from samples.generators.operation_table import Job, usual
+from samples.generators.operation_table import Cell, Job, usual
 from tests.support.ascend_jobs import JOBS
 from tests.support.profiles import ORIGIN, concluded
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation, explain
+from trace_export.analysis.typical import Typical
 from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, start_and_end
 from trace_export.steps.build import build
 from trace_export.steps.idle import CAUSES
 from trace_export.steps.recorded import recorded
+from trace_export.steps.replay import Replay
 
 MS = 1_000_000
 
@@ -171,6 +173,32 @@ def test_a_cause_in_one_of_two_replicas(code: str, tmp_path: Path) -> None:
     first = runs[0].causes.row(0, named=True)
     assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
     assert first["gain_ns"] == pytest.approx(runs[0].step_ns - runs[1].step_ns, rel=0.05)
+
+
+def test_the_three_gains_of_a_slow_last_stage(tmp_path: Path) -> None:
+    """1F1B of p stages and m micro-batches whose last stage takes k times as long as the others' F + B: a step has
+    m k + p - 1 of these, so that it gains m (k - 1) as fast as the others, and with every stage at the mean of all, r,
+    (m k + p - 1) - (m + p - 1) r. The straggler study brings the last stage alone to r: m (k - r).
+    Transfers take no time."""
+    stages, microbatches, slow = 4, 8, 1.6
+
+    def length(cell: Cell) -> float:
+        if cell.optype in COMPUTE:
+            return usual(cell) * (slow if cell.stage == stages - 1 else 1)
+        return 0 if cell.optype.endswith(("-send", "-recv")) else usual(cell)
+
+    Job(stages, microbatches, length=length).write(tmp_path)
+    found = load(tmp_path).align().explain()
+    block, mean = 30e6, 1 + (slow - 1) / stages
+    first = found.causes.row(0, named=True)
+    assert (first["code"], first["stage"]) == ("slow-stage", 3)
+    assert first["gain_ns"] == pytest.approx(microbatches * (slow - 1) * block, rel=0.01)
+    even = microbatches * slow + stages - 1 - (microbatches + stages - 1) * mean
+    assert first["even_ns"] == pytest.approx(even * block, rel=0.01)
+    typical = Typical(found._graph)
+    of_all = np.where(typical.is_block & (typical.stage == 3), typical.means(), typical.length)
+    before, after = Replay(found._graph).means([(each, typical.usual_delay) for each in (typical.length, of_all)])
+    assert before - after == pytest.approx(microbatches * (slow - mean) * block, rel=0.01)
 
 
 PAIRED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

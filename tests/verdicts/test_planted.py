@@ -79,7 +79,10 @@ IN_TABLES = [
     pytest.param(
         name,
         seed,
-        marks=[*([pytest.mark.slow] if seed else []), *([BOTH_WAYS] if (name, seed) == ("slow link", 5) else [])],
+        marks=[
+            *([pytest.mark.slow] if seed else []),
+            *([BOTH_WAYS] if (name, seed) in (("slow link", 5), ("slow link", 12)) else []),
+        ],
     )
     for name in ("slow link", "slow stage")
     for seed in range(16)
