@@ -41,7 +41,7 @@ from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, check_names
 from trace_export.sources.ranges.transfers import KERNELS
-from trace_export.sources.shared.batch import Result, caught
+from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import LONGEST_NAME, is_host, job_of
 from trace_export.sources.source import ReadOptions, Source
 
@@ -74,21 +74,12 @@ _RANK = {
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
     """The rank that each trace holds."""
-    return reader.read(sources, options, _open)
+    return reader.read(sources, options, _open, _take_together)
 
 
-def _open(
-    sources: Sequence[Source], options: ReadOptions, dialects: Dialects, stack: ExitStack
-) -> list[list[_Events] | SourceError]:
-    """Reads the traces; none stays open. The beginnings become columns together."""
-    found = [caught(source.path, partial(_read, source, options, dialects)) for source in sources]
-    opened = [events for one in found if not isinstance(one, SourceError) for events in one]
-    if beginnings := [events for events in opened if events.pending]:
-        _take_together(beginnings, dialects)
-    return found
-
-
-def _read(source: Source, options: ReadOptions, dialects: Dialects) -> list[_Events]:
+def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Events]:
+    """Reads the trace, which does not stay open."""
+    dialects = Dialects.of(options.markers)
     with open_trace(source.path, _wanted(dialects), beginning=options.beginning) as trace:
         recorded = _job(trace, "rank")
         if recorded is not None and options.ranks is not None and recorded not in options.ranks:
@@ -110,9 +101,12 @@ def _read(source: Source, options: ReadOptions, dialects: Dialects) -> list[_Eve
         return [events]
 
 
-def _take_together(traces: Sequence[_Events], dialects: Dialects) -> None:
+def _take_together(opened: Sequence[_Events], dialects: Dialects) -> None:
     """Takes the pending events of beginnings, for which the calls of the table library take longer than their rows.
     The work of the GPU is not looked at."""
+    traces = [trace for trace in opened if trace.pending]
+    if not traces:
+        return
     rows = [trace.pending for trace in traces]
     process = pl.Series(np.arange(len(rows)).repeat(list(map(len, rows))), dtype=pl.Int64)
     events = columns_of(list(chain.from_iterable(rows))).with_columns(process.alias("process"))

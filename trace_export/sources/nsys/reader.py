@@ -40,7 +40,7 @@ from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess
-from trace_export.sources.shared.batch import Result, caught
+from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -63,13 +63,7 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
         return write_tasks(db, read_session(db, request.path).offset_ns, request)
 
 
-def _open(
-    sources: Sequence[Source], options: ReadOptions, dialects: Dialects, stack: ExitStack
-) -> list[list[_Export] | SourceError]:
-    return [caught(source.path, partial(_open_one, source, options, stack)) for source in sources]
-
-
-def _open_one(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Export]:
+def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Export]:
     db = stack.enter_context(opened(source.path, options.beginning * PIECE_ROWS))
     if not is_export(db.tables()):
         raise SourceError(source.path, "is an SQLite database, but not an Nsight Systems export")

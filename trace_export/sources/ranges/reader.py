@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -150,9 +150,10 @@ class Opened(Protocol):
         ...
 
 
-Open = Callable[[Sequence[Source], ReadOptions, Dialects, ExitStack], Sequence[Sequence[Opened] | SourceError]]
-"""Opens sources for as long as the stack is open: for each an `Opened` for every host in it, none where no rank of it
-is wanted, or its error."""
+One = TypeVar("One", bound=Opened)
+Open = Callable[[Source, ReadOptions, ExitStack], Sequence[One]]
+"""Opens a source for as long as the stack is open: an `Opened` for every host in it, none where no rank of it is
+wanted. Raises SourceError."""
 
 
 @dataclass(frozen=True)
@@ -187,14 +188,20 @@ class _Part:
         return self.opened.source.path
 
 
-def read(sources: Sequence[Source], options: ReadOptions, open_sources: Open) -> list[Result]:
+def read(
+    sources: Sequence[Source],
+    options: ReadOptions,
+    open_one: Open[One],
+    prepare: Callable[[Sequence[One], Dialects], None] = lambda opened, dialects: None,
+) -> list[Result]:
     """The profile of each source, or its error: where it is none of its format, or has no block with GPU work (unless
-    `options.host_ranges` asks for the ranges themselves)."""
+    `options.host_ranges` asks for the ranges themselves). `prepare` is called once with all that is open."""
     dialects = Dialects.of(options.markers)
     with ExitStack() as stack:
-        opened = open_sources(sources, options, dialects, stack)
-        hosts = [() if isinstance(found, SourceError) else found for found in opened]
-        parts = list(map(_Part, chain.from_iterable(hosts)))
+        opened = [caught(source.path, partial(open_one, source, options, stack)) for source in sources]
+        hosts = [host for found in opened if not isinstance(found, SourceError) for host in found]
+        prepare(hosts, dialects)
+        parts = list(map(_Part, hosts))
         good = _each(parts, lambda part: _name(part, dialects))
         _find_ranges(good, dialects, options)
         good = _each(good, lambda part: _infer(part, dialects, options))

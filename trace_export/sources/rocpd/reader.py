@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -29,7 +28,7 @@ from trace_export.sources.rocpd.capture import counted_names, read_ranges
 from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, read_process, sets_of
 from trace_export.sources.rocpd.tables import Process as Facts
-from trace_export.sources.shared.batch import Result, caught
+from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
@@ -62,13 +61,7 @@ def _processes(db: Database) -> list[Tables]:
     return processes
 
 
-def _open(
-    sources: Sequence[Source], options: ReadOptions, dialects: Dialects, stack: ExitStack
-) -> list[list[_Processes] | SourceError]:
-    return [caught(source.path, partial(_open_one, source, options, stack)) for source in sources]
-
-
-def _open_one(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Processes]:
+def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Processes]:
     db = stack.enter_context(Database(source.path, options.beginning * PIECE_ROWS))
     facts = {tables: read_process(tables) for tables in _processes(db)}
     of_number = {tables.process: fact for tables, fact in facts.items()}
