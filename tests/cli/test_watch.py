@@ -164,7 +164,8 @@ def test_an_input_is_never_a_file_of_metrics(logs: GrowingLogs, run_cli: Cli) ->
 
 FIGURES = StepFigures(
     step=7, start_ns=0, since_previous_ns=1_500_000_000, pipeline_ns=1_200_000_000, bubble=0.25, bubble_own=0.2,
-    host_times=False, slowest_stage=1, slowest_rank=3, slowdown=None, cause=None, cause_gain_ns=None, worst_link=None,
+    host_times=False, slowest_stage=1, slowest_rank=3, slowdown=None, cause=None, cause_gain_ns=None, cause_gain=None,
+    cause_band=None, cause_ratio=None, cause_late_ns=None, worst_link=None,
     worst_link_ratio=None, clock_error_ns=None, blocks=96, lag_s=0.5,
 )  # fmt: skip
 CAUSE = "The link from rank 2 to rank 3 is slow: 1.75 times."

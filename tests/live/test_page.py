@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -140,6 +142,41 @@ def test_the_trace_of_the_steps_shown(found: list[Look], board: Board) -> None:
     run = found[-1].run
     assert run is not None
     assert sum(name == "F0" for name in names) >= run.spans.filter(kind="F", microbatch=0).height
+
+
+NAMED = {
+    "step": ["step"], "since previous": ["since_previous_ns"], "pipeline time": ["pipeline_ns"], "bubble": ["bubble"],
+    "busy for longest": ["slowest_stage", "slowest_rank"], "worst link": ["worst_link", "worst_link_ratio"],
+    "slowdown S": ["slowdown"], "clock error": ["clock_error_ns"],
+    "what costs most": ["cause_ratio", "cause_gain_ns", "cause_gain", "cause_band"],
+}  # fmt: skip
+"""The names, in a line of JSON, of the figures of each box of the page, in their order."""
+UNITS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9, "%": 0.01}
+
+
+def test_each_figure_of_the_page_is_in_the_line_of_json(browser: Browser, tmp_path: Path) -> None:
+    """Of a job with a slow stage, with a worst link, the metric S and an error of the clock as well."""
+    job = Job(stages=3, microbatches=4, steps=range(6), slow={(1, 0): 1.5})
+    logs = GrowingLogs(tmp_path / "run", job)
+    logs.write(0, 1)
+    look = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(2, 6)])[-1]  # type: ignore[misc]
+    more = {"worst_link": (1, 2), "worst_link_ratio": 2.5, "slowdown": 1.25, "clock_error_ns": 2_500.0}
+    last = replace(look.steps[-1], **more)
+    line = json.loads(last.json())
+    board = Board("run")
+    with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
+        server.publish(board.put(replace(look, steps=(last,))))
+        expect(page.locator("#figures dt")).to_have_count(len(NAMED))
+        boxes = dict(zip(*(page.locator(f"#figures {each}").all_inner_texts() for each in ("dt", "dd")), strict=True))
+    assert boxes["what costs most"] == line["cause"]
+    boxes["what costs most"] = boxes["what costs most"].partition(": ")[2]
+    for name, keys in NAMED.items():
+        values = [each for key in keys for each in (line[key] if isinstance(line[key], list) else [line[key]])]
+        shown = re.findall(r"(\d+(?:\.\d+)?) ?(ns|µs|ms|s\b|%)?", boxes[name])
+        assert len(shown) == len(values), boxes[name]
+        for (text, unit), value in zip(shown, values, strict=True):
+            half = 0.5 * 10.0 ** -len(text.partition(".")[2])
+            assert abs(value / UNITS.get(unit, 1) - float(text)) <= half * (1 + 1e-6), (name, text, value)
 
 
 TIMES = {

@@ -19,6 +19,7 @@ from trace_export.analysis.explanation import explain
 from trace_export.draw import Content
 from trace_export.errors import NothingToExportError
 from trace_export.live.look import Look
+from trace_export.live.step_figures import StepFigures
 from trace_export.live.window import Step
 from trace_export.options import Drawing
 from trace_export.plot import Plot, plot
@@ -81,7 +82,7 @@ class Board:
     def put(self, look: Look) -> bytes:
         """Takes a look; returns the state of the page, one line."""
         self._look = look
-        self._steps.extend(asdict(step) for step in look.steps)
+        self._steps.extend(map(_shown, look.steps))
         shown = look._shown.steps if look._shown else ()
         self._panels = tuple(self._panel(step) for step in shown)
         longest = max((panel.length_ns for panel in self._panels), default=0)
@@ -156,3 +157,8 @@ class Board:
             path = Path(folder, "steps.pftrace")
             run._written(replace(export, formats=("perfetto",), out=path, gzip=False, tables=()), outputs)
             return path.read_bytes()
+
+
+def _shown(step: StepFigures) -> dict[str, Any]:
+    """The figures of a step that the page has; those of its cause are in the sentence."""
+    return {name: value for name, value in asdict(step).items() if not name.startswith("cause_")}

@@ -16,6 +16,9 @@ from trace_export.documents import VERSION, MeanNs, Ns, Ratio, Share, Time, Vers
 from trace_export.files import GENERATOR
 from trace_export.live.window import Step
 
+OF_CAUSE = ("gain_ns", "gain", "band", "ratio", "late_ns")
+"""The figures of a cause that its sentence has."""
+
 
 @dataclass(frozen=True)
 class StepFigures:
@@ -27,10 +30,11 @@ class StepFigures:
     `analysis.bubbles`. `host_times`: blocks have the times at which the host issued them. `slowest_stage` is the one
     that is busy for longest (mean of its ranks), `slowest_rank` the rank that is. `slowdown`: the metric S of the step,
     None where it was not asked for or cannot be said. `cause`: the sentence of `report` on what costs the last steps
-    most, `cause_gain_ns` what a step would take less without it; `worst_link`: the slow link (source rank, target rank)
-    that costs them most, and `worst_link_ratio` its transfer time by that of its peers; each None where there is none.
-    `clock_error_ns`: the largest standard deviation of a host's clock (None: one host, or unknown). `blocks` counts
-    them; `lag_s`: from the last change on the disk to the reading of it.
+    most, and its figures: `cause_gain_ns` and `cause_gain`, what a step would take less without it and as a share of
+    the step, `cause_band`, `cause_ratio` and `cause_late_ns`, as in `explanation.CAUSES`; `worst_link`: the slow link
+    (source rank, target rank) that costs them most, and `worst_link_ratio` its transfer time by that of its peers; each
+    None where there is none. `clock_error_ns`: the largest standard deviation of a host's clock (None: one host, or
+    unknown). `blocks` counts them; `lag_s`: from the last change on the disk to the reading of it.
     """
 
     step: int | None
@@ -45,6 +49,10 @@ class StepFigures:
     slowdown: Ratio | None
     cause: str | None
     cause_gain_ns: MeanNs | None
+    cause_gain: Share | None
+    cause_band: Share | None
+    cause_ratio: Ratio | None
+    cause_late_ns: MeanNs | None
     worst_link: tuple[int, int] | None
     worst_link_ratio: Ratio | None
     clock_error_ns: MeanNs | None
@@ -89,7 +97,7 @@ def step_figures(
         slowest_rank=ranks["rank"][0],
         slowdown=_slowdown(step) if slowdown else None,
         cause=cause_words.sentence(said[0]) if said else None,
-        cause_gain_ns=said[0]["gain_ns"] if said else None,
+        **{f"cause_{name}": said[0][name] if said else None for name in OF_CAUSE},
         worst_link=(links[0]["src_rank"], links[0]["dst_rank"]) if links else None,
         worst_link_ratio=links[0]["ratio"] if links else None,
         clock_error_ns=float(error) if isinstance(error, float) else None,
