@@ -175,10 +175,10 @@ class Candidates:
         rows = np.flatnonzero(self.typical.transfer)
         if not len(rows):
             return
-        ranks, kinds = int(max(graph.src[rows].max(), graph.dst[rows].max())) + 1, len(graph.kinds)
-        number = (graph.src[rows].astype(np.int64) * ranks + graph.dst[rows]) * kinds + graph.kind[rows]
-        found, key = np.unique(number, return_inverse=True)
-        links = np.stack([found // kinds // ranks, found // kinds % ranks, found % kinds])
+        ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
+        src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
+        found, key = np.unique((src * len(ranks) + dst) * kinds + graph.kind[rows], return_inverse=True)
+        links = np.stack([ranks[found // kinds // len(ranks)], ranks[found // kinds % len(ranks)], found % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
         for slow, members, lengths in self._beside(rows, key, alike, groups):
             place = self.compared.link_place(links[:, slow.items], graph.kinds)
