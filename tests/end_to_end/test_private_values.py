@@ -151,9 +151,9 @@ def _plain(content: bytes) -> str:
 
 
 def _asked(capture: str, *, every: bool) -> list[list[str]]:
-    """The first commands of all formats; of the others a third, the next format has the next ones."""
-    asked, at = [*DRAWN, *REFUSED], list(FORMATS).index(capture) % 3
-    return asked if every else [*DRAWN[:1], *asked[1 + at :: 3]]
+    """The first commands of all formats; of the others two or three, the next format has the next ones."""
+    asked, at = [*DRAWN, *REFUSED], list(FORMATS).index(capture) % 4
+    return asked if every else [*DRAWN[:1], *asked[1 + at :: 4]]
 
 
 @pytest.mark.parametrize("capture", FORMATS)

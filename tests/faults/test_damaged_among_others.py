@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support import long_runs
+from tests.support.rows import crossed
 from tests.support.same_profiles import assert_same
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import Profile
@@ -27,7 +27,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "other bytes": lambda path: path.write_bytes(b"no profile\x00\xff" * 40),
     "gone": lambda path: path.unlink(),
 }
-PLACED = tuple(zip(DAMAGES.items(), (0, 2, 3), strict=True))
+PLACES = (0, 2, 3)
 """The damaged one is the first, one in the middle or the last."""
 LONG: dict[str, Callable[[Path], None]] = {
     "nsys": lambda folder: long_runs.nsys(folder, 60, COUNT),
@@ -60,44 +60,37 @@ def assert_as_alone(sources: list[Source], options: ReadOptions) -> list[Profile
     return found
 
 
-def run_of(original: Path, folder: Path) -> list[Source]:
-    shutil.copytree(original, folder)
-    return list(find(folder).sources)
-
-
 def test_every_format_is_here() -> None:
     assert set(INPUTS) == {row.kind for row in FORMATS}
     assert set(LONG) <= set(INPUTS)
 
 
-@pytest.mark.parametrize("kind", INPUTS)
-def test_sources_read_whole(kind: str, tmp_path: Path, run_cli: Cli) -> None:
+@pytest.mark.parametrize(("kind", "damage", "place"), crossed(INPUTS, DAMAGES, PLACES))
+def test_sources_read_whole(kind: str, damage: str, place: int, tmp_path: Path, run_cli: Cli) -> None:
     for number in range(COUNT):
         (folder := tmp_path / "run" / f"node{number}").mkdir(parents=True)
         INPUTS[kind].make(folder)
-    for (name, damage), place in PLACED:
-        sources = run_of(tmp_path / "run", tmp_path / f"{name} {place}")
-        broken = sources[place].path
-        damage(broken / INPUTS[kind].files[0] if broken.is_dir() else broken)
-        found = assert_as_alone(sources, ReadOptions())
-        others = [result for number, result in enumerate(found) if number != place]
-        assert len(others) == COUNT - 1
-        assert all(isinstance(result, Profile) and result.spans.height for result in others)
-        ended = run_cli("export", tmp_path / f"{name} {place}", "--out", tmp_path / "trace.json", "--force")
-        still = {source.path for source in find(tmp_path / f"{name} {place}").sources}
-        if broken in still and isinstance(found[place], TraceExportError):
-            assert ended.returncode == 3
-            assert str(broken) in ended.stderr
+    sources = list(find(tmp_path / "run").sources)
+    broken = sources[place].path
+    DAMAGES[damage](broken / INPUTS[kind].files[0] if broken.is_dir() else broken)
+    found = assert_as_alone(sources, ReadOptions())
+    others = [result for number, result in enumerate(found) if number != place]
+    assert len(others) == COUNT - 1
+    assert all(isinstance(result, Profile) and result.spans.height for result in others)
+    ended = run_cli("export", tmp_path / "run", "--out", tmp_path / "trace.json")
+    still = {source.path for source in find(tmp_path / "run").sources}
+    if broken in still and isinstance(found[place], TraceExportError):
+        assert ended.returncode == 3
+        assert str(broken) in ended.stderr
 
 
-@pytest.mark.parametrize("kind", LONG)
-def test_beginnings(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "damage", "place"), crossed(LONG, DAMAGES, PLACES))
+def test_beginnings(kind: str, damage: str, place: int, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     LONG[kind](tmp_path / "run")
-    for (name, damage), place in PLACED:
-        sources = run_of(tmp_path / "run", tmp_path / f"{name} {place}")
-        damage(sources[place].path)
-        found = assert_as_alone(sources, ReadOptions(beginning=1))
-        others = [result for number, result in enumerate(found) if number != place]
-        assert len(others) == COUNT - 1
-        assert all(isinstance(result, Profile) and result.recorded_until for result in others)
+    sources = list(find(tmp_path / "run").sources)
+    DAMAGES[damage](sources[place].path)
+    found = assert_as_alone(sources, ReadOptions(beginning=1))
+    others = [result for number, result in enumerate(found) if number != place]
+    assert len(others) == COUNT - 1
+    assert all(isinstance(result, Profile) and result.recorded_until for result in others)

@@ -134,7 +134,7 @@ def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "in", tmp_path / "a b (ä)")
     (tmp_path / "a b (ä)" / "notes.txt").write_text("not a profile\n", encoding="utf-8")
     tables = []
-    for folder, out, jobs in (("in", "1", "1"), ("in", "1", "1"), ("in", "2", "2"), ("a b (ä)", "3", "2")):
+    for folder, out, jobs in (("in", "1", "1"), ("in", "1", "1"), ("a b (ä)", "2", "2")):
         done = command("export", folder, "--jobs", jobs, "--format", "csv", "--out", out, *given.options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         tables.append((tmp_path / out / "pipeline_profile.csv").read_bytes())
