@@ -19,7 +19,7 @@ from typing import Literal
 ABSENT = 4294967295
 FIRST_MARK = 4000000001
 STREAM, LINK_STREAM = 2, 5
-APART = 50_000_000
+APART = 1 << 24
 """How far apart the numbers are that a process gives to the work of two of its devices."""
 
 TABLES = {

@@ -160,6 +160,13 @@ def test_a_run_that_no_order_of_ranks_explains_is_refused(tmp_path: Path) -> Non
         trace_export.overview(tmp_path / "logs", tmp_path, jobs=1)
 
 
+def test_steps_of_optimizers_alone_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    table = tmp_path / "spans.csv"
+    table.write_text("rank,kind,step,start_ns,end_ns\n0,OPT,0,1,5\n0,OPT,1,7,9\n")
+    with pytest.raises(trace_export.NothingToExportError, match="no step has a forward or a backward"):
+        trace_export.overview(table, tmp_path / "out", jobs=1)
+
+
 PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], PLACES, orient="row")
 """Two of the ranks of a source."""
 JOBS = {

@@ -60,6 +60,14 @@ def test_a_wrong_table_is_refused_without_its_cells(header: str, tmp_path: Path)
     assert len(str(caught.value)) < 300 + len(str(path))
 
 
+def test_a_table_of_another_tool_with_the_same_columns_is_refused(tmp_path: Path) -> None:
+    """None of its kinds says what a pass is; nothing of it would be in any figure."""
+    path = tmp_path / "blocks.csv"
+    path.write_text("rank,kind,step,start_ns,end_ns\n0,forward-compute,0,0,5\n0,backward-compute,0,5,9\n")
+    with pytest.raises(SourceError, match=r"no row is of the kind F, B, W, FB or OPT; .* `columns`"):
+        span_table.read(path)
+
+
 def test_the_column_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text("rank,kind,start_ns,end_ns\n0,F,soon,2\n")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trace_export.choices import OverviewFormat
-from trace_export.errors import UsageError, path_text
+from trace_export.errors import NothingToExportError, UsageError, path_text
 from trace_export.options import drawing
 from trace_export.progress import Progress, silent
 from trace_export.read import Located
@@ -58,6 +58,9 @@ def overview(
             there = placed.places.table["dp"].drop_nulls().unique().sort()
             written.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
         found = build(wanted, placed, output.replicas, progress)
+        if found.cells.is_empty():
+            what = f"{log_dir}: no step has a forward or a backward, so there is nothing to compare"
+            raise NothingToExportError(what, "draw what is there with trace-export export")
         if (
             output.cache
             and placed

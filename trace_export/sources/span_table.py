@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import is_file, open_file
-from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, WORK_KINDS, Profile, conform
 from trace_export.sources.folders import ALONE
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.ranges.dialects import run_facts
@@ -30,6 +30,7 @@ NO_HOST = "unknown"
 _OF_A_PROFILER = {"Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)"}
 """Columns of tables that are a part of a profile."""
 REMEDY = "give a table that trace-export wrote with `formats` parquet or csv"
+FOREIGN = f"{REMEDY}, or say what the columns of another one mean with `columns`"
 
 
 def is_table(path: Path, columns: Columns | None = None) -> bool:
@@ -76,6 +77,9 @@ def read(path: Path) -> Profile:
         raise SourceError(path, f"cannot be read as a span table{in_column(error)}", REMEDY) from error
     if table.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
         raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
+    kinds = spans["kind"].drop_nulls().unique().cast(pl.String)
+    if len(kinds) and not kinds.is_in([*WORK_KINDS, "OPT"]).any():
+        raise SourceError(path, "is not a span table: no row is of the kind F, B, W, FB or OPT", FOREIGN)
     stage_origin = pl.when(pl.col("stage").is_not_null()).then(pl.lit("recorded"))
     ranks = ranks.with_columns(
         pl.col("host").fill_null(NO_HOST), kind=pl.lit("table"), source=pl.lit(path_text(path)),
