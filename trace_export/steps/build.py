@@ -35,8 +35,6 @@ ONE_WAY = 2
 POSTED = 0.05
 """A receive that starts within this share of a block's length after it was posted by what follows that block."""
 
-HALF = 0.5
-
 
 @dataclass(frozen=True)
 class Operations:
@@ -222,8 +220,7 @@ def _collectives(
     recorded: Recorded, lanes: _Lanes, operations: Operations, names: _Names
 ) -> tuple[Operations, list[Waits]]:
     """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
-    waits for a collective of its rank that ended after the block before: only then has it been seen to wait. Where some
-    of its name begin within blocks, few blocks wait for them: work waits only where it starts right after one."""
+    waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
     parts = recorded.parts
     if parts.is_empty():
         return operations, []
@@ -253,7 +250,6 @@ def _collectives(
     another = on != of[member]
     prompt = np.zeros(len(of), np.bool_)
     prompt[member] = another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
-    inside = there & (operations.sort[before] == WORK) & (begun < operations.end[before])
     waited, could = _could_begin(recorded, before, prompt, operations)
     found = [_wait(of[there], waited[there], could[there], operations)]
     found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
@@ -264,22 +260,8 @@ def _collectives(
     previous = operations.end[np.maximum(block - 1, 0)]
     alone = np.isin(block, lanes.first)
     seen = alone | (ended["end"].to_numpy() > previous)
-    overlapped = np.isin(operations.kind[on], operations.kind[of[inside]]) & (operations.sort[block] == WORK)
-    soon = seen & (operations.start[block] - ended["end"].to_numpy() <= POSTED_NS)
-    seen &= ~overlapped | _mostly(recorded, block, soon)
     found.append(_wait(block[seen], on[seen], operations.start[block[seen]], operations))
     return operations, found
-
-
-def _mostly(recorded: Recorded, block: Ints, soon: Flags) -> Flags:
-    """Of each of some blocks whether those of its stage and label, in all steps and replicas, mostly are among them and
-    begin `soon`."""
-    label = ["stage", "kind", "microbatch", "chunk"]
-    blocks = recorded.blocks.join(recorded.ranks.select("rank", "stage"), on="rank", maintain_order="left")
-    counts = np.zeros(len(blocks), np.bool_)
-    counts[block] = soon
-    share = blocks.select(*label, soon=pl.Series(counts)).select(pl.col("soon").mean().over(label))
-    return share.to_series().to_numpy()[block] > HALF
 
 
 def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Operations) -> tuple[Ints, Times]:
