@@ -490,7 +490,7 @@ SIZES = {
     **{f"mindspore: {what}": Size(make) for what, make in MINDSPORE.items()},
     **{f"mindspore: {what}": Size(make, "kernel_details.csv") for what, make in MINDSPORE_REFUSED.items()},
     **{f"kineto: {what}": Size(make) for what, make in KINETO.items()},
-    **{what: Size(make, "as where several ranks are in one") for what, make in TWO_RANKS.items()},
+    **{what: Size(make, "let each rank write a file of its own") for what, make in TWO_RANKS.items()},
     **{f"paddle: {what}": Size(make) for what, make in PADDLE.items()},
     **{f"paddle: {what}": Size(make, "threads at one time") for what, make in PADDLE_REFUSED.items()},
     **{f"paddle_dygraph: {what}": Size(make) for what, make in DYGRAPH.items()},
