@@ -121,3 +121,23 @@ def test_a_single_replica_has_a_map_that_shows_something(samples: Path, tmp_path
         assert box["height"] <= 150
         assert "trace-export report" in tab.locator("ol").inner_text()
         assert "Replicas that behave alike" not in tab.locator("h2").all_inner_texts()
+
+
+def test_paper_has_a_light_map_of_its_own_width(page: Path, browser: Browser) -> None:
+    """From a wide, dark window, whose names of rows are white."""
+    dark = """() => {
+        const heat = document.querySelector('#heat'), copy = document.createElement('canvas');
+        const pen = copy.getContext('2d', { willReadFrequently: true });
+        pen.drawImage(heat, 0, 0);
+        const { data } = pen.getImageData(0, 0, copy.width, copy.height);
+        for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 200 && data[i] < 80) return true;
+        return false;
+    }"""  # of the names of the first rows
+    with opened(browser, page, viewport={"width": 1600, "height": 900}, color_scheme="dark") as tab:
+        tab.locator("#state", has_text="96 of 96 ranks").wait_for()
+        assert tab.locator("#heat").evaluate("heat => heat.width === heat.clientWidth")
+        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert tab.locator("#heat").evaluate("heat => heat.width") == 3 * 860
+        assert tab.evaluate(dark)
+        tab.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert tab.locator("#heat").evaluate("heat => heat.width === heat.clientWidth")

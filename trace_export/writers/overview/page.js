@@ -6,6 +6,7 @@
   const tip = document.getElementById("tip"), state = document.getElementById("state");
   const choice = document.getElementById("quantity"), ordering = document.getElementById("order");
   const GUTTER = 92, TOP = 20, MISSING = 255, LEAST_ROWS = 4, MOST_PITCH = 32;
+  const SHEET = 860; // CSS pixels; a page of A4 or Letter shows them a fifth smaller
   // Dark blue to yellow (cividis, Nuñez and others 2018): it can be read without telling red from green.
   const STOPS = [[0, 32, 76], [33, 61, 108], [85, 91, 108], [123, 122, 119], [165, 156, 116], [211, 193, 100], [255, 233, 69]];
 
@@ -32,15 +33,17 @@
   let rows = orders.replica, shown = data.quantities[0], marked = null, drawn = false;
   const view = { from: 0, to: data.rows };
 
-  const plot = () => ({ width: Math.max(canvas.clientWidth - GUTTER, 1), height: Math.max(canvas.clientHeight - TOP, 1) });
+  let sheet = null; // the size on paper while the page is printed
+  const size = () => sheet ?? { width: canvas.clientWidth, height: canvas.clientHeight };
+  const plot = () => ({ width: Math.max(size().width - GUTTER, 1), height: Math.max(size().height - TOP, 1) });
   const number = (value) => +value.toPrecision(4);
   const text = (q, code) => (code === MISSING ? "–" : `${number(q.low + (code / 254) * (q.high - q.low))}${q.unit && " " + q.unit}`);
 
   function draw() {
     drawn = false;
-    const dense = window.devicePixelRatio || 1, { width, height } = plot();
-    canvas.width = canvas.clientWidth * dense;
-    canvas.height = canvas.clientHeight * dense;
+    const dense = sheet ? 3 : window.devicePixelRatio || 1, { width, height } = plot();
+    canvas.width = size().width * dense;
+    canvas.height = size().height * dense;
     const wide = Math.max(Math.floor(width * dense), 1), high = Math.max(Math.floor(height * dense), 1);
     const image = pen.createImageData(wide, high), pixels = new Uint32Array(image.data.buffer);
     const values = shown.values, per = (view.to - view.from) / high, worst = new Int16Array(columns);
@@ -193,7 +196,18 @@
     const link = event.target.closest("a.place");
     if (link?.dataset.from) pointOut(+link.dataset.from, +link.dataset.to);
   });
-  new ResizeObserver(redraw).observe(canvas);
+  new ResizeObserver(() => { if (!sheet) redraw(); }).observe(canvas);
+  // Paper is white and narrow, as for the chart of a report.
+  addEventListener("beforeprint", () => {
+    sheet = { width: SHEET, height: Math.min(canvas.clientHeight, SHEET / 2.5) };
+    document.documentElement.classList.add("sheet"); // the light colours
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    sheet = null;
+    document.documentElement.classList.remove("sheet");
+    draw();
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
   for (const canvas of document.querySelectorAll(".scale")) {
