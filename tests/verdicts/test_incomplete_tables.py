@@ -34,13 +34,17 @@ LACKS: dict[str, tuple[dict[str, object], Callable[[Job, random.Random], pl.Expr
     "no B of a rank": (
         {"replicas": 2}, lambda job, draw: (KIND == "B") & (pl.col("rank") == draw.randrange(job.ranks))
     ),
+    "rows by chance": ({}, lambda job, draw: pl.int_range(pl.len()).shuffle(draw.randrange(99)) % 20 == 0),
+    "rows of a rank": (
+        {}, lambda job, draw: (pl.col("rank") == draw.randrange(job.ranks)) & (pl.int_range(pl.len()) % 5 == 0)
+    ),
 }  # fmt: skip
 """What a job must have, and which blocks its table lacks."""
 
 
 def _without(folder: Path, lacking: pl.Expr) -> None:
     for path in folder.rglob("*.parquet"):
-        pl.read_parquet(path).filter(~lacking.fill_null(False)).write_parquet(path)
+        pl.read_parquet(path).filter(KIND.is_null() | ~lacking.fill_null(False)).write_parquet(path)
 
 
 def _wrong(case: Case, folder: Path) -> list[str]:

@@ -20,6 +20,8 @@ ROUGH = 5
 IDLE = 0.15
 """Where more than half of the ranks do nothing for this share of their work although nothing is missing, or half that
 are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
+BLIND = 0.005
+"""Of the blocks whose input was not recorded, though all ranks were read: so many take the gains away."""
 AFTER, BESIDE = 0.2, 3
 """And where a rank does so after a backward, for this share of a block, and this many times longer than after a
 forward."""
@@ -31,7 +33,7 @@ class Trust:
     `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
     time in which they wait for what was not recorded; `lacking`: kinds of block that ranks lack and others have, such
     as `W of rank 3`, and `what rank 3 waits for after its backwards`
-    where it idles after these alone."""
+    where it idles after these alone; and `the input of 40 blocks` where blocks of all kinds are lost."""
 
     replayed_by_measured: float
     overlap: float
@@ -80,7 +82,9 @@ def trust(typical: Typical, replay: Replay, late: Sequence[Ints], measured: floa
     much = idle.filter(pl.col("share") > IDLE)["rank"]
     if 2 * len(much) > len(idle) or 2 * int((~much.is_in(named.tolist())).sum()) >= max(len(idle), 1):
         unknown += float(idle["delay"].sum())
-    return Trust(replayed, graph.overlap, unknown / max(1.0, time), (*_lacking(graph), *_after_backwards(idle)))
+    return Trust(
+        replayed, graph.overlap, unknown / max(1.0, time), (*_lacking(graph), *_after_backwards(idle), *_blind(graph))
+    )
 
 
 def _idle(graph: Graph) -> pl.DataFrame:
@@ -101,6 +105,13 @@ def _idle(graph: Graph) -> pl.DataFrame:
     return table.group_by("rank").agg(
         pl.col("delay").sum(), share=share, mean=pl.col("length").mean(), after_b=after_b, after_f=after_f
     ).sort("rank")  # fmt: skip
+
+
+def _blind(graph: Graph) -> list[str]:
+    """`Trust.lacking` where rows of all kinds are lost: what waited for them would seem to begin by itself."""
+    blind, work = graph.blind & graph.counted, (graph.sort == WORK) & graph.counted
+    many = int(blind.sum()) > BLIND * int(work.sum()) and not graph.recorded.partial
+    return [f"the input of {int(blind.sum())} blocks"] if many else []
 
 
 def _after_backwards(idle: pl.DataFrame) -> list[str]:
