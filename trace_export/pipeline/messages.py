@@ -206,8 +206,10 @@ def _unpaired(profile: Profile, sends: int, receives: int) -> list[Note]:
     peers, notes = profile.p2p["peer"], []
     if sends or receives:
         absent = not peers.drop_nulls().is_in(profile.ranks["rank"].implode()).all()
-        why = "are profiles of ranks missing?" if absent else "the ranks are there, but these were not recorded on both"
-        text = f"messages: {sends} sends and {receives} receives have no counterpart; {why}"
+        why = (
+            "; are profiles of ranks missing?" if absent else " that fits, though the profiles of both ranks are there"
+        )
+        text = f"messages: {sends} sends and {receives} receives have no counterpart{why}"
         notes.append(Note("messages-unpaired", "note", text))
     if without_peer := peers.null_count():
         text = f"messages: the peer rank of {without_peer} sends and receives is not recorded"
