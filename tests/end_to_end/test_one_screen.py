@@ -238,6 +238,50 @@ def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path,
         assert lacking(cells(table), document) == []
 
 
+def test_a_cell_of_an_overview_is_the_value_of_its_name(tmp_path: Path, run_cli: Cli) -> None:
+    WRITERS["paddle"](tmp_path / "job", Job(stages=4, replicas=2, slow_ranks={5: 1.4}))
+    document = json.loads(run_cli("overview", "job", "--json", "--out", "page", cwd=tmp_path).stdout)
+    page = unescape((tmp_path / "page" / "pipeline_overview.html").read_text("utf-8"))
+    of_head = {tuple(head[:2]): rows for head, *rows in tables_of_page(page)}
+    for cells, band in zip(of_head["stage", "ranks"], document["bands"], strict=True):
+        times = [band[f"{name}_ns"] / 1e6 for name in ("p5", "p50", "p95", "max")]
+        assert_rounded(cells, [band["stage"], band["ranks"], *times, band["max_rank"], 100 * band["idle"]])
+    for (_, _, whole, *cells), step in zip(of_head["step", "ranks"], document["steps"], strict=True):
+        times = [step[f"{name}_ns"] and step[f"{name}_ns"] / 1e6 for name in ("step", "pipeline", "longest")]
+        assert whole == ("yes" if step["whole"] else "no")
+        assert_rounded(cells, [*times, 100 * step["bubble"]])
+    assert document["causes"]
+    for (_, _, *cells), cause in zip(of_head["cause", "ranks"], document["causes"], strict=True):
+        assert_rounded(cells[:3], [cause["ratio"], cause["gain_ns"] / 1e6, 100 * cause["gain"]])
+    for (_, *cells), level in zip(of_head["what", "ms"], document["levels"], strict=True):
+        assert_rounded(cells, [level["adds_ns"] / 1e6, 100 * level["share"]])
+
+
+def test_a_cell_of_a_comparison_is_the_value_of_its_name(tmp_path: Path, run_cli: Cli) -> None:
+    job = Job(stages=4, replicas=2)
+    WRITERS["paddle"](tmp_path / "a", job)
+    WRITERS["paddle"](tmp_path / "b", replace(job, slow_ranks={5: 1.4}))
+    document = json.loads(run_cli("compare", "a", "b", "--json", cwd=tmp_path).stdout)
+    tables = tables_of(run_cli("compare", "a", "b", "--full", "--format", "markdown", cwd=tmp_path).stdout)
+    for (what, *texts, change), row in zip(tables["Steps"][1:], document["whole"], strict=True):
+        share = what.startswith("bubble")
+        scaled = [row[name] * (100 if share else 1e-6) for name in ("a", "b", "difference")]
+        assert what == row["what"]
+        assert_rounded([text.split()[0] for text in texts], scaled)
+        assert_rounded([change], [None if share else 100 * row["change"]])
+    for (_, *texts), row in zip(tables["What the difference is made of"][1:-1], document["levels"], strict=True):
+        assert_rounded(texts, [row[name] / 1e6 for name in ("a_ns", "b_ns", "difference")])
+    assert document["causes"]
+    for (_, _, *texts), row in zip(tables["Causes"][1:], document["causes"], strict=True):
+        gains = [row[name] and row[name] / 1e6 for name in ("a_gain_ns", "b_gain_ns", "difference")]
+        assert_rounded(texts, gains)
+    for (stage, kind, *texts), row in zip(tables["Blocks"][1:], document["blocks"], strict=True):
+        assert (int(stage), kind) == (row["stage"], row["kind"])
+        values = [row["a_blocks"], row["b_blocks"], row["a_ns"] / 1e6, row["b_ns"] / 1e6, 100 * row["change"]]
+        slowest = [row["a_slowest"], row["b_slowest"], row["a_slowest_ns"] / 1e6, row["b_slowest_ns"] / 1e6]
+        assert_rounded(texts, values + slowest)
+
+
 def test_report_and_export_say_the_same_of_clocks(tmp_path: Path, run_cli: Cli) -> None:
     """Two replicas on two hosts each, and nothing that both exchange: the hosts of one are aligned, and no more."""
     WRITERS["paddle"](tmp_path / "job", Job(stages=4, replicas=2, hosts=4, stages_first=True))
