@@ -55,9 +55,9 @@ def possible_ends(
         begins = start[following]
         past = (end[task] - begins > OVERLAP_NS) & (begins > start[task]) & (launch[task] != launch[following])
         count = np.count_nonzero(past)
-        if count <= max(FEW, len(task) // 2):
+        if 0 < count <= max(FEW, len(task) // 2):
             possible[task[past]] = begins[past]
-            others = np.setdiff1d(rows, task[past])
+            others = rows[np.append(~past, True)]
             if len(others) >= FEW:
                 longest = start[task[past]] + (end[others] - start[others]).max()
                 possible[task[past]] = np.minimum(begins[past], longest)
