@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.typical import Typical
+from trace_export.ordering import packed
 from trace_export.steps.graph import WORK, Graph, Ints
 from trace_export.steps.replay import Replay
 
@@ -92,19 +93,19 @@ def _idle(graph: Graph) -> pl.DataFrame:
     by its work; the mean length of its blocks; and the median delay after a backward and after a forward."""
     rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
     before = np.maximum(rows - 1, 0)
-    kind = np.array(graph.kinds)[graph.kind[before]]
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
     table = pl.DataFrame(
         {
             "rank": graph.rank[rows], "delay": graph.delay[rows], "length": graph.length[rows],
-            "before": np.where(there, kind, ""),
+            "before": np.where(there, graph.kind[before], -1),
         }
     )  # fmt: skip
-    after_b, after_f = (pl.col("delay").filter(pl.col("before") == name).median().fill_null(0) for name in "BF")
     share = pl.col("delay").sum() / pl.col("length").sum()
-    return table.group_by("rank").agg(
-        pl.col("delay").sum(), share=share, mean=pl.col("length").mean(), after_b=after_b, after_f=after_f
-    ).sort("rank")  # fmt: skip
+    each = table.group_by("rank").agg(pl.col("delay").sum(), share=share, mean=pl.col("length").mean())
+    for name in "BF":  # apart: a filter in each group takes several times the memory of the table
+        after = table.filter(pl.col("before") == graph.kinds.index(name)).group_by("rank").agg(pl.col("delay").median())
+        each = each.join(after.rename({"delay": f"after_{name.lower()}"}), on="rank", how="left")
+    return each.with_columns(pl.col("after_b", "after_f").fill_null(0)).sort("rank")
 
 
 def _blind(graph: Graph) -> list[str]:
@@ -123,16 +124,19 @@ def _after_backwards(idle: pl.DataFrame) -> list[str]:
 def _lacking(graph: Graph) -> tuple[str, ...]:
     """`Trust.lacking`. A rank has forwards and backwards of the same chunks, but the first stage may need no gradient
     of its input; it has weight gradients where others do."""
-    work = (graph.sort == WORK) & graph.counted
-    chunk = graph.recorded.blocks["chunk"].fill_null(0)
-    count = len(chunk)
-    kind = np.array(graph.kinds)[graph.kind[:count]]
+    work = np.flatnonzero((graph.sort == WORK) & graph.counted)
+    chunk = graph.recorded.blocks["chunk"].fill_null(0).to_numpy()[work]
+    sort = packed(graph.rank[work], chunk, graph.kind[work])
+    some = np.full(int(sort.max(initial=-1)) + 1, -1)
+    some[sort] = np.arange(len(work))  # a block of each sort
+    some = some[some >= 0]
+    kind = np.array(graph.kinds)[graph.kind[work[some]]]
     blocks = pl.DataFrame(
         {
-            "rank": graph.rank[:count], "stage": graph.of("stage")[:count], "chunk": chunk,
+            "rank": graph.rank[work[some]], "stage": graph.of("stage")[work[some]], "chunk": chunk[some],
             "F": np.isin(kind, ("F", "FB")), "B": np.isin(kind, ("B", "FB")), "W": kind == "W",
         }
-    ).filter(pl.Series(work[:count]))  # fmt: skip
+    )  # fmt: skip
     parts = blocks.group_by("rank", "chunk").agg(pl.col("stage").first(), pl.col("F", "B", "W").any())
     parts = parts.with_columns(pl.col("W").any().over("rank")).sort("rank", "chunk")
     have = {name: bool(parts[name].any()) for name in "FBW"}
