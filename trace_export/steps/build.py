@@ -269,10 +269,10 @@ def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Op
 
     These are the block `before` it and when it began; but gradients are reduced part by part while the last backward of
     a chunk goes on. A member that waits for others, or for the part before, begins later than it could, often after
-    further blocks. All ranks run one program: where one, of this group or another with as many parts, has begun its
-    part of that number within a block or after it, the others could begin theirs at the same share of the same block,
-    or at its end. The member that began last begins when it did, unless that was `prompt`: right after its rank's
-    collective before.
+    further blocks. All ranks run one program: where another member has begun within a block or after it, the others
+    could begin after the same block of theirs, or as far in it as any rank, of this group or another with as many
+    parts, was when it began its part of that number. The member that began last begins when it did, unless that was
+    `prompt`: right after its rank's collective before.
     """
     of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
     blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")
@@ -282,14 +282,15 @@ def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Op
     start, end, begun = operations.start[before], operations.end[before], parts["begun"].to_numpy()
     share = np.minimum((begun - start) / np.maximum(end - start, 1), 1)
     work_before = (before >= 0) & (operations.sort[before] == WORK)
-    key = [*of_rank[:-1], "number", "parts"]
-    seen = parts.select(key).with_columns(blocks.select(work)[np.maximum(before, 0)], share=pl.Series(share))
-    seen = seen.filter(pl.Series(work_before)).group_by(*key, *work).agg(pl.col("share").min())
-    others = parts.filter(pl.Series(~last | prompt)).join(seen, on=key)
+    alike = [*of_rank[:-1], "number", "parts", *work]
+    seen = parts.with_columns(blocks.select(work)[np.maximum(before, 0)], share=pl.Series(share))
+    seen = seen.filter(pl.Series(work_before)).with_columns(pl.col("share").min().over(alike))
+    seen = seen.select("collective", *work, "share").unique()
+    others = parts.filter(pl.Series(~last | prompt)).join(seen, on="collective")
     others = others.join(blocks, on=[*blocks.columns[:-1]], nulls_equal=True)
     on = others["row"].to_numpy()
-    at = operations.start[on] + (others["share"].to_numpy() * (operations.end[on] - operations.start[on])).astype(
-        np.int64
+    at = (
+        operations.start[on] + (others["share"] * (operations.end[on] - operations.start[on])).cast(pl.Int64).to_numpy()
     )
     first = others.select("member", "row", at=pl.Series(at)).sort("at").unique("member", keep="first")
     member, earliest = first["member"].to_numpy(), first["at"].to_numpy()
