@@ -205,7 +205,7 @@ def test_layers_of_two_kinds_are_not_counted(tmp_path: Path) -> None:
     """Nothing says that they cost the same."""
     beside = {stage: ["nn.Module: MoeDecoderLayer_0"] for stage in range(4)}
     WRITERS["kineto"](tmp_path, replace(RANGED, layers=LayerRanges(HELD, "modules", beside)))
-    with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
+    with pytest.raises(UsageError, match="no ranges name the passes and layers"):
         counted(tmp_path)
 
 
@@ -217,7 +217,7 @@ def test_ranges_that_some_stages_lack_count_no_layers(form: str, tmp_path: Path)
         WRITERS[form](tmp_path / name, replace(RANGED, shapes=shapes, layers=ranges))
         split, by = counted(tmp_path / name, detail="kernels")
         assert (split, "flash_fwd_kernel" in by) == (HELD, True)
-        with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
+        with pytest.raises(UsageError, match="no ranges name the passes and layers"):
             counted(tmp_path / name)
 
 
@@ -241,5 +241,5 @@ def test_ranges_of_layers_beside_passes_without_names(unnamed: str, tmp_path: Pa
     nsys.fill_met(writers, simulate(job), random.Random(1))
     for export in ranks:
         export.write(tmp_path / f"{export.host}.sqlite")
-    with pytest.raises(UsageError, match="no ranges name the passes and their layers"):
+    with pytest.raises(UsageError, match="no ranges name the passes and layers"):
         counted(tmp_path)
