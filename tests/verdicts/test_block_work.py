@@ -218,7 +218,10 @@ def test_layers_are_counted_by_their_numbers_in_names(shared: bool, expected: An
 
 def test_layers_that_cannot_be_counted(tmp_path: Path) -> None:
     WRITERS["nsys"](tmp_path / "run", replace(JOB, shapes=None))
-    for detail, words in (("kernels", "no attention kernel runs equally often"), ("spans", "no device tasks are read")):
+    for detail, words in (
+        ("kernels", "no attention kernel runs equally often"),
+        ("spans", "the kernels, which could tell them, were not read"),
+    ):
         done = command("report", tmp_path / "run", "--layers", "count", "--detail", detail)
         assert done.returncode == 2
         assert words in " ".join(done.stderr.split())
