@@ -34,7 +34,7 @@ def apart(profile: Profile) -> tuple[Profile, pl.DataFrame]:
 
 def layers(blocks: pl.DataFrame, ranges: pl.DataFrame) -> tuple[tuple[int, ...], str] | None:
     """The layers of each part (chunk a on stage b is part a·P + b) and by what ranges they were counted: the most
-    frequent number in the forwards of a part, by the first spelling of which all parts have the same one kind of layer;
+    frequent number in the forwards of a part, by the first spelling that names the same one kind of layer in all parts;
     an encoder or layers that predict further tokens are other kinds. None where there is none, or where forwards of a
     rank overlap.
 

@@ -76,8 +76,8 @@ def layout(split: Split) -> str:
 
 
 def modules(split: Split) -> list[list[str]]:
-    """As `module_fqns_per_model_part` of torchtitan takes it: the modules of each part, of which `lm_head` is called
-    `output` in older versions."""
+    """As `module_fqns_per_model_part` of torchtitan takes it: the modules of each part; older
+    versions call `lm_head` `output`."""
     numbers = iter(range(sum(split)))
     parts = [[f"layers.{next(numbers)}" for _ in range(count)] for count in split]
     parts[0].insert(0, "tok_embeddings")

@@ -196,7 +196,7 @@ class PathPart(TypedDict):
 
 
 class PathMeanRow(TypedDict):
-    """What the longest chain of a mean step spends: `part` (work, wire, collective, delay, pause, overlap), of which
+    """What the longest chain of a mean step spends: `part` (work, wire, collective, delay, pause, overlap), the
     `kind` of block; its share of the chain."""
 
     part: str

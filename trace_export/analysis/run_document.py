@@ -25,8 +25,8 @@ class ClockStepRow(TypedDict):
 
 
 class ClockRow(TypedDict):
-    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: of which of
-    several groups of hosts that nothing connects; `reference_host`: the one whose offset is 0 in mid-window; `steps`:
+    """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: its group,
+    where nothing connects several groups of hosts; `reference_host`: the one whose offset is 0 in mid-window; `steps`:
     where the clock was set. docs/clocks.md explains the rest."""
 
     host: str

@@ -22,10 +22,10 @@ IDLE = 0.15
 """Where more than half of the ranks do nothing for this share of their work although nothing is missing, or half that
 are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
 BLIND = 0.005
-"""Of the blocks whose input was not recorded, though all ranks were read: so many take the gains away."""
+"""From this share of blocks without a recorded input on, though all ranks were read, no gains are given."""
 AFTER, BESIDE = 0.2, 3
-"""And where a rank does so after a backward, for this share of a block, and this many times longer than after a
-forward."""
+"""Something was not recorded, too, where a rank idles after its backwards for this share of a block,
+and this many times longer than after its forwards."""
 
 
 @dataclass(frozen=True)

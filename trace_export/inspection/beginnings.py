@@ -36,7 +36,7 @@ def read_beginnings(
     sources: Sequence[Source], options: LoadOptions, progress: Progress
 ) -> tuple[Profile, list[TraceExportError]]:
     """The interpreted tables of the first steps of all sources, and errors. `Profile.recorded_until` names the sources
-    of which there is more; of these all have the same steps. Where there are such sources, sends and receives are not
+    that go on; they all have the same steps. Where there are such sources, sends and receives are not
     paired: what the sources hold does not depend on it, and their ends differ."""
     results = read_each(sources, _of(options, PIECES[0]), progress)
     for pieces in PIECES[1:]:

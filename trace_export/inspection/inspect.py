@@ -46,7 +46,7 @@ SOURCES = {"kind": pl.String, "path": pl.String, "machine": pl.Int32, "rank": pl
 
 @dataclass(frozen=True)
 class Inspection:
-    """`runs`: those that the sources hold (`model.RUNS`), of which one or all were read. `sources`: kind, path,
+    """`runs`: those that the sources hold (`model.RUNS`); one or all of them were read. `sources`: kind, path,
     machine, rank as the layout tells them. `ranks`: one row a rank, with stage, host, steps, blocks and how many of
     each kind, micro-batches in a step, usual time between two steps, its side of transfers and
     collectives, where its times come from (`origin`), whether its format has device tasks, its first start (unix ns of

@@ -90,7 +90,7 @@ class Watch:
         return self._shown
 
     def _explained(self, new: int) -> pl.DataFrame:
-        """The causes of the last steps, of which this many are `new`. They are worked out anew when as many steps have
+        """The causes of the last steps; this many of them are `new`. They are worked out anew when as many steps have
         been finished as they are of: that takes longer than to read a step."""
         self._new_steps += new
         if self._new_steps >= self._explained_steps:

@@ -56,7 +56,7 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     """`profile` with what spans lack: microbatch, chunk, phase; `labels` is `inferred` where the order says them.
 
     Spans of ranks whose forwards and backwards all carry their numbers are left as they are. `undetermined`: the ranks
-    of which the ends of steps are not known (`steps.number`), so that their order gives no number. Needs the stage and
+    whose ends of steps are not known (`steps.number`), so that their order gives no number. Needs the stage and
     replica of `ranks`. Notes say how many blocks stay without a number, and where the order fits no schedule.
     """
     work = _unlabelled(profile, undetermined)

@@ -5,7 +5,7 @@ All of it is measured on a rank's own clock, so it holds however wrong the clock
 - a rank starts its first backward after as many forwards as stages follow it (1F1B and its relatives; twice as many in
   Eager 1F1B and interleaved orders);
 - where all forwards come first (GPipe), it waits for its first backward one forward and backward longer per stage that
-  follows it; where the traces say whom a rank exchanges data with, the ranks form a chain of which it is the first end;
+  follows it; where the traces say whom a rank exchanges data with, the ranks form a chain that begins with it;
 - where the chunks lie in a V, the data come back to it later the more stages follow it: in DualPipeV and ZBV after one
   forward and two more for each.
 """

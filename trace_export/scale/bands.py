@@ -16,7 +16,7 @@ CELLS: Schema = {
 }  # fmt: skip
 """A rank in a step, sorted by replica, stage, tp, rank, run and step. `pipeline_ns`: from its replica's first block to
 the last; `step_ns`: to the first block of the next step (null where that is absent); `busy`: its busy time by the
-median of its stage in that step; `idle`: its bubble, as a share of the pipeline time, of which `waiting` is what lies
+median of its stage in that step; `idle`: its bubble, as a share of the pipeline time; `waiting`: what of it lies
 between its first block and its last; `behind_ns`: how much later than the first replica its own begins the step."""
 BANDS: Schema = {
     "stage": INT, "ranks": INT, "p5_ns": REAL, "p50_ns": REAL, "p95_ns": REAL, "max_ns": REAL, "max_rank": INT,

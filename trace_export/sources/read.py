@@ -93,8 +93,8 @@ def _check_processes(profile: Profile, source: Source) -> None:
 
 
 def _host_times(profile: Profile, source: Source) -> Iterator[Note]:
-    """A warning where blocks of a profiler of the device have the times of the host. Of a source of which only the
-    beginning is read, nothing is drawn."""
+    """A warning where blocks of a profiler of the device have the times of the host. Of a source whose
+    beginning alone is read, nothing is drawn."""
     if profile.recorded_until or not of_kind(source.kind).has_device_tasks:
         return
     if count := int((profile.spans["origin"] == "host").sum()):

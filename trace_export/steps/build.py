@@ -31,7 +31,7 @@ from trace_export.tolerances import POSTED_NS
 KINDS = (*WORK_KINDS, "OPT")
 MOST = np.iinfo(np.int64).max
 ONE_WAY = 2
-"""Of two ranks one way is slow that takes so many times as long as the other."""
+"""One way between two ranks is slow where it takes this many times as long as the other."""
 POSTED = 0.05
 """A receive that starts within this share of a block's length after it was posted by what follows that block."""
 

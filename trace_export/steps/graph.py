@@ -60,8 +60,8 @@ class Waits:
 @dataclass(frozen=True)
 class Graph:
     """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`. The first
-    operations are the blocks, in the order of `recorded.blocks`, of which the columns span, microbatch, chunk and
-    first_part are left; of `recorded.edges` none.
+    operations are the blocks, in the order of `recorded.blocks`, which keeps the columns span, microbatch, chunk and
+    first_part; `recorded.edges` keeps none.
 
     `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE or POINT; `kind` numbers `kinds`: the kind of a block, a transfer's
     direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at origins and

@@ -20,7 +20,7 @@ PREFIX = ".trace-export-"
 def replacing(path: Path, check: Callable[[Path], None], named: bool = False) -> Iterator[Path]:
     """A temporary path for what becomes the file at `path` (its folder is made if need be) when the block ends well.
 
-    Where the system can (Linux, most local file systems) it leads to a file without a name, of which nothing is left
+    Where the system can (Linux, most local file systems) it leads to a file without a name; nothing of it is left
     however the process ends. Else, and where `named` asks for it, it lies in a hidden folder beside `path`, which
     nobody else may enter; that one is removed when the block fails, but not when the process is killed. Right before
     the file gets its name, `check(path)` is called and may raise; again where a file came there in the meantime.

@@ -28,7 +28,7 @@ KINDS_OF_MARKS = tuple(_BACKENDS)
 
 
 class Both:
-    """NVTX for Nsight Systems and torch.profiler's own ranges, of which whichever records sees one.
+    """NVTX for Nsight Systems and torch.profiler's own ranges; whichever records sees one of them.
 
     `emit_nvtx` turns the second into the first, so NVTX is left to it while it is on.
     """

@@ -56,7 +56,7 @@ def process_of(ids: str) -> pl.Expr:
 @dataclass(frozen=True)
 class Session:
     """`offset_ns` turns session time into unix time; `host` and `label` (see model.HOSTS) are None where the host has
-    no telling name. `begun_ns`: when the session began, of which a recording may be one of several windows."""
+    no telling name. `begun_ns`: when the session began; a recording may be one of its windows."""
 
     offset_ns: int
     host: str | None

@@ -86,7 +86,7 @@ class Opened(Protocol):
         ...
 
     def end(self, *, inferred: bool) -> int | None:
-        """When the last range began of a source of which only the beginning is looked at, or the last launch, where
+        """When the last range began of a source whose beginning alone is looked at, or the last launch, where
         passes were `inferred` from launches; None where that is not known."""
         ...
 
@@ -304,7 +304,7 @@ def _attribute(part: _Part, options: ReadOptions) -> None:
 
 
 def _make_tables(parts: Sequence[_Part]) -> None:
-    """The tables of the processes whose passes are named: of all sources of which little was read together."""
+    """The tables of the processes whose passes are named: those of short sources together."""
     named = [part for part in parts if part.ranges.marked]
     short = [part for part in named if part.opened.short]
     for some in ([short] if short else []) + [[part] for part in named if not part.opened.short]:

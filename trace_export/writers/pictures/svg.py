@@ -1,8 +1,8 @@
 """The pipeline chart as one still SVG picture: a panel per step, stages as rows, as the papers print it.
 
 Written by hand and not by a plotting library: a chart is rectangles and numbers, whose text has to fit into blocks of
-known width, whose colours have to follow the reader's light or dark page (CSS, which Vega's SVG has not), and of which
-there may be a hundred thousand (one path for all blocks of a colour, about 30 bytes each).
+known width, whose colours have to follow the reader's light or dark page (CSS, which Vega's SVG has not). There may be
+a hundred thousand rectangles (one path for all blocks of a colour, about 30 bytes each).
 """
 
 from __future__ import annotations
