@@ -243,8 +243,8 @@ def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progres
 
 
 def in_groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
-    """The sources as they are read: short ones of one format in groups of `TOGETHER` at most, as many for
-    each worker; any other by itself."""
+    """The sources as they are read: short ones of one format in groups of `TOGETHER` at most, as many for each worker;
+    any other by itself."""
     of_kind: dict[str, list[Source]] = {}
     alone = []
     for source in sources:

@@ -364,8 +364,8 @@ def _more(kinds: pl.DataFrame, work: pl.DataFrame) -> Iterator[Part]:
 
 def _output(products: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """What the products beside the loss take in each kind of block, as many of them as the block has more than that of
-    the peers: output_ns; slower_ns is what the others take more. Where the block has no loss,
-    all is the output layer."""
+    the peers: output_ns; slower_ns is what the others take more. Where the block has no loss, all is the output
+    layer."""
     many = products.select("key", "blocks", "rest_ns", many=(pl.col("n") - pl.col("layers") * pl.col("n_peer")).round())
     near = work.drop_nulls("near").join(many, on="key").filter(pl.col("near") <= pl.col("many"))
     near = near.group_by("key").agg(output_ns=(pl.col("ns") * pl.col("blocks")).sum())

@@ -24,8 +24,8 @@ are not late beside others, something was not recorded: in simulated jobs it is 
 BLIND = 0.005
 """From this share of blocks without a recorded input on, though all ranks were read, no gains are given."""
 AFTER, BESIDE = 0.2, 3
-"""Something was not recorded, too, where a rank idles after its backwards for this share of a block,
-and this many times longer than after its forwards."""
+"""Something was not recorded, too, where a rank idles after its backwards for this share of a block, and this many
+times longer than after its forwards."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Trust:
     """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
     `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
     time in which they wait for what was not recorded; `lacking`: kinds of block that ranks lack and others have, such
-    as `W of rank 3`, and `what rank 3 waits for after its backwards`
-    where it idles after these alone; and `the input of 40 blocks` where blocks of all kinds are lost."""
+    as `W of rank 3`; `what rank 3 waits for after its backwards` where it idles after these alone; and `the input of 40
+    blocks` where blocks of all kinds are lost."""
 
     replayed_by_measured: float
     overlap: float

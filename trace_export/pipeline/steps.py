@@ -179,12 +179,22 @@ def _begun_by_first_stages(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.Se
     if not numbered["step"].null_count():
         return numbered["step"]
     placed = numbered.join(ranks.select("rank", "stage", "replica"), on="rank", how="left", maintain_order="left")
-    begun = placed.filter(pl.col("stage") == pl.col("stage").min()).drop_nulls("step")
-    begun = begun.group_by("replica", "step").agg(pl.col("start_ns").min()).sort("start_ns")
-    lacking = placed.filter(pl.col("step").is_null() & pl.col("replica").is_not_null()).sort("start_ns")
-    timed = lacking.drop("step").join_asof(begun, on="start_ns", by="replica", check_sortedness=False)
-    filled = numbered.join(timed.select("row", timed="step"), on="row", how="left", maintain_order="left")
-    return filled.select(pl.coalesce("step", "timed"))[:, 0]
+    first = placed.filter(pl.col("stage") == pl.col("stage").min())
+    return _begun(numbered, first, placed.filter(pl.col("step").is_null() & pl.col("replica").is_not_null()))
+
+
+def _begun(numbered: pl.DataFrame, first: pl.DataFrame, rest: pl.DataFrame) -> pl.Series:
+    """The step of each block of `numbered`. Of one without that is in `rest` it is the step that was going on, by the
+    clock, on the stage of its replica that is in `first`, if that stage is not after its own."""
+    begins = (
+        first.group_by("replica", "step").agg(pl.col("start_ns").min(), begun=pl.col("stage").first())
+        .drop_nulls().sort("start_ns")
+    )  # fmt: skip
+    asked = rest.select("row", "replica", "start_ns", "stage").sort("start_ns")
+    timed = asked.join_asof(begins, on="start_ns", by="replica", check_sortedness=False)
+    timed = timed.filter(pl.col("stage") >= pl.col("begun")).select("row", timed="step")
+    filled = numbered.join(timed, on="row", how="left", maintain_order="left")
+    return filled.select(pl.coalesce("step", "timed").cast(INT))[:, 0]
 
 
 def _by_first_forward(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
@@ -225,14 +235,5 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
         .then(pl.int_range(pl.len()).over("rank", "kind") // pl.col("size"))
         .cast(INT)
     )
-    begins = (
-        counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("replica")))
-        .group_by("replica", "step").agg(pl.col("start_ns").min(), begun=pl.col("stage").first())
-        .drop_nulls().sort("start_ns")
-    )  # fmt: skip
-    rest = counted.filter(pl.col("size").is_not_null() & ~fits).sort("start_ns")
-    rest = rest.select("row", "replica", "start_ns", "stage")
-    timed = rest.join_asof(begins, on="start_ns", by="replica", check_sortedness=False)
-    timed = timed.filter(pl.col("stage") >= pl.col("begun")).select("row", timed="step")
-    whole = counted.join(timed, on="row", how="left", maintain_order="left")
-    return whole.select(pl.coalesce("step", "timed").cast(INT))[:, 0]
+    first = counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("replica")))
+    return _begun(counted, first, counted.filter(pl.col("size").is_not_null() & ~fits))

@@ -248,9 +248,9 @@ def _collectives(
     ).drop_nulls("collective")
     member, on = earlier["member"].to_numpy(), earlier["collective"].to_numpy()
     another = on != of[member]
-    prompt = np.zeros(len(of), np.bool_)
-    prompt[member] = another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
-    waited, could = _could_begin(recorded, before, prompt, operations)
+    waiting = begun < operations.start[of]  # for the member that began last
+    waiting[member] |= another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
+    waited, could = _could_begin(recorded, before, waiting, operations)
     found = [_wait(of[there], waited[there], could[there], operations)]
     found.append(_wait(of[member[another]], on[another], begun[member[another]], operations))
     rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
@@ -264,21 +264,20 @@ def _collectives(
     return operations, found
 
 
-def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Operations) -> tuple[Ints, Times]:
+def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:
     """For each member of a collective the block of its rank that it waits for, and by when it could begin for that.
 
     These are the block `before` it and when it began; but gradients are reduced part by part while the last backward of
     a chunk goes on. A member that waits for others, or for the part before, begins later than it could, often after
     further blocks. All ranks run one program: where another member has begun within a block or after it, the others
     could begin after the same block of theirs, or as far in it as any rank, of this group or another with as many
-    parts, was when it began its part of that number. The member that began last begins when it did, unless that was
-    `prompt`: right after its rank's collective before.
+    parts, was when it began its part of that number. That holds of the members that may have been `waiting` for
+    others or for their rank's collective before; any other begins when it did.
     """
     of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
     blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")
     parts = recorded.parts.select("collective", *of_rank, begun="start", member=pl.int_range(pl.len()))
     parts = parts.with_columns(number=pl.int_range(pl.len()).over(of_rank), parts=pl.len().over(of_rank))
-    last = parts.select(pl.col("begun") == pl.col("begun").max().over("collective")).to_series().to_numpy()
     start, end, begun = operations.start[before], operations.end[before], parts["begun"].to_numpy()
     share = np.minimum((begun - start) / np.maximum(end - start, 1), 1)
     work_before = (before >= 0) & (operations.sort[before] == WORK)
@@ -286,7 +285,7 @@ def _could_begin(recorded: Recorded, before: Ints, prompt: Flags, operations: Op
     seen = parts.with_columns(blocks.select(work)[np.maximum(before, 0)], share=pl.Series(share))
     seen = seen.filter(pl.Series(work_before)).with_columns(pl.col("share").min().over(alike))
     seen = seen.select("collective", *work, "share").unique()
-    others = parts.filter(pl.Series(~last | prompt)).join(seen, on="collective")
+    others = parts.filter(pl.Series(waiting)).join(seen, on="collective")
     others = others.join(blocks, on=[*blocks.columns[:-1]], nulls_equal=True)
     on = others["row"].to_numpy()
     at = (

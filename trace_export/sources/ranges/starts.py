@@ -36,15 +36,15 @@ def in_starts(
         ended = max(ended, end)
     if len(starts) < 2:
         return [list(processes)]
-    own = [starts[0]]
+    apart = [starts[0]]
     for later in starts[1:]:
-        if _are_alike(ranks_of(own[-1]), ranks_of(later)):
-            own.append(later)
+        if _are_alike(ranks_of(apart[-1]), ranks_of(later)):
+            apart.append(later)
         else:
-            own[-1] += later
+            apart[-1] += later
     without_blocks = set(processes) - set(times["process"])
-    own[-1] += sorted(without_blocks)
-    return [sorted(start) for start in own]
+    apart[-1] += sorted(without_blocks)
+    return [sorted(start) for start in apart]
 
 
 def _are_alike(before: pl.DataFrame, after: pl.DataFrame) -> bool:
