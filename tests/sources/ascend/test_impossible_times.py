@@ -43,9 +43,10 @@ def counted(run: Run, code: str) -> int:
     return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
 
 
+@pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("by", [3 * S, 10 * MS, 86_000 * S])
-def test_a_range_that_runs_into_the_next_one_is_cut_and_hides_none(by: int, tmp_path: Path) -> None:
-    truth = record(tmp_path, replace(JOB, wrong={(1, 0, "F", 2, 0): by}))
+def test_a_range_that_runs_into_the_next_one_is_cut_and_hides_none(by: int, text: bool, tmp_path: Path) -> None:
+    truth = record(tmp_path, replace(JOB, wrong={(1, 0, "F", 2, 0): by}, text=text))
     run = trace_export.load(tmp_path, jobs=1)
     assert drawn(run, 0) == true(truth.blocks, 0)
     wanted = true(truth.blocks, 1)
@@ -56,13 +57,15 @@ def test_a_range_that_runs_into_the_next_one_is_cut_and_hides_none(by: int, tmp_
     assert counted(run, "tasks-past-next") == 1
 
 
-def test_a_range_that_begins_before_it_was_issued_is_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [False, True])
+def test_a_range_that_begins_before_it_was_issued_is_left_out(text: bool, tmp_path: Path) -> None:
+    """As a text export does not say when that was: one in which nothing ran."""
     hits = {(0, 0, "F", 0, 0): -5 * 3600 * S, (0, 0, "F", 1, 0): -300 * MS}
-    truth = record(tmp_path, replace(JOB, wrong=hits))
+    truth = record(tmp_path, replace(JOB, wrong=hits, text=text))
     run = trace_export.load(tmp_path, jobs=1)
     assert drawn(run, 0) == true(truth.blocks, 0)[2:]
     assert drawn(run, 1) == true(truth.blocks, 1)
-    assert counted(run, "tasks-before-launch") == 2
+    assert counted(run, "times-unusable" if text else "tasks-before-launch") == 2
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -43,6 +43,13 @@ the host's at its start, so that clocks which differ by 100 in a million are 10 
 EMPTY_NS = 10_000
 """Where no kernels were recorded, a weight-gradient range shorter than this counts as a pop of an empty store."""
 
+NOT_WITHIN = {"F": ["B", "FB"], "B": ["F", "FB"], "W": PASSES}
+"""What no block of a kind holds. It may hold ranges of its kind that have another name: what wraps a pass."""
+
+FEW = 4
+"""One range of a stream in so many may have wrong times where nothing says when it was issued: more are nested on
+purpose, or of several ranks in one file."""
+
 Busy = Callable[[pl.DataFrame], pl.Series]
 """Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it; used for weight-gradient ranges only."""
 
@@ -95,11 +102,13 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     )
     blocks = blocks.filter(~early).with_row_index("at")
     stream = ["capture", "stream"]
-    issued = blocks.filter(on_device, pl.col("host_start_ns").is_not_null(), pl.col("kind").is_not_null())
+    timed = blocks.filter(on_device, pl.col("kind").is_not_null())
+    issued = timed.filter(pl.col("host_start_ns").is_not_null())
     begins = issued.select(*stream, host_end_ns="host_start_ns", begins="start_ns").sort("host_end_ns")
     after = issued.sort("host_end_ns").join_asof(
         begins, on="host_end_ns", by=stream, strategy="forward", check_sortedness=False
     )
+    after = pl.concat([after, _by_stream(timed.filter(pl.col("host_start_ns").is_null()))])
     late = pl.col("end_ns") - pl.col("begins") > OVERLAP_NS
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():
@@ -108,6 +117,28 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     text = "ranges that end on the device after the next one of their stream began, cut there"
     notes += _noted(found.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
     return found.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
+
+
+def _by_stream(blocks: pl.DataFrame) -> pl.DataFrame:
+    """Those of `blocks`, of which nothing says when they were issued, that end after one of their stream began that
+    they cannot hold, with its start as `begins`: the next one where they end while it runs, or see `NOT_WITHIN`."""
+    stream = ["capture", "stream"]
+    ordered = blocks.sort("start_ns", -pl.col("end_ns")).with_columns(like=pl.col("text").str.replace_all(r"\d+", ""))
+    following = pl.when(pl.col("end_ns").shift(-1) > pl.col("end_ns")).then(pl.col("start_ns").shift(-1))
+    ordered = ordered.with_columns(
+        next=following.over(stream), again=pl.col("start_ns").shift(-1).over(*stream, "like")
+    )
+    parts = [ordered.filter(~pl.col("kind").is_in([*NOT_WITHIN]))]
+    for kind, others in NOT_WITHIN.items():
+        other = ordered.filter(pl.col("kind").is_in(others)).select(*stream, "start_ns", begins="start_ns")
+        mine = ordered.filter(kind=kind)
+        parts.append(mine.join_asof(other, on="start_ns", by=stream, strategy="forward", check_sortedness=False))
+    found = pl.concat(parts, how="diagonal")
+    if "begins" not in found.columns:
+        return blocks.clear().with_columns(begins=pl.lit(None, TIME))
+    begins = pl.min_horizontal("next", "again", "begins")
+    found = found.with_columns(begins=begins, past=(pl.col("end_ns") - begins > OVERLAP_NS).fill_null(False))
+    return found.filter(pl.col("past") & _few(pl.col("past"))).select(*blocks.columns, "begins")
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -122,18 +153,27 @@ def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _worked(blocks: pl.DataFrame, busy: Busy) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
-    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
-    weights = blocks.filter(pl.col("kind") == "W")
-    if weights.is_empty():
+    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store. Where
+    nothing says when passes were issued, also without the few in which nothing ran, unlike in others."""
+    weights = pl.col("kind") == "W"
+    unplaced = pl.col("kind").is_in(PASSES) & (pl.col("origin") == "device") & pl.col("host_start_ns").is_null()
+    asked = blocks.filter(weights | unplaced)
+    if asked.is_empty():
         return blocks, []
-    left_out = weights.filter(~busy(weights))
-    if left_out.is_empty():
+    idle = asked.select(*asked.columns, idle=~busy(asked)).with_columns(few=_few(pl.col("idle")))
+    idle = idle.filter(pl.col("idle") & (weights | pl.col("few")))
+    if idle.is_empty():
         return blocks, []
-    notes = _noted(
-        left_out, Note("blocks-without-work", "note", "weight-gradient ranges without device work, left out")
-    )
+    words = "ranges without device work, left out"
+    notes = _noted(idle.filter(weights), Note("blocks-without-work", "note", f"weight-gradient {words}"))
+    notes += _noted(idle.filter(~weights), Note("times-unusable", "warning", f"passes marked at wrong times: {words}"))
     key = ["capture", "stream", "start_ns", "end_ns", "text"]
-    return blocks.join(left_out, on=key, how="anti", nulls_equal=True, maintain_order="left"), notes
+    return blocks.join(idle, on=key, how="anti", nulls_equal=True, maintain_order="left"), notes
+
+
+def _few(wrong: pl.Expr) -> pl.Expr:
+    """Whether so few ranges of a stream are `wrong` that these may have wrong times (see `FEW`)."""
+    return (wrong.sum() * FEW <= pl.len()).over("capture", "stream")
 
 
 def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
