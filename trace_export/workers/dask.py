@@ -7,12 +7,12 @@ or does not answer, ends the run.
 
 from __future__ import annotations
 
-import pickle
+import queue
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -23,10 +23,8 @@ from trace_export.workers.cluster import EVERY, Cluster
 from trace_export.workers.dask_client import SAME_CODE, Worker, ask, connected, gone, same_workers, usable_workers
 from trace_export.workers.identity import Identity, identity
 
-POLL_S: Final = 0.05
-"""How often it is looked whether a task has ended."""
 CHECK_S = 1.0
-"""How often it is checked whether the tasks still have workers."""
+"""How long nothing may end until it is checked whether all tasks still have workers."""
 GONE_S = 20.0
 """How long a machine may be without a worker before its items are given up; a nanny restarts one in a few seconds. A
 scheduler whose `no-workers-timeout` is shorter gives up earlier."""
@@ -34,6 +32,7 @@ ATTEMPTS: Final = 3
 """How many times a task that is bound to a machine is given to its workers."""
 MANY, PART = 64, 8
 """If each worker has more items, this many make one task: a task costs the scheduler as much as a small source."""
+NONE_LEFT: Final = "no worker is left that could read it", "start workers again, with more memory"
 
 
 class Placed(Protocol):
@@ -58,13 +57,15 @@ def each(
     with connected(cluster.address) as client:
         workers = same_workers(client, cluster.address)
         size = PART if len(items) > MANY * len(workers) else 1
-        groups = [
-            same[first : first + size]
-            for _, of_machine in groupby(range(len(items)), lambda index: _machine(items[index]))
-            for same in [list(of_machine)]
-            for first in range(0, len(same), size)
-        ]
-        _Reading(client, cluster.address, workers, function, items, take).all(groups, may_begin)
+        of_machines = [list(same) for _, same in groupby(range(len(items)), lambda index: _machine(items[index]))]
+        waiting = [same[first : first + size] for same in of_machines for first in range(0, len(same), size)][::-1]
+        reading = _Reading(client, cluster.address, workers, function, items, take)
+        while waiting:
+            # Dask blames all that a worker was given when it died: each item is tried once more, alone.
+            for index in reading.all(waiting, may_begin):
+                for _ in reading.all([[index]]):
+                    how = "the Dask workers that read it died or lost it"
+                    reading.give_up([index], how, "give them more memory, or read it on one machine")
 
 
 @dataclass(frozen=True)
@@ -105,40 +106,14 @@ def _machine(item: Placed) -> str | None:
     return getattr(item, "machine_name", None)
 
 
-def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> bytes:
-    """The identity of the worker and its results. As bytes, so that no result can upset the client of Dask."""
-    return pickle.dumps((tuple(identity()), [attempt(function, item) for item in items]), protocol=5)
-
-
-def opened(returned: Any, items: Sequence[Placed]) -> list[Any]:
-    """The results that a worker returned; an error for each item where the worker runs other code than this process,
-    since it may have joined the cluster after its workers were compared."""
-    try:
-        there, results = pickle.loads(returned)
-        difference = identity().differences(Identity(*there))
-        if not difference and len(results) != len(items):
-            difference = f"{len(results)} results instead of {len(items)}"
-    except Exception as error:  # whatever other code, or no code of ours, has put there
-        difference = f"what it returned cannot be understood ({type(error).__name__})"
-    if not difference:
-        return list(results)
-    how = f"the Dask worker that read it runs other code: {difference}"
-    return [SourceError(item.path, how, SAME_CODE) for item in items]
-
-
-@dataclass
-class _Task:
-    """Items that are read together, by index, and where they are bound to a machine, the workers that may read them.
-    `alone`: nothing else runs meanwhile."""
-
-    indices: list[int]
-    addresses: frozenset[str] = frozenset()
-    attempts: int = 1
-    alone: bool = False
+def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[tuple[str, ...], list[Any]]:
+    """The identity of the worker and its results."""
+    return tuple(identity()), [attempt(function, item) for item in items]
 
 
 class _Reading:
-    """The tasks that a client has given to its cluster."""
+    """The items that a client gives to its cluster, and the tasks of it that run: each a future with the items that it
+    reads, by index, and the addresses of the workers that may read them where only these can."""
 
     def __init__(
         self,
@@ -149,99 +124,99 @@ class _Reading:
         items: Sequence[Any],
         take: Callable[[int, Any], None],
     ) -> None:
-        distributed: Any = import_module("distributed")
         self.client, self.address, self.workers, self.items, self.take = client, address, workers, items, take
         self.function = partial(_attempt_all, function)
-        self.running: dict[Any, _Task] = {}
-        self.lost: list[int] = []
-        """Items whose workers died. Dask blames all that a worker was given: each is tried once more, alone."""
-        self.alone_since: dict[str | None, float] = {}
-        self.completed = distributed.as_completed(with_results=True, raise_errors=False, loop=client.loop)
+        self.running: dict[Any, tuple[list[int], set[str]]] = {}
+        self.ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.attempts: Counter[int] = Counter()
+        self.without_worker_since: dict[str | None, float] = {}
 
-    def all(self, groups: Sequence[list[int]], may_begin: Callable[[int], bool]) -> None:
-        """Reads the groups of items, each as one task."""
-        waiting, checked = list(groups)[::-1], time.monotonic()
-        while waiting or self.running or self.lost:
-            alone = any(task.alone for task in self.running.values())
-            while waiting and not alone and may_begin(waiting[-1][0]):
-                self._submit(_Task(waiting.pop()))
-            if self.lost and not self.running:
-                self._submit(_Task([self.lost.pop(0)], alone=True))
-            if not self.completed.has_ready():
-                time.sleep(POLL_S)
-            for future, result in list(self.completed.next_batch(block=False)):
-                self._ended(future, result)
-            if time.monotonic() - checked > CHECK_S:
-                self._check()
-                checked = time.monotonic()
+    def all(self, waiting: list[list[int]], may_begin: Callable[[int], bool] = lambda index: True) -> list[int]:
+        """Reads groups of items, the last first, each as one task, until none is left that may begin. Returns the
+        items whose workers died."""
+        lost: list[int] = []
+        while True:
+            while waiting and may_begin(waiting[-1][0]):
+                self._submit(waiting.pop())
+            if not self.running:
+                return lost
+            try:
+                future, ended = self.ended.get(timeout=CHECK_S)
+            except queue.Empty:
+                lost += self._check()
+            else:
+                if future in self.running:  # not given up meanwhile
+                    lost += self._take(future, ended)
 
-    def _submit(self, task: _Task) -> None:
-        """Gives a task to the workers that may read it; where the machine has none, it waits for its first one."""
-        items = [self.items[index] for index in task.indices]
-        machine = _machine(items[0])
-        there = [worker.address for worker in self.workers if machine and worker.is_called(machine)]
-        task.addresses = frozenset(there or ([machine] if machine else []))
+    def _submit(self, indices: list[int]) -> None:
+        """Gives a group to the workers that may read it; where its machine has none, it waits for its first one."""
+        machine = _machine(self.items[indices[0]])
+        there = {worker.address for worker in self.workers if machine and worker.is_called(machine)}
         if machine and not there:
             future: Any = object()  # nothing runs
         else:
-            future = self.client.submit(self.function, items, pure=False, workers=there or None)
-            self.completed.add(future)
-        self.running[future] = task
+            items = [self.items[index] for index in indices]
+            future = self.client.submit(self.function, items, pure=False, workers=sorted(there) or None)
+            future.add_done_callback(self._fetch)
+        self.running[future] = indices, there or ({machine} if machine else set())
+        self.attempts[indices[0]] += 1
 
-    def _ended(self, future: Any, result: Any) -> None:
-        """Takes the results of a task that has ended, or notes its items as lost."""
-        task = self.running.pop(future, None)
-        if task is None:  # given up meanwhile
-            return
+    def _fetch(self, future: Any) -> None:
+        """Fetches what a task returned, or its error, in a thread of Dask: it waits where the worker that has it died
+        meanwhile, and the task must be given to another."""
+        try:
+            theirs, results = future.result()
+            difference = identity().differences(Identity(*theirs))  # it may have joined after they were compared
+            self.ended.put((future, difference or results))
+        except Exception as error:
+            self.ended.put((future, error))
+
+    def _take(self, future: Any, ended: list[Any] | str | Exception) -> list[int]:
+        """Takes the results of a task that has ended. Returns its items where it has none, for its workers died."""
+        indices, _ = self.running.pop(future)
         if future.status == "cancelled":
             raise gone(self.address)
-        if isinstance(result, bytes):
-            for index, found in zip(task.indices, opened(result, [self.items[i] for i in task.indices]), strict=True):
-                self._keep(index, found)
-        elif type(result[1]).__name__ in ("NoValidWorkerError", "NoWorkerError"):
-            self._give_up(task.indices)
+        if isinstance(ended, list):
+            for index, result in zip(indices, ended, strict=True):
+                self._keep(index, result)
+        elif isinstance(ended, str):
+            self.give_up(indices, f"the Dask worker that read it runs other code: {ended}", SAME_CODE)
+        elif type(ended).__name__ in ("NoValidWorkerError", "NoWorkerError"):
+            self.give_up(indices, *NONE_LEFT)
         else:
-            self._lose(task, type(result[1]).__name__)
+            return indices
+        return []
 
-    def _check(self) -> None:
-        """Gives tasks whose workers are gone to the next worker of their machine, or gives them up after a while."""
-        for future in [f for f in self.running if getattr(f, "status", "") in ("error", "cancelled")]:
-            # Dask had a result, lost it with its worker, and failed to get another: `as_completed` is silent about it.
-            self._ended(future, (None, None if future.status == "cancelled" else ask(future.exception, self.address)))
+    def _check(self) -> list[int]:
+        """Gives tasks whose workers are gone to the next worker of their machine, or gives them up after a while.
+        Returns the items of those that were given to several."""
         alive = set(ask(self.client.nthreads, self.address))
-        alone = {f: task for f, task in self.running.items() if not alive.intersection(task.addresses or alive)}
-        if alone:
+        lacking = [f for f, (_, addresses) in self.running.items() if not alive.intersection(addresses or alive)]
+        if lacking:
             self.workers = usable_workers(self.client, self.address) if alive else []
-        for future, task in alone.items():
-            machine = _machine(self.items[task.indices[0]])
-            if any(not machine or worker.is_called(machine) for worker in self.workers):
-                self.alone_since.pop(machine, None)
-            elif time.monotonic() - self.alone_since.setdefault(machine, time.monotonic()) < GONE_S:
+        lost: list[int] = []
+        for future in lacking:
+            indices, _ = self.running[future]
+            machine = _machine(self.items[indices[0]])
+            there = any(not machine or worker.is_called(machine) for worker in self.workers)
+            since = self.without_worker_since.setdefault(machine, time.monotonic())
+            if there:
+                del self.without_worker_since[machine]
+            elif time.monotonic() - since < GONE_S:
                 continue
             del self.running[future]
             if hasattr(future, "cancel"):
                 self.client.cancel([future])
-            if machine in self.alone_since:
-                self._give_up(task.indices)
-            elif task.attempts < ATTEMPTS:
-                self._submit(_Task(task.indices, attempts=task.attempts + 1, alone=task.alone))
+            if not there:
+                self.give_up(indices, *NONE_LEFT)
+            elif self.attempts[indices[0]] < ATTEMPTS:
+                self._submit(indices)
             else:
-                self._lose(task, "each died")
+                lost += indices
+        return lost
 
-    def _lose(self, task: _Task, why: str) -> None:
-        """Lets the items of a task that its workers did not survive be read alone; one that was alone is an error."""
-        if task.alone:
-            how = f"the Dask workers that read it died or lost it ({why})"
-            self._give_up(task.indices, how, "give them more memory, or read it on one machine")
-        else:
-            self.lost += task.indices
-
-    def _give_up(
-        self,
-        indices: Sequence[int],
-        how: str = "no worker is left that could read it",
-        remedy: str = "start workers again, with more memory",
-    ) -> None:
+    def give_up(self, indices: Sequence[int], how: str, remedy: str) -> None:
+        """Makes each item an error."""
         for index in indices:
             self._keep(index, SourceError(self.items[index].path, how, remedy))
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import queue
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from trace_export.errors import TraceExportError, missing_extra
 from trace_export.workers.identity import Identity, identity
@@ -74,28 +72,16 @@ def _silenced() -> Iterator[None]:
             logger.disabled = False
 
 
-def ask(request: Callable[[], Answer], address: str) -> Answer:
-    """The result of `request`. Raises TraceExportError when the cluster does not answer in time, or is gone.
-
-    Runs in a thread of its own, because Dask's calls wait without end for a process that is stopped.
-    """
-    answers: queue.SimpleQueue[tuple[Answer | None, Exception | None]] = queue.SimpleQueue()
-
-    def put() -> None:
-        try:
-            answers.put((request(), None))
-        except Exception as error:
-            answers.put((None, error))
-
-    threading.Thread(target=put, daemon=True).start()
+def ask(request: Callable[..., Answer], address: str, *arguments: object, **more: object) -> Answer:
+    """What a method of the client returns. Raises TraceExportError when the cluster does not answer in time, or is
+    gone."""
     try:
-        answer, error = answers.get(timeout=ANSWER_S)
-    except queue.Empty:
+        return request(*arguments, **more, callback_timeout=ANSWER_S)
+    except TimeoutError as error:
         what = f"{address}: the Dask cluster did not answer within {ANSWER_S:g} s"
-        raise TraceExportError(what, "its scheduler or a worker is stopped or hangs; end that one") from None
-    if error is not None:
+        raise TraceExportError(what, "its scheduler or a worker is stopped or hangs; end that one") from error
+    except Exception as error:
         raise gone(address) from error
-    return cast(Answer, answer)
 
 
 def gone(address: str) -> TraceExportError:
@@ -127,7 +113,7 @@ def usable_workers(client: Any, address: str) -> list[Worker]:
 def _answers(client: Any, address: str) -> dict[str, tuple[Worker, Identity] | Exception]:
     """The place and code of each worker, or the error of finding out, by address; workers that are closing are left
     out."""
-    answers: dict[str, Any] = ask(lambda: client.run(_describe, on_error="return"), address)
+    answers: dict[str, Any] = ask(client.run, address, _describe, on_error="return")
     found: dict[str, tuple[Worker, Identity] | Exception] = {}
     for at, answer in answers.items():
         if isinstance(answer, OSError):
