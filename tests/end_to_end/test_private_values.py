@@ -8,18 +8,23 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
-from samples.generators import ascend, kineto, nsys, paddle, recorder, rocpd
+from samples.generators import ascend, kineto, nsys, paddle, recorder, rocpd, torch_pftrace
+from samples.generators.nsys_export import as_folder
 from tests.conftest import Cli
+from tests.faults.inputs import INPUTS
 from tests.live.test_look import looks
 from tests.support.databases import changing
 from tests.support.rows import slow
+from tests.support.torch_traces import one_block
 from trace_export.agents.runs import Runs
 from trace_export.agents.server import Answers
 from trace_export.live.board import Board
+from trace_export.sources.formats import FORMATS as ALL
 
 SECRET = "hunter2-planted"
 COMMAND = f"/home/{SECRET}/python train.py --token={SECRET} --password {SECRET}"
@@ -111,11 +116,66 @@ def _recorder(folder: Path) -> None:
         path.write_text(f"#{json.dumps(held)}\n{rest}")
 
 
+def _tables_of_nsys(folder: Path) -> None:
+    _nsys(place := folder.with_name(f"{folder.name} exported"))
+    as_folder(place / "node0.sqlite", folder / "node0", ".parquet")
+
+
+def _perfetto_traces(folder: Path) -> None:
+    """Of torch.profiler, with the command line in the descriptions of the process and its threads, and in a slice."""
+    trace = one_block()
+    trace.range(1_000, 9_000, "cudaGetDevice", cat="cpu_op")
+    trace.events[-1]["args"] |= {"argv": COMMAND, "env": ENVIRONMENT}
+    written = torch_pftrace.Writer(trace).written()
+    for descriptor in [packet.track_descriptor for packet in written.packet if packet.HasField("track_descriptor")]:
+        descriptor.name = COMMAND
+        if descriptor.HasField("process"):
+            descriptor.process.process_name = COMMAND
+            descriptor.process.cmdline.extend(COMMAND.split())
+            descriptor.process.process_labels.append(COMMAND)
+        else:
+            descriptor.thread.thread_name = COMMAND
+    folder.mkdir(parents=True)
+    (folder / "rank0.pftrace").write_bytes(written.SerializeToString())
+
+
+def _beside_values(kind: str) -> Callable[[Path], None]:
+    """The small input of a format that has no place for them: further columns and fields that somebody added."""
+    held = {"environment": ENVIRONMENT, "argv": COMMAND}
+
+    def grown(value: Any) -> Any:
+        """Where fields are values and not further objects, which iterations are."""
+        if isinstance(value, list):
+            return [grown(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        inner = any(isinstance(each, dict) for each in value.values())
+        return {k: grown(v) for k, v in value.items()} | ({} if inner else held)
+
+    def write(folder: Path) -> None:
+        folder.mkdir(parents=True)
+        INPUTS[kind].make(folder)
+        for path in folder.rglob("*.parquet"):
+            more = [pl.lit(json.dumps(value)).alias(name) for name, value in held.items()]
+            pl.read_parquet(path).with_columns(more).write_parquet(path)
+        for path in folder.rglob("*.json"):
+            path.write_text(json.dumps(grown(json.loads(path.read_text()))))
+        for path in folder.rglob("profile_record_tmp_file_for_rank_*"):
+            path.write_text(
+                "".join(f"{json.dumps(json.loads(line) | held)}\n" for line in path.read_text().splitlines())
+            )
+
+    return write
+
+
+OF_FEW_VALUES = ("paddle_dygraph", "span_table", "operation_table", "primus", "megascan")
 FORMATS: dict[str, Callable[[Path], None]] = {
     "nsys": _nsys, "kineto": _kineto, "rocpd": _rocpd, "paddle": _paddle, "recorder": _recorder,
     "ascend database": _ascend(text=False, framework="pytorch"), "ascend text": _ascend(text=True, framework="pytorch"),
     "mindspore database": _ascend(text=False, framework="mindspore"),
     "mindspore text": _ascend(text=True, framework="mindspore"),
+    "nsys tables": _tables_of_nsys, "kineto perfetto": _perfetto_traces,
+    **{kind: _beside_values(kind) for kind in OF_FEW_VALUES},
 }  # fmt: skip
 DRAWN = [
     ["export", "--detail", "kernels", "--bubbles", "--format", "perfetto,chrome,svg,html", "--json", "--verbose"],
@@ -154,6 +214,10 @@ def _asked(capture: str, *, every: bool) -> list[list[str]]:
     """The first commands of all formats; of the others two or three, the next format has the next ones."""
     asked, at = [*DRAWN, *REFUSED], list(FORMATS).index(capture) % 4
     return asked if every else [*DRAWN[:1], *asked[1 + at :: 4]]
+
+
+def test_every_format_is_here() -> None:
+    assert {name.partition(" ")[0] for name in FORMATS} == {row.kind for row in ALL}
 
 
 @pytest.mark.parametrize("capture", FORMATS)
