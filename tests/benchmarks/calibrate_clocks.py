@@ -31,7 +31,7 @@ from trace_export.clocks import bounds, fit, observations, solve, split_hosts, u
 from trace_export.clocks.align import align
 from trace_export.clocks.fit import ClockFit, fit_clocks
 from trace_export.model import HOSTS, Declared, Profile, conform
-from trace_export.pipeline import message_search, messages
+from trace_export.pipeline import collectives, message_search, messages
 from trace_export.pipeline.interpret import interpret
 
 Row = dict[str, Any]
@@ -265,7 +265,7 @@ def tolerances(runs: int) -> list[Row]:
         *scaled(split_hosts, "STEADY_NS", lambda: splits(runs)),
         *scaled(message_search, "MESSAGE_ENDS_NS", lambda: pairings(runs)),
         *scaled(message_search, "ROUND_TRIP_NS", lambda: pairings(runs)),
-        *scaled(observations, "COLLECTIVE_ENDS_NS", lambda: members(runs)),
+        *scaled(collectives, "COLLECTIVE_ENDS_NS", lambda: members(runs)),
         *scaled(bounds, "CAUSALITY_NS", lambda: contradictions(runs)),
     ]
 

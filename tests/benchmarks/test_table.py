@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from tests.benchmarks.__main__ import names, rows_of
-from tests.benchmarks.measure import ROOT, Amount, Cost, median, of_command
-from tests.benchmarks.table import Row, from_json, markdown, to_json
+from tests.benchmarks.measure import ROOT, Amount
+from tests.benchmarks.table import Row, markdown
 
 IMPORT_ALL = """
 import importlib, sys
@@ -27,34 +25,6 @@ def test_a_ratio_is_compared_with_its_aim() -> None:
     assert cells(row) == ["reading", "3 s (4 CPU)", "scan 1.5 s (1 CPU)", "2 × (4 × CPU)", "≤ 2 ×", "yes"]
     missed = Row("reading", Amount(3.1, "s"), "scan", Amount(1.5, "s"), 2.0)
     assert cells(missed)[3:] == ["2.07 ×", "≤ 2 ×", "**no**"]
-
-
-@pytest.mark.parametrize(("value", "at_least", "met"), [(1.2, True, True), (0.8, True, False), (0.8, False, True)])
-def test_an_amount_without_reference_is_compared_itself(value: float, at_least: bool, met: bool) -> None:
-    assert Row("writing", Amount(value, "M/s"), aim=1.0, at_least=at_least).met is met
-
-
-def test_what_has_no_aim_is_neither_met_nor_missed() -> None:
-    assert Row("writing", Amount(1.0, "M/s")).met is None
-    assert Row("peer", reference="HTA", aim=0.2, missing="it is not here").met is None
-
-
-def test_what_was_not_measured_says_why() -> None:
-    assert cells(Row("peer", reference="HTA", aim=0.2, missing="it is not here"))[1] == "not measured: it is not here"
-
-
-def test_rows_survive_their_way_through_json() -> None:
-    rows = [Row("a", Amount(1.0, "s", 2.0), "b", Amount(3.0, "s"), 4.0, at_least=True), Row("c", missing="why")]
-    assert [from_json(to_json(row)) for row in rows] == rows
-
-
-def test_the_median_is_taken_of_each_kind_of_cost() -> None:
-    assert median([Cost(1, 9, 5), Cost(2, 8, 7), Cost(9, 1, 6)]) == Cost(2, 8, 6)
-
-
-def test_a_command_that_fails_says_what_it_printed() -> None:
-    with pytest.raises(RuntimeError, match=r"exit code 3: no such thing"):
-        of_command([sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"])
 
 
 def test_a_benchmark_that_fails_gives_a_row() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.clocks.test_normal_equations import Message, observed
+from tests.clocks.observed import Message, observed
 from trace_export.clocks.bounds import bounds
 from trace_export.clocks.fit import fit_observations
 from trace_export.clocks.solve import Solution

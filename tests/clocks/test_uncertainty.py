@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tests.clocks.test_normal_equations import observed
+from tests.clocks.observed import observed
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.solve import Solution, fit

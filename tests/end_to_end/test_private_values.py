@@ -47,7 +47,14 @@ def _nsys(folder: Path) -> None:
         db.execute("CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT)")
         db.execute("INSERT INTO PROCESSES VALUES (?, 4000, ?)", [(1 << 48) | (4000 << 24), COMMAND])
         db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, severity INTEGER, text TEXT, globalPid INTEGER)")
-        said = [f"Process was launched: {COMMAND}", f"Unknown variable AWS_SECRET={SECRET}", f"No such file '{SECRET}'"]
+        said = [
+            f"Process was launched: {COMMAND}",
+            f"Unknown variable AWS_SECRET={SECRET}",
+            f"No such file '{SECRET}'",
+            f"python failed --api-key {SECRET} -p {SECRET} here",
+            f'ran "{SECRET}" x',
+            f"see /{SECRET}/x",
+        ]
         db.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 3, ?, NULL)", [(text,) for text in said])
         db.commit()
 

@@ -369,28 +369,6 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     )
 
 
-def test_nothing_private_leaves_the_file(tmp_path: Path, run_cli: Cli) -> None:
-    export = Export(environment=f"{CANARY};RANK=0", host="node7")
-    block(export, A, 0, "F0.0.0")
-    export.string(f"PATH=/x\0{CANARY}\0")
-    export.add("META_DATA_CAPTURE", "PROCESS_0:COMMAND", CANARY)
-    export.add("META_DATA_CAPTURE", "PROCESS_0:ENVIRONMENT_VARIABLE", CANARY)
-    export.add("DIAGNOSTIC_EVENT", 0, 2, "python failed --api-key must-not-appear -p must-not-appear here", 0)
-    for text in (f"launched '{CANARY}'", f"see /must-not-appear/x and {CANARY}", 'ran "must-not-appear" x'):
-        export.add("DIAGNOSTIC_EVENT", 0, 3, text, 0)
-    folder = tmp_path / "in"
-    folder.mkdir()
-    export.write(folder / "x.sqlite")
-    done = run_cli("--log_dir", folder, "--out", tmp_path / "out", "--format", "perfetto,chrome,csv", "--debug")
-    assert done.returncode == 0, done.stderr
-    assert "nsys: launched" in done.stderr + done.stdout
-    outputs = [p.read_bytes() for p in (tmp_path / "out").iterdir()]
-    assert len(outputs) >= 3
-    for content in [*outputs, done.stdout.encode(), done.stderr.encode()]:
-        assert b"must-not-appear" not in content
-        assert b"CANARY" not in content
-
-
 @pytest.mark.parametrize(
     ("name", "start", "length", "said"),
     [

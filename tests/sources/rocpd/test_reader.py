@@ -182,20 +182,6 @@ def test_uncommon_calls_and_kernels_outside_are_counted(tmp_path: Path) -> None:
     assert {"launch-calls-unusual", "tasks-outside-blocks"} <= {n.code for n in profile.notes}
 
 
-def test_nothing_private_leaves_the_file(tmp_path: Path, run_cli: Cli) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    export = Export(environment={"RANK": "0", "SECRET": CANARY, "WORLD_SIZE": CANARY})
-    block(export, 1_000, "F0.0.0")
-    export.write(logs / "1_results.db")
-    for arguments in (["--log_dir", logs, "--out", tmp_path / "out", "--detail", "kernels"], ["inspect", logs]):
-        done = run_cli(*arguments)
-        assert done.returncode == 0, done.stderr
-        assert "CANARY" not in done.stdout + done.stderr
-    for path in (tmp_path / "out").rglob("*"):
-        assert not path.is_file() or b"CANARY" not in path.read_bytes()
-
-
 def refusal(export: Export, folder: Path, options: ReadOptions | None = None) -> str:
     with pytest.raises(SourceError) as raised:
         load(export, folder, options)
