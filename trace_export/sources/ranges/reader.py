@@ -7,7 +7,7 @@
 | 3 ranges | those that do count | `ranges.py`, at once |
 | 4 launches | passes that no range names | `launches` |
 | 5 check | an error where there is nothing to draw | here, the adapter |
-| 6 work | the GPU work in each range | `devices.py`, `attribution.py` |
+| 6 work | the GPU work in each range; passes of the rest where names say only some | `devices.py`, `attribution.py` |
 | 7 tables | blocks, transfers and collectives | `blocks.py`, `transfers.py`, at once |
 | 8 content | notes on them, and what the launches add | `profile.py`, `launches` |
 | 9 ranks | who each process is | the adapter, `ranks.py` |
@@ -168,12 +168,14 @@ class _Start:
 
 @dataclass
 class _Part:
-    """What is known so far of an opened source. `tables`: its named blocks, transfers and collectives; `far`: how many
-    kernels of NCCL were left out for their times."""
+    """What is known so far of an opened source. `named_in_part`: the processes whose names say only some passes;
+    `tables`: its named blocks, transfers and collectives; `far`: how many kernels of NCCL were left out for their
+    times."""
 
     opened: Opened
     named: Named = field(init=False)
     ranges: Ranges = field(init=False)
+    named_in_part: frozenset[int] = frozenset()
     found: dict[int, Inferred] = field(default_factory=dict)
     work: Attributed = field(init=False)
     tables: tuple[pl.DataFrame, ...] = ()
@@ -206,7 +208,7 @@ def read(
         _find_ranges(good, dialects, options)
         good = _each(good, lambda part: _infer(part, dialects, options))
         good = _each(good, lambda part: _check(part, options))
-        good = _each(good, lambda part: _attribute(part, options))
+        good = _each(good, lambda part: _attribute(part, dialects, options))
         _make_tables(good)
         good = _each(good, _describe)
         good = _each(good, lambda part: _rank(part, options))
@@ -255,15 +257,25 @@ def _find_ranges(parts: Sequence[_Part], dialects: Dialects, options: ReadOption
 
 
 def _infer(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
+    """Finds the passes of the processes that name none."""
     if options.infer == "off" or options.host_ranges:
         return
     processes = part.opened.without_passes(part.ranges)
+    if processes is None:
+        _find_passes(part, None, dialects, options)
+    else:
+        part.named_in_part = part.ranges.marked.intersection(processes)
+        _find_passes(part, set(processes) - part.named_in_part, dialects, options)
+
+
+def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Dialects, options: ReadOptions) -> None:
+    """Finds the passes of these processes (None: of all) from what they launched."""
     if processes is None or processes:
         from trace_export.inference.process import find_blocks, nothing  # with what they need 30 ms
 
         beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
         launched = part.opened.launches(processes, part.named, beside)
-        part.found = {
+        part.found |= {
             process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), beside)
             for process, one in launched
         }
@@ -297,10 +309,14 @@ def _check(part: _Part, options: ReadOptions) -> None:
     raise range_notes.no_names(part.path, opened.what, counts, opened.remedy, launches=why, rules=rules)
 
 
-def _attribute(part: _Part, options: ReadOptions) -> None:
+def _attribute(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
+    """Finds the work in the ranges, and other passes of the processes that name only some where they computed more."""
     on_device = part.ranges.marked and not options.host_ranges and not part.opened.short
     ranges = part.ranges
     part.work = attributed(part.path, ranges, part.opened.activity) if on_device else Attributed(ranges)
+    if part.named_in_part and part.work.activity is not None:
+        more = {process for process, share in part.work.activity.outside_shares().items() if share}
+        _find_passes(part, more & part.named_in_part, dialects, options)
 
 
 def _make_tables(parts: Sequence[_Part]) -> None:
