@@ -18,10 +18,11 @@ from tests.support.many_ranks import ManyRanks, Planted, write
 from tests.support.rows import crossed
 from tests.verdicts.judge import CLOSE, bubble, causes
 from trace_export import api
+from trace_export.analysis.clock_words import unconnected
 from trace_export.documents import encode
 from trace_export.read import load_options
 from trace_export.requests import Request
-from trace_export.scale import words
+from trace_export.scale import parts, words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.overview_document import overview_document
 from trace_export.scale.replicas import look
@@ -110,8 +111,12 @@ def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("what", "stages_first"), crossed(["host", "rank"], [False, True]))
-def test_read_replica_by_replica_it_names_the_same(tmp_path: Path, stages_first: bool, what: str) -> None:
-    """With the sums of all replicas, and causes from some of them, which a sentence says."""
+def test_read_replica_by_replica_it_names_the_same(
+    tmp_path: Path, stages_first: bool, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the sums of all replicas, and causes from some of them, which a sentence says. Paddle's logs have no
+    collectives, so nothing connects the hosts of two replicas, whether or not these are read together."""
+    monkeypatch.setattr(parts, "RANKS_A_PART", 16)
     job, place = planted(replace(JOB, stages_first=stages_first), what)
     WRITERS["paddle"](tmp_path, job)
     found, (report, _) = in_parts(tmp_path, 40), both(tmp_path)
@@ -127,6 +132,7 @@ def test_read_replica_by_replica_it_names_the_same(tmp_path: Path, stages_first:
     assert found.bubble == pytest.approx(bubble(report), rel=1e-3)
     whole = [step["step_ns"] for step in report["steps"]]
     assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(whole[:-1], rel=1e-3)
+    assert unconnected(found.hosts) == unconnected(api.report(tmp_path, jobs=1).run.clocks)
 
 
 @pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])

@@ -16,7 +16,7 @@ from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.trust import Trust
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, UsageError
-from trace_export.model import TEXT, Note
+from trace_export.model import CLOCKS, TEXT, Note
 from trace_export.pipeline.rank_order import MOST
 from trace_export.progress import Progress, counted, silent
 from trace_export.requests import Request
@@ -183,18 +183,22 @@ def _of_several_runs(summary: Summary) -> list[Note]:
 
 
 def _on_one_axis(summary: Summary) -> Summary:
-    """The summary with all replicas on one axis, as far as collectives connect them."""
-    if summary.ends["axis"].n_unique() < 2:
-        return summary
+    """The summary with all replicas on one axis, as far as collectives connect them. The hosts have the number of their
+    group in the whole run as `component`, null where there is one group."""
     placed = two_levels.fit_axes(summary.ends)
-    axes = summary.ranks.select("rank", "axis")
+    rows = summary.rank_steps.join(summary.ranks.select("rank", "axis"), on="rank", how="left", maintain_order="left")
     times = ["first_ns", "last_ns", "step_start_ns", "step_end_ns"]
-    rows = summary.rank_steps.join(axes, on="rank", how="left", maintain_order="left")
     moved = two_levels.on_shared_axis(rows, times, placed).drop("axis")
     shared = placed.select(axis="host", shared=pl.format("component {}", pl.col("component").fill_null(0)).cast(TEXT))
-    ranks = summary.ranks.join(shared, on="axis", how="left", maintain_order="left")
-    ranks = ranks.with_columns(axis=pl.coalesce("shared", "axis")).drop("shared")
-    return replace(summary, rank_steps=moved, ranks=ranks, hosts=two_levels.combined(summary.hosts, placed))
+    ranks, hosts = (
+        table.join(shared, on="axis", how="left", maintain_order="left")
+        .with_columns(axis=pl.coalesce("shared", "axis"))
+        .drop("shared")
+        for table in (summary.ranks, two_levels.combined(summary.hosts, placed))
+    )
+    group = pl.when(pl.col("status").is_in(two_levels.ALIGNED)).then(pl.col("axis")).rank("dense")
+    hosts = hosts.with_columns(component=pl.when(group.max() > 1).then(group).cast(CLOCKS["component"]))
+    return replace(summary, rank_steps=moved, ranks=ranks, hosts=hosts)
 
 
 def _compared(
