@@ -9,7 +9,7 @@ from tests.support.architecture import FILES, PACKAGE, PAGE, callers, homes, imp
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
     frozenset({
-        "model", "units", "selection", "ordering", "tolerances", "window_offsets", "cells", "scratch", "documents",
+        "model", "units", "selection", "ordering", "tolerances", "cells", "scratch", "documents",
         "segments", "stream_order", "memory",
     }),
     frozenset({"schedules", "inference"}),

@@ -271,7 +271,7 @@ def tolerances(runs: int) -> list[Row]:
 
 
 def offsets(runs: int) -> list[Row]:
-    """CONTRADICTION of pipeline/message_search.py, CLEARLY of window_offsets.py: which pairs are found."""
+    """CONTRADICTION of pipeline/message_search.py, CLEARLY of pipeline/window_offsets.py: which pairs are found."""
     rows = []
     for name, values in (("CONTRADICTION", (0, 1, 10, 50, 1000)), ("CLEARLY", (1.0, 1.5, 3.0, 6.0, 20.0))):
         for value in values:

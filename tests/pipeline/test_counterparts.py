@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from trace_export.model import PASSES, conform
-from trace_export.pipeline.counterparts import unpaired
+from trace_export.pipeline.completeness import unpaired
 
 
 def passes(words: str) -> pl.DataFrame:

@@ -21,7 +21,6 @@ from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, R
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.schedule_match import of_steps
-from trace_export.schedules import longest_path
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
 from trace_export.schedules.schedule import Schedule, of_plan, schedule
 from trace_export.schedules.simulate import Times, start_and_end
@@ -155,7 +154,7 @@ def _simulated(s: Schedule, durations: Times, overhead: Overhead) -> tuple[float
     """Step time and share of idle time of the model."""
     transfers = np.full(len(s.with_transfers) - len(s.ops), overhead.transfer_ns)
     lengths = np.concatenate([durations + overhead.block_ns, transfers])
-    end = float(longest_path.start_and_end(s.with_transfers, lengths)[1].max())
+    end = float(s.with_transfers.start_and_end(lengths)[1].max())
     return end, 1 - float(durations.sum()) / (end * s.stages) if end else 0.0
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import COLLECTIVES, Profile, conform
+from trace_export.pipeline.window_offsets import CLEARLY, candidates, paired
 from trace_export.tolerances import COLLECTIVE_ENDS_NS
-from trace_export.window_offsets import CLEARLY, candidates, paired
 
 _MEMBER = ["channel", "rank"]
 

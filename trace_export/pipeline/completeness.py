@@ -28,7 +28,6 @@ from trace_export.model import (
     conform,
 )
 from trace_export.ordering import run_number
-from trace_export.pipeline.counterparts import against_counterparts
 from trace_export.schedules.passes import FORWARDS
 from trace_export.schedules.schedule import blocks
 from trace_export.segments import with_window
@@ -54,7 +53,7 @@ def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> P
     clock = pl.lit("") if one_clock else pl.col("host")
     passes = profile.passes()
     parts = with_window(_parts(passes, profile.ranks.with_columns(clock=clock)), work)
-    parts = against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), passes)
+    parts = _against_counterparts(_against_wanted(parts, _scheduled_weights(profile)), passes)
     parts = _at_the_edges(parts, work, may_be_truncated=profile.declared.steps is None)
     parts = _apart(parts)
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
@@ -160,6 +159,36 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
     found = by_step.agg(pl.col("n").last(), most=pl.col("n").max(), clear=share.last() > 0.5)
     number = pl.when(~pl.col("clear") & (pl.col("most") <= usual)).then(usual).otherwise("n")
     return found.select(*STEP_KEY, n=number, usual=number == usual)
+
+
+def _against_counterparts(parts: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+    """`parts` (rank, run, step, F, B, want, missing, excess) in which, where the numbers alone are right, each pass is
+    missing whose counterpart is there. `passes` has the schema `PASSES`."""
+    right = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("F") == pl.col("B"))
+    parts = parts.join(unpaired(passes), on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    lacking = pl.when(right).then("unpaired").otherwise(0).fill_null(0)
+    return parts.with_columns(pl.col("missing", "want") + lacking)
+
+
+def unpaired(passes: pl.DataFrame) -> pl.DataFrame:
+    """rank, run, step, unpaired: of how many micro-batches and chunks there is a forward and no backward, or the
+    reverse. Only where there are some, and all forwards and backwards of the rank's step have a micro-batch. O(n log n)
+    in the passes.
+    """
+    columns = [*RANK_STEP_KEY, "microbatch", "chunk"]
+    forward, backward = (
+        passes.filter(pl.col("kind") == kind).select(*columns, side=pl.lit(side))
+        for kind, side in (("F", 1), ("B", -1))
+    )
+    content = pl.struct(columns).hash().sum()  # equal where both have the same rows, in any order
+    if forward.height == backward.height and forward.select(content).equals(backward.select(content)):
+        return passes.select(*RANK_STEP_KEY, unpaired=pl.lit(0, pl.Int64)).clear()
+    both = pl.concat([forward, backward])
+    if both["microbatch"].null_count():
+        both = both.filter(pl.col("microbatch").is_not_null().all().over(RANK_STEP_KEY))
+    side = pl.col("side")
+    sides = both.group_by(columns).agg(alone=side.min() == side.max())
+    return sides.filter("alone").group_by(RANK_STEP_KEY).agg(unpaired=pl.len().cast(pl.Int64))
 
 
 def _at_the_edges(parts: pl.DataFrame, work: pl.DataFrame, *, may_be_truncated: bool) -> pl.DataFrame:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from trace_export.pipeline.window_offsets import CLEARLY, candidates, paired
 from trace_export.tolerances import MESSAGE_ENDS_NS, ROUND_TRIP_NS
-from trace_export.window_offsets import CLEARLY, candidates, paired
 
 CONTRADICTION = 50
 """Cost of a negative round trip, relative to that of scatter. With 0, 96.1 % of the pairs of cut windows are found and

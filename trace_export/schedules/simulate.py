@@ -15,7 +15,6 @@ import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
-from trace_export.schedules import longest_path
 from trace_export.schedules.schedule import Schedule
 from trace_export.schedules.step_graph import CircleError, StepGraph
 from trace_export.units import LIMIT_NS
@@ -70,7 +69,7 @@ def start_and_end(schedule: Schedule, durations: Times, transfer: float | Times 
         graph = schedule.with_transfers
         length = np.concatenate([durations, _on_the_way(graph, durations, transfer)])
     try:
-        start, end = longest_path.start_and_end(graph, length)
+        start, end = graph.start_and_end(length)
     except CircleError as circle:
         text = _deadlock(schedule, circle.operation)
         raise UsageError(text, "make the micro-batches a multiple of the stages") from None

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float64]
 
 
 class CircleError(ValueError):
@@ -55,6 +56,20 @@ class StepGraph:
 
     def __len__(self) -> int:
         return len(self.first) - 1
+
+    def start_and_end(self, length: Array) -> tuple[Array, Array]:
+        """Start and end of each operation, from 0, exact for whole numbers: an operation starts when all that it waits
+        for have ended, and ends its length later.
+
+        `length` has a row per operation; a second axis is of cases that run at once. O(levels) calls of numpy. Raises
+        CircleError.
+        """
+        start, end = np.empty(length.shape), np.zeros((len(length) + 1, *length.shape[1:]))
+        for operations, needed, first in self.levels:
+            begin = np.maximum.reduceat(end[needed], first, axis=0)
+            start[operations] = begin
+            end[operations] = begin + length[operations]
+        return start, end[:-1]
 
     @cached_property
     def levels(self) -> list[Level]:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_export.schedules.longest_path import start_and_end
 from trace_export.schedules.step_graph import CircleError, StepGraph
 
 Pairs = list[tuple[int, int]]
@@ -35,17 +34,17 @@ def test_all_times_level_by_level(drawn: tuple[int, Pairs], seed: int) -> None:
     for i in range(count):
         start[i] = np.max([end[j] for of, j in pairs if of == i], axis=0, initial=0)
         end[i] = start[i] + length[i]
-    found = start_and_end(graph_of(count, pairs), length)
+    found = graph_of(count, pairs).start_and_end(length)
     assert np.array_equal(found[0], start)
     assert np.array_equal(found[1], end)
-    assert np.array_equal(start_and_end(graph_of(count, pairs), length[:, 0])[1], end[:, 0])
+    assert np.array_equal(graph_of(count, pairs).start_and_end(length[:, 0])[1], end[:, 0])
 
 
 def test_a_circle_names_the_first_operation_that_never_starts() -> None:
     with pytest.raises(CircleError) as error:
-        start_and_end(graph_of(4, [(2, 1), (3, 2), (1, 3)]), np.ones(4))
+        graph_of(4, [(2, 1), (3, 2), (1, 3)]).start_and_end(np.ones(4))
     assert error.value.operation == 1
 
 
 def test_an_empty_graph_runs() -> None:
-    assert len(start_and_end(graph_of(0, []), np.zeros(0))[1]) == 0
+    assert len(graph_of(0, []).start_and_end(np.zeros(0))[1]) == 0
