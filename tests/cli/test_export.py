@@ -151,7 +151,9 @@ def test_inspect_begins_with_a_verdict(run_cli: Cli, samples: Path, tmp_path: Pa
     for folder in (tmp_path / "part").glob("*4002*"):
         shutil.rmtree(folder)
     result = run_cli("inspect", tmp_path / "part")
-    assert "missing stage 2;" in " ".join(result.stdout.partition("sources:")[0].split())
+    verdict = " ".join(result.stdout.partition("sources:")[0].split())
+    assert verdict.startswith("can be drawn: 1F1B, 3 of 4 stages, ")
+    assert "missing stage 2;" in verdict
 
 
 def test_inspect_reads_as_export_does(run_cli: Cli, samples: Path) -> None:

@@ -106,3 +106,17 @@ def test_the_bound_holds_on_both_sides(form: str, host: int, by_us: int, share: 
     )
     far = both.join(middle, on="side").filter((pl.col("error") - pl.col("common")).abs() > pl.col("bound_ns"))
     assert far.height == 0
+
+
+@pytest.mark.parametrize("by_us", [0, 700, 1_000])
+def test_what_only_the_order_of_blocks_aligns_may_hide_a_clock_that_was_set(by_us: int, tmp_path: Path) -> None:
+    """The report says so, and by how much at most."""
+    blocks, ahead_ns = _paddle(tmp_path, 2)
+    first, last = min(b.start_ns for b in blocks), max(b.end_ns for b in blocks)
+    for path in sorted(tmp_path.glob("machine0/workerlog.*")):
+        _log(path, first + (last - first) // 2 + ahead_ns, by_us * 1000)
+    run = load(tmp_path).align()
+    assert not [note for note in run.notes if note.code == "clock-set"]
+    (sure,) = [sentence.text for sentence in run.report().verdict if sentence.code == "certainty"]
+    (most_ms,) = re.findall(r"agree to about [^,;]*, unless one was set in between by less than ([\d.]+) ms", sure)
+    assert float(most_ms) * 1000 > by_us

@@ -28,6 +28,10 @@ def clock_method(clock: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
+UNSEEN_NS = 200_000
+"""Steps of a clock that may go unnoticed are told of from this size on: smaller ones change no wait by much."""
+
+
 def clocks_line(clocks: pl.DataFrame) -> str:
     """All clocks (`CLOCKS`, with the label of the host) in a line: 8 hosts aligned by p2p+collective, worst ±525 ns (1
     sd), at most 40 µs unless a clock was set; farthest off is node1, +3.2 ms against node0."""
@@ -104,3 +108,14 @@ def clock_texts(profile: Profile) -> dict[str, str]:
             words.append(f"at most {clock['bound_ns'] / 1000:.3g} µs unless the clock was set")
         texts[clock["host"]] = ", ".join(words)
     return texts
+
+
+def unless_set(clocks: pl.DataFrame) -> str:
+    """What is added to how well clocks agree where one may have been set by much more, and nothing would show it."""
+    fitted = clocks.filter(pl.col("status").is_in(["fitted", "confirmed"]))
+    if fitted["unseen_step_ns"].null_count():
+        return ", unless one was set in between"
+    worst = fitted["unseen_step_ns"].max()
+    if not isinstance(worst, float) or worst <= UNSEEN_NS:
+        return ""
+    return f", unless one was set in between by less than {duration(worst)}"

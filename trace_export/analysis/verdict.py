@@ -13,7 +13,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.clock_words import unconnected
+from trace_export.analysis.clock_words import unconnected, unless_set
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
@@ -228,6 +228,7 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
+        "clock_unseen_ns": profile.clocks["unseen_step_ns"].max(),
         "clock_groups": unconnected(clocks) if hosts > 1 else 0,
         "wall_clocks": int((clocks["status"] == "wall").sum()) if hosts > 1 else 0,
         "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
@@ -240,7 +241,7 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
         "steps": int(profile.steps.height or steps.height),
         "odd_steps": len(explanation._graph.recorded.odd),
     }
-    return Sentence("certainty", facts, "; ".join(_sure(facts, explanation)) + ".")
+    return Sentence("certainty", facts, "; ".join(_sure(facts, explanation, unless_set(clocks))) + ".")
 
 
 def _of_ranks(count: int) -> str:
@@ -252,17 +253,18 @@ def _blocks(share: float) -> str:
     return "all blocks" if share == 1 else f"{share:.1%} of the blocks"
 
 
-def _sure(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
+def _sure(facts: dict[str, Any], explanation: Explanation, unless: str) -> Iterator[str]:
     if facts["hosts"] < 2:
         yield "How sure: all ranks are on one clock"
     elif facts["clock_sd_ns"] is None:
         yield f"How sure: the error of the clocks of {facts['hosts']} hosts is not known, so waits may be wrong"
     elif facts["clock_groups"] > 1:
         yield f"How sure: nothing connects {facts['clock_groups']} groups of hosts, each on its own time axis"
-        yield f"the clocks within a group agree to about ±{duration(facts['clock_sd_ns'])}"
+        yield f"the clocks within a group agree to about ±{duration(facts['clock_sd_ns'])}{unless}"
     else:
         aligned = facts["hosts"] - facts["wall_clocks"]
-        yield f"How sure: the clocks of {aligned} hosts agree to about ±{duration(facts['clock_sd_ns'])}"
+        agree = f"agree to about ±{duration(facts['clock_sd_ns'])}{unless}"
+        yield f"How sure: the clocks of {aligned} hosts {agree}"
     if facts["wall_clocks"] and facts["clock_sd_ns"] is not None:
         who, whom = ("1 host", "it") if facts["wall_clocks"] == 1 else (f"{facts['wall_clocks']} hosts", "them")
         yield f"{who} could not be aligned, so waits for {whom} may be wrong"

@@ -30,6 +30,7 @@ from trace_export.progress import Progress
 from trace_export.read import LoadOptions, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
+from trace_export.selection import Numbers
 from trace_export.sources import choose, formats, span_table
 from trace_export.sources.find import find
 from trace_export.sources.input_files import bytes_in
@@ -261,7 +262,10 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
     steps = _counted(facts["steps"], "step")
     if facts["beginnings"]:
         steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
-    size = [_counted(facts["stages"], "stage"), _counted(facts["microbatches"], "micro-batch"), steps]
+    lacking = Numbers.parse(facts["missing_stages"], "stages") if facts["missing_stages"] else None
+    drawn = f"{facts['stages']} of " if lacking else ""
+    stages = _counted(facts["stages"] + (lacking.count() if lacking else 0), "stage")
+    size = [f"{drawn}{stages}", _counted(facts["microbatches"], "micro-batch"), steps]
     if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
         size.insert(0, order)
     time = f" of typically {duration(facts['step_ns'])}" if facts["step_ns"] else ""

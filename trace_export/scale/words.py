@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis import cause_words
-from trace_export.analysis.clock_words import unconnected
+from trace_export.analysis.clock_words import unconnected, unless_set
 from trace_export.analysis.verdict import LEVELS, Sentence, causes, step_sentence
 from trace_export.scale import bands
 from trace_export.scale.build import Overview
@@ -136,8 +136,9 @@ def _clocks(overview: Overview) -> Iterator[Sentence]:
     groups, which = unconnected(overview.hosts), "The clocks of the hosts"
     if groups > 1:
         which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
-    text = f"{which} agree to {usual} (median), {worst} at worst{rest}."
-    yield Sentence("clocks", {"clock_sd_ns": float(errors[1]), "clock_groups": groups}, text)
+    text = f"{which} agree to {usual} (median), {worst} at worst{unless_set(overview.hosts)}{rest}."
+    facts = {"clock_sd_ns": float(errors[1]), "clock_unseen_ns": overview.hosts["unseen_step_ns"].max()}
+    yield Sentence("clocks", {**facts, "clock_groups": groups}, text)
 
 
 def _missing_ranks(overview: Overview) -> Iterator[Sentence]:
