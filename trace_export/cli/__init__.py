@@ -16,9 +16,6 @@ from signal import SIGINT
 
 from trace_export.cli import signals
 
-WITHOUT_TABLES = ("run", "docs", "howto")
-"""Commands that load no table library, so they need neither its memory nor its threads."""
-
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and exits with the codes of the README; an error is one sentence on stderr."""
@@ -55,14 +52,15 @@ def _run(arguments: list[str]) -> None:
         print(f"trace-export {version('trace-export')}", flush=True)
         return
     _tune()
-    from trace_export.cli import limits, streams
+    import resource
+
+    from trace_export.cli import streams
     from trace_export.cli.app import app
 
-    hidden = False
-    if arguments and arguments[0] not in WITHOUT_TABLES:
-        # Where memory is limited, what Rust prints before it aborts is all that the user gets to know.
-        hidden = not limits.memory_is_limited() and "--debug" not in arguments
-    with streams.foreign_text(hidden):
+    # Where memory is limited, what Rust prints before it aborts is all that the user gets to know.
+    limits = [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
+    limited = any(limit != resource.RLIM_INFINITY for limit in limits)
+    with streams.foreign_text(hidden=not limited and arguments[:1] != ["run"] and "--debug" not in arguments):
         try:
             code = app(arguments, prog_name="trace-export", standalone_mode=False)
         finally:
