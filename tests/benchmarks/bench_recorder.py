@@ -25,8 +25,8 @@ from tests.benchmarks import table
 from tests.benchmarks.measure import ROOT, Amount
 from tests.benchmarks.table import Row
 from trace_export.instrument import marks
+from trace_export.instrument.backends import Off
 from trace_export.instrument.backends.block_recorder import BlockRecorder
-from trace_export.instrument.backends.off import Off
 
 AIM_US = 3.0
 CALLS, ROUNDS = 20_000, 7

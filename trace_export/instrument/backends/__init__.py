@@ -1,13 +1,15 @@
-"""Chooses the profiler that takes the marks: that of the device which the framework in this process uses."""
+"""The profilers that take the marks, and the choice of one: that of the device which the framework here uses."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from trace_export.instrument.marks import Backend, Mark, Where
+from trace_export.instrument.backends.mstx import Mstx
+from trace_export.instrument.marks import Backend, Mark, Where, text
 
 VARIABLE = "TRACE_EXPORT_MARKS"
 """Environment variable that names the backend: nvtx, torch, mstx, paddle or off."""
@@ -15,16 +17,77 @@ VARIABLE = "TRACE_EXPORT_MARKS"
 RECORD_VARIABLE = "TRACE_EXPORT_RECORD"
 """Environment variable that names the folder to record to (backends.block_recorder)."""
 
-_BACKENDS = {
-    "nvtx": ("nvtx", "Nvtx"),
-    "torch": ("torch_profiler", "TorchProfiler"),
-    "mstx": ("mstx", "Mstx"),
-    "paddle": ("paddle", "Paddle"),
-    "off": ("off", "Off"),
-}
-"""Name → module of this package and its class; imported when chosen."""
 
-KINDS_OF_MARKS = tuple(_BACKENDS)
+class Nvtx:
+    """NVTX push/pop ranges for Nsight Systems, through PyTorch's binding or else the `nvtx` package. Raises ImportError
+    where neither is there."""
+
+    def __init__(self) -> None:
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and (torch.version.cuda or torch.version.hip):
+            self._push, self._pop = torch.cuda.nvtx.range_push, torch.cuda.nvtx.range_pop
+        else:
+            nvtx: Any = importlib.import_module("nvtx")
+            self._push, self._pop = nvtx.push_range, nvtx.pop_range
+
+    def begin(self, mark: Mark, where: Where) -> None:
+        self._push(text(mark, where))
+
+    def end(self, token: None) -> None:
+        self._pop()
+
+
+class TorchProfiler:
+    """PyTorch's own ranges, for torch.profiler, and under `emit_nvtx` for Nsight Systems: the C++ range (0.4 µs while
+    no profiler runs), or `record_function` (10 µs) in PyTorch before 2.1."""
+
+    def __init__(self) -> None:
+        profiler: Any = importlib.import_module("torch._C._profiler")
+        slow: Any = importlib.import_module("torch.autograd.profiler").record_function
+        self._range = getattr(profiler, "_RecordFunctionFast", slow)
+
+    def begin(self, mark: Mark, where: Where) -> Any:
+        opened = self._range(text(mark, where))
+        opened.__enter__()
+        return opened
+
+    def end(self, token: Any) -> None:
+        token.__exit__(None, None, None)
+
+
+class Paddle:
+    """A RecordEvent for Paddle's own profiler, and on CUDA an NVTX range for Nsight Systems. Raises ImportError where
+    Paddle is not there."""
+
+    def __init__(self) -> None:
+        paddle: Any = importlib.import_module("paddle")
+        self._event = importlib.import_module("paddle.profiler").RecordEvent
+        core = importlib.import_module("paddle.base.core") if paddle.device.is_compiled_with_cuda() else None
+        self._push = getattr(core, "nvprof_nvtx_push", None)
+        self._pop = getattr(core, "nvprof_nvtx_pop", None)
+
+    def begin(self, mark: Mark, where: Where) -> Any:
+        name = text(mark, where)
+        if self._push is not None:
+            self._push(name)
+        event = self._event(name)
+        event.begin()
+        return event
+
+    def end(self, token: Any) -> None:
+        token.end()
+        if self._pop is not None:
+            self._pop()
+
+
+class Off:
+    """Drops the marks, for a run that shall not be marked although its script says so."""
+
+    def begin(self, mark: Mark, where: Where) -> None:
+        pass
+
+    def end(self, token: None) -> None:
+        pass
 
 
 class Both:
@@ -48,6 +111,14 @@ class Both:
         self.torch.end(range_)
         if pushed:
             self.nvtx.end(None)
+
+
+_BACKENDS: dict[str, Callable[[], Backend]] = {
+    "nvtx": Nvtx, "torch": TorchProfiler, "mstx": Mstx, "paddle": Paddle, "off": Off,
+}  # fmt: skip
+"""What makes each; it imports the profiler's own package."""
+
+KINDS_OF_MARKS = tuple(_BACKENDS)
 
 
 def choose(name: str | None = None) -> Backend | None:
@@ -98,6 +169,4 @@ def _for_torch() -> Backend:
 def _named(name: str) -> Backend:
     if name not in _BACKENDS:
         raise ValueError(f'"{name}" is not a kind of marks, choose from {", ".join(KINDS_OF_MARKS)}')
-    module, kind = _BACKENDS[name]
-    backend: Backend = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
-    return backend
+    return _BACKENDS[name]()
