@@ -15,7 +15,7 @@ from tests.support.worker_tasks import Task, tasks
 from trace_export.errors import TraceExportError
 from trace_export.workers import dask, dask_client, work
 from trace_export.workers.cluster import Cluster
-from trace_export.workers.fold import MOST
+from trace_export.workers.work import MOST
 
 pytest.importorskip("distributed")
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.held import Held, failure, hold, join
 from tests.support.worker_tasks import tasks
-from trace_export.workers.fold import MOST, Fold
 from trace_export.workers.sizing import Workers
-from trace_export.workers.work import reduce
+from trace_export.workers.work import MOST, Fold, reduce
 
 
 @given(st.integers(0, 300), st.randoms(use_true_random=False))

@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 from trace_export.errors import TraceExportError
 from trace_export.scratch import scratch_folder
 from trace_export.workers.attempt import Item, Result, attempt
 from trace_export.workers.cluster import Cluster
-from trace_export.workers.fold import Fold, Merge
 from trace_export.workers.sizing import Workers
+
+Part = TypeVar("Part")
+
+MOST: Final = 32
+"""No process holds more results than this, those that are merged counting as one, and while they are merged again as
+two."""
+AT_ONCE: Final = MOST // 2
+"""This many are merged at a time: fewer would be copied more often."""
+
+Merge = Callable[[Sequence[Part]], Part]
+"""Several neighbouring results as one, in their order."""
 
 
 def run(
@@ -46,7 +56,7 @@ def reduce(
     done: Callable[[int], None] = lambda index: None,
 ) -> Result:
     """The results of all items merged in their order, those of items with an error as `failed` makes them. At most
-    `fold.MOST` results are held. Raises as `run` does."""
+    `MOST` results are held. Raises as `run` does."""
     fold = Fold(merge, len(items))
 
     def take(index: int, result: Result | TraceExportError) -> None:
@@ -93,3 +103,31 @@ def _threads(count: int) -> Iterator[Callable[..., Iterator[Any]]]:
         yield pool.map
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+class Fold(Generic[Part]):
+    """The results of the items 0, 1, …, this many, which come in any order, merged in that of the items. An item may be
+    begun when `may_begin` says so; then no more than `MOST` results are ever here."""
+
+    def __init__(self, merge: Merge[Part], count: int) -> None:
+        self.merge, self.count = merge, count
+        self.merged: list[Part] = []
+        self.waiting: dict[int, Part] = {}
+        self.first = 0
+        """The first item that is not merged yet."""
+
+    def may_begin(self, index: int) -> bool:
+        return index < self.first + MOST - 2
+
+    def put(self, index: int, part: Part) -> None:
+        self.waiting[index] = part
+        end = self.first
+        while end in self.waiting:
+            end += 1
+        if end - self.first >= AT_ONCE or end == self.count:
+            neighbours = [self.waiting.pop(at) for at in range(self.first, end)]
+            self.merged = [self.merge([*self.merged, *neighbours])]
+            self.first = end
+
+    def result(self) -> Part:
+        return self.merged[0] if self.merged else self.merge([])
