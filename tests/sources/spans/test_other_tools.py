@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate
+from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate, zb_h1
 from tests.conftest import Cli
 from trace_export import api
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
@@ -181,6 +181,31 @@ def test_a_table_with_columns(suffix: str, tmp_path: Path) -> None:
     order = [op.microbatch for op in one_f_one_b(2, STAGES, MICROBATCHES)]
     on_stage = run.spans.filter(pl.col("rank") == 2).sort("start_ns")
     assert on_stage["microbatch"].to_list() == order
+
+
+@pytest.mark.parametrize("name", ["wgrad", "Backward-W", "weight gradient", "other"])
+def test_work_between_the_passes_whose_kind_names_none_is_told_of(name: str, tmp_path: Path) -> None:
+    """The bubble counts it as idle. What lies inside of a pass, or around passes, is no such work."""
+    timing = Timing({"F": 10**7, "B": 10**7, "W": 10**7, "OPT": 10**6}, 10**6)
+    run = simulate([zb_h1(stage, 2, 4) for stage in range(2)], timing, range(2), random.Random(1))
+    kinds = {"W": name, "OPT": "optimizer"}
+    rows = [(b.rank, kinds.get(b.kind, b.kind), b.step, b.start_ns, b.end_ns) for b in run.blocks]
+    rows += [(b.rank, "attention", b.step, b.start_ns + 5, b.end_ns - 5) for b in run.blocks if b.kind == "F"]
+    rows += [(rank, "whole", 0, 0, max(b.end_ns for b in run.blocks)) for rank in range(2)]
+    path = tmp_path / "mine.csv"
+    pl.DataFrame(rows, ["rank", "kind", "step", "start", "end"], orient="row").write_csv(path)
+    loaded = api.load(path, columns=",".join(f"{field}={field}" for field in ("rank", "kind", "step", "start", "end")))
+    told = [note for note in loaded.notes if note.code == "compute-outside-blocks"]
+    if name != "other":
+        assert not told
+        assert loaded.spans.filter(kind="W").height == 2 * 2 * 4
+        return
+    (note,) = told
+    share = 4 * 10 / (4 * 30 + 1)
+    assert note.level == "warning"
+    assert f"{share:.1%} of the time" in note.text
+    assert "its kind (other) names no pass" in note.text
+    assert loaded.ranks["outside"].to_list() == pytest.approx([share] * 2)
 
 
 def test_negative_numbers_mean_none(tmp_path: Path) -> None:

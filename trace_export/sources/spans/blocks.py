@@ -17,16 +17,17 @@ from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import Source
 
 KINDS = {
-    **BLOCKS,
+    **{name.replace("-", "_"): kind for name, kind in BLOCKS.items()},
     **{name: kind for kind, names in {
-        "F": ("f", "fwd", "forward", "forward_step", "forward_compute"),
-        "B": ("b", "bwd", "backward", "backward_step", "backward_compute", "i", "bi"),
-        "W": ("w", "wgrad", "weight", "backward_weight", "bw", "weight_gradient"),
+        "F": ("f", "fwd", "forward", "forward_step", "forward_pass", "fprop"),
+        "B": ("b", "bwd", "backward", "backward_step", "backward_pass", "bprop", "i", "bi", "backward_b",
+              "backward_input", "bwd_input", "dgrad"),
+        "W": ("w", "wgrad", "weight", "backward_weight", "bwd_weight", "backward_w", "bw", "weight_gradient"),
         "FB": ("fb", "forward_backward", "overlap_f_b"),
         "OPT": ("opt", "optimizer", "optimizer_step", "step"),
     }.items() for name in names},
 }  # fmt: skip
-"""What a block may be called, in lower case, and its kind."""
+"""What a block may be called, in lower case and with _ for each - and space, and its kind."""
 
 
 MOST = 0.5
@@ -40,7 +41,8 @@ MOST_RUNS = 1000
 
 def kind_of(column: str) -> pl.Expr:
     """The kind of block that a name means; null where it means none."""
-    return pl.col(column).str.to_lowercase().replace_strict(KINDS, default=None, return_dtype=pl.String)
+    name = pl.col(column).str.to_lowercase().str.replace_all("[- ]", "_")
+    return name.replace_strict(KINDS, default=None, return_dtype=pl.String)
 
 
 def profile_of(

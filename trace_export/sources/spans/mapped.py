@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
-from trace_export.model import Declared, Profile
+from trace_export.model import OUTSIDE, RANKS, Declared, Note, Profile, conform
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import Result, each
@@ -76,7 +77,32 @@ def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) 
 
     Raises SourceError when a column is missing, or holds what it cannot.
     """
-    return _profile(_rows(source.path, columns), source, epoch)
+    return _with_other_work(_profile(_rows(source.path, columns), source, epoch), source.path)
+
+
+def _with_other_work(profile: Profile, path: Path) -> Profile:
+    """With the share of each rank's time that named work takes between the passes, and a warning where it is much."""
+    spans = profile.spans.sort("start_ns")
+    passes = spans.filter(pl.col("kind").is_not_null()).with_columns(next="start_ns", until="end_ns")
+    passes = passes.with_columns(pl.col("until").cum_max().over("rank"))
+    other = spans.filter(pl.col("kind").is_null()).select("rank", "marker", "start_ns", "end_ns")
+    for strategy, end in (("backward", "until"), ("forward", "next")):
+        other = other.join_asof(passes.select("rank", "start_ns", end), on="start_ns", by="rank", strategy=strategy,
+                                check_sortedness=False)  # type: ignore[arg-type]  # fmt: skip
+    beside = (pl.col("until") > pl.col("start_ns")) | (pl.col("next") < pl.col("end_ns"))
+    length = (pl.col("end_ns") - pl.col("start_ns")).sum()
+    other = other.filter(~beside.fill_null(False))
+    alone = other.group_by("rank").agg(alone=length).join(passes.group_by("rank").agg(named=length), on="rank")
+    shares = alone.select("rank", outside=pl.col("alone") / (pl.col("alone") + pl.col("named")))
+    many = shares.filter(pl.col("outside") >= OUTSIDE)
+    if many.is_empty():
+        return profile
+    names = other.group_by("marker").agg(length.alias("ns")).sort("ns", "marker", descending=[True, False])["marker"]
+    text = f"work between the passes, up to {many['outside'].max():.1%} of the time of a rank, counts as idle: its kind"
+    what = f"{text} ({', '.join(map(_short, names[:3]))}) names no pass; call passes F, B, W or OPT"
+    ranks = profile.ranks.drop("outside").join(shares, on="rank", how="left", maintain_order="left")
+    note = Note("compute-outside-blocks", "warning", what, str(path), many.height)
+    return replace(profile, ranks=conform(ranks, RANKS)).with_notes([note])
 
 
 def _rows(path: Path, columns: Columns) -> pl.DataFrame:
