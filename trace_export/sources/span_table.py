@@ -27,7 +27,10 @@ SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
 NO_HOST = "unknown"
 """The host of ranks for which the table names none."""
-_OF_A_PROFILER = {"Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)"}
+_OF_A_PROFILER = {
+    "Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)", "Time(us)",
+    "Communication(Not Overlapped)",
+}  # fmt: skip
 """Columns of tables that are a part of a profile."""
 REMEDY = "give a table that trace-export wrote with `formats` parquet or csv"
 FOREIGN = f"{REMEDY}, or say what the columns of another one mean with `columns`"

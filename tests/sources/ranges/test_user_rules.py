@@ -125,3 +125,13 @@ def test_rules_beside_passes_that_are_inferred(tmp_path: Path) -> None:
     assert set(run.spans["origin"]) == {"inferred"}
     assert [n.count for n in run.notes if n.code == "marker-unmatched"] == [1]
     assert run.spans.filter(pl.col("kind") == "F").height == 3 * 6 * 2
+
+
+@pytest.mark.parametrize("sample", ["paddle/single", "recorder/two_hosts"])
+def test_a_rule_for_a_format_without_names_is_said(sample: str, samples: Path) -> None:
+    run = trace_export.load(samples / sample, markers=["absent=>F"])
+    (note,) = [note for note in run.notes if note.code == "marker-unmatched"]
+    assert (note.level, note.text.split(", and ")[1]) == (
+        "warning",
+        f"a profile of {sample.split('/')[0]} has no names",
+    )

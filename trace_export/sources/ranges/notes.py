@@ -33,8 +33,17 @@ def unmatched(path: Path, rules: Sequence[str]) -> list[Note]:
     ]
 
 
+NAMELESS = {"paddle", "recorder", "spans"}
+"""Formats that record passes and no names of ranges."""
+
+
 def of_no_source(profile: Profile) -> Profile:
-    """`profile` without the notes on rules that match a name in another of its sources with names."""
+    """`profile` without the notes on rules that match a name in another of its sources with names; with a warning where
+    no source has names."""
+    kinds = profile.recordings["kind"].unique().sort()
+    if len(kinds) and NAMELESS.issuperset(kinds):
+        text = f"--marker says what names of ranges mean, and a profile of {' or '.join(kinds)} has no names"
+        return profile.with_notes([Note("marker-unmatched", "warning", text)])
     said = [note for note in profile.notes if note.code == "marker-unmatched"]
     if not said:
         return profile
