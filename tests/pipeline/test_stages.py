@@ -375,7 +375,7 @@ def test_thousands_of_restarts_are_not_looked_at_one_by_one(monkeypatch: pytest.
     assert inference is not None
     assert inference.exact
     assert inference.stages.select("rank", "stage").rows() == [(0, 0), (1, 1)]
-    assert len(seen) == stages_from_work.RUNS
+    assert len(seen) == stages_from_work.RUNS_SAMPLED
 
 
 def test_the_run_with_blocks_of_all_ranks_decides_among_many() -> None:

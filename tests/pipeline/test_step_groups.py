@@ -74,7 +74,7 @@ def _tables(profile: Profile) -> list[pl.DataFrame]:
 @given(profile=runs(), size=st.integers(1, 60))
 def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) -> None:
     whole = _tables(profile)
-    with patch.object(step_groups, "GROUP", size):
+    with patch.object(step_groups, "GROUP_ROWS", size):
         for found, expected in zip(_tables(profile), whole, strict=True):
             assert_frame_equal(found, expected, check_exact=True)
 

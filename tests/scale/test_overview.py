@@ -25,7 +25,7 @@ from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.measure import Task, read_part
 from trace_export.scale.parts import RANKS_A_PART, Part
-from trace_export.scale.places import PLACES
+from trace_export.scale.places import RANK_PLACES
 from trace_export.scale.replicas import look
 from trace_export.sources.source import Source
 
@@ -167,7 +167,7 @@ def test_steps_of_optimizers_alone_are_refused_in_a_sentence(tmp_path: Path) -> 
         trace_export.overview(table, tmp_path / "out", jobs=1)
 
 
-PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], PLACES, orient="row")
+PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], RANK_PLACES, orient="row")
 """Two of the ranks of a source."""
 JOBS = {
     "tensor and data parallel": Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)),
@@ -377,7 +377,7 @@ def test_a_replica_alone_is_as_in_the_whole_run(tmp_path: Path) -> None:
 
 
 def test_a_replica_alone_opens_only_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trace_export.scale.places.SAMPLE", 1)
+    monkeypatch.setattr("trace_export.scale.places.SOURCES_SAMPLED", 1)
     write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
     for worker in (4, 5):  # of replica 1
         (tmp_path / "logs" / "machine0" / f"workerlog.{worker}").write_text("no record")

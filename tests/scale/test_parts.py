@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from trace_export.scale import parts
-from trace_export.scale.parts import split
-from trace_export.scale.places import PLACES
+from trace_export.scale.parts import in_parts
+from trace_export.scale.places import RANK_PLACES
 from trace_export.sources.source import Source
 
 
@@ -23,7 +23,7 @@ def placed(*replicas: int, of_sources: list[int] | None = None) -> pl.DataFrame:
         (number if of_sources is None else of_sources[number], number, 0, replica, 0, 0, "recorded")
         for number, replica in enumerate(replicas)
     ]
-    return pl.DataFrame(rows, PLACES, orient="row")
+    return pl.DataFrame(rows, RANK_PLACES, orient="row")
 
 
 def replicas_of(found: list[parts.Part]) -> list[list[int]]:
@@ -32,7 +32,7 @@ def replicas_of(found: list[parts.Part]) -> list[list[int]]:
 
 def test_small_replicas_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "RANKS_A_PART", 4)
-    found = split(sources(*"abcdefgh"), placed(0, 1, 2, 3, 0, 1, 2, 3))
+    found = in_parts(sources(*"abcdefgh"), placed(0, 1, 2, 3, 0, 1, 2, 3))
     assert replicas_of(found) == [[0, 1], [2, 3]]
     assert [[source.host for source in part.sources] for part in found] == [list("abef"), list("cdgh")]
     assert [part.number for part in found] == [0, 1]
@@ -40,17 +40,17 @@ def test_small_replicas_are_read_together(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_replica_is_never_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "RANKS_A_PART", 2)
-    assert replicas_of(split(sources(*"abcdef"), placed(0, 1, 0, 1, 0, 1))) == [[0], [1]]
+    assert replicas_of(in_parts(sources(*"abcdef"), placed(0, 1, 0, 1, 0, 1))) == [[0], [1]]
 
 
 def test_replicas_that_share_a_host_share_its_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "RANKS_A_PART", 1)
-    assert replicas_of(split(sources(*"aabbcc"), placed(0, 1, 0, 1, 2, 2))) == [[0, 1], [2]]
+    assert replicas_of(in_parts(sources(*"aabbcc"), placed(0, 1, 0, 1, 2, 2))) == [[0, 1], [2]]
 
 
 def test_replicas_in_one_source_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "RANKS_A_PART", 1)
-    found = split(sources(*"abc"), placed(0, 1, 1, 2, of_sources=[0, 0, 1, 2]))
+    found = in_parts(sources(*"abc"), placed(0, 1, 1, 2, of_sources=[0, 0, 1, 2]))
     assert replicas_of(found) == [[0, 1], [2]]
     assert [len(part.sources) for part in found] == [2, 1]
 
@@ -59,10 +59,10 @@ def test_where_hosts_connect_too_many_they_are_read_several_times(monkeypatch: p
     """Each host has a rank of two neighbouring replicas, so that all would be one part."""
     monkeypatch.setattr(parts, "RANKS_A_PART", 1)
     chain = sources("a", "a", "b", "b", "c", "c"), placed(0, 1, 1, 2, 2, 3)
-    assert replicas_of(split(*chain)) == [[0, 1, 2, 3]]
+    assert replicas_of(in_parts(*chain)) == [[0, 1, 2, 3]]
     monkeypatch.setattr(parts, "MOST_RANKS", 5)
-    assert replicas_of(split(*chain)) == [[0], [1], [2], [3]]
+    assert replicas_of(in_parts(*chain)) == [[0], [1], [2], [3]]
 
 
 def test_no_rank_makes_no_part() -> None:
-    assert split([], pl.DataFrame(schema=PLACES)) == []
+    assert in_parts([], pl.DataFrame(schema=RANK_PLACES)) == []

@@ -10,7 +10,7 @@ from trace_export.chart.builder import Builder
 from trace_export.chart.colours import SEEDS
 
 TRACK = "critical path"
-PARTS = ("sender_late", "receiver_late", "wire")
+WIRE_PARTS = ("sender_late", "receiver_late", "wire")
 WAITS = {
     "wire": "exposed transfer", "collective": "exposed collective", "delay": "late start", "pause": "late start",
 }  # fmt: skip
@@ -59,7 +59,7 @@ def marked(blocks: pl.DataFrame, path: PathOverlay) -> pl.DataFrame:
     joined = blocks.join(on_path, on="id", how="left", maintain_order="left")
     joined = joined.join(slack, on="id", how="left", maintain_order="left")
     if not path.inputs.is_empty():
-        parts = {f"{part.replace('_', ' ')} ms": pl.col(f"{part}_ns") / 1e6 for part in PARTS}
+        parts = {f"{part.replace('_', ' ')} ms": pl.col(f"{part}_ns") / 1e6 for part in WIRE_PARTS}
         inputs = path.inputs.select("id", pl.col("from_rank").alias("data from rank"), **parts)
         joined = joined.join(inputs, on="id", how="left", maintain_order="left")
     return joined

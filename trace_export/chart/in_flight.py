@@ -16,7 +16,7 @@ from trace_export.chart.running_counts import running_count
 from trace_export.model import PASS_KINDS, RANK_STEP_KEY, Placement
 from trace_export.ordering import run_number
 
-KEY = [*RANK_STEP_KEY, "microbatch", "chunk"]
+PASS_KEY = [*RANK_STEP_KEY, "microbatch", "chunk"]
 TEXT = (
     "Micro-batches whose activations the stage holds, of a part of its model chunks a part. Derived from the blocks:"
     " from the start of a forward to the end of its backward, or of its weight gradient where that is a block of its"
@@ -104,14 +104,14 @@ def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
 def _matched(work: pl.DataFrame) -> pl.DataFrame:
     """rank, start_ns, end_ns: of each forward, from its start to the end of its backward."""
     back = work.filter(~OPENS)
-    forwards = work.filter(OPENS).group_by(KEY).agg(pl.col("start_ns").min())
-    backwards = back.group_by(KEY).agg(pl.col("end_ns").max(), weight=WEIGHTS.any())
+    forwards = work.filter(OPENS).group_by(PASS_KEY).agg(pl.col("start_ns").min())
+    backwards = back.group_by(PASS_KEY).agg(pl.col("end_ns").max(), weight=WEIGHTS.any())
     within = work.group_by(RANK_STEP_KEY).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
     later = (  # weight gradients of no micro-batch, which are those of all that have none of their own
         back.filter(WEIGHTS, pl.col("microbatch").is_null())
         .group_by(RANK_STEP_KEY).agg(cleared_ns=pl.col("end_ns").max())
     )  # fmt: skip
-    matched = forwards.join(backwards, on=KEY, how="full", coalesce=True, nulls_equal=True)
+    matched = forwards.join(backwards, on=PASS_KEY, how="full", coalesce=True, nulls_equal=True)
     return (
         matched.filter(pl.col("microbatch").is_not_null())
         .join(backwards.select(RANK_STEP_KEY).unique(), on=RANK_STEP_KEY, how="semi", nulls_equal=True)

@@ -24,19 +24,19 @@ from trace_export.tolerances import BLOCKS_NS, SAME_CLOCK_NS
 
 RATE = 60e-6
 """The rates of two sound clocks differ by less: twice the largest difference that Huygens measured (NSDI '18)."""
-FEW = 2
+CONTRADICTING = 2
 """This many messages on either side of a step must contradict each other: one may have been paired wrongly."""
 NEAR = 64
 """This many messages around a step show what θ is before and after it."""
-MOST = 16
+MOST_STEPS = 16
 """Two hosts with more steps between them than these have no usable clocks."""
 LONG = 2
 """A clock was set where this many times as much passes on it between two messages as otherwise at most."""
 BACK = 3
 """Where steps of a rank overlap by this many of its longest blocks, its clock was set back."""
-SHARED = 0.1
+OVERLAPPING_SHARE = 0.1
 """Two blocks overlap that have more than this share of the shorter one in common."""
-ALIKE = 0.3
+LIKE_SIZE = 0.3
 """Two pairs of hosts see the same step where they differ by no larger a share in its size."""
 
 CLOCK_STEPS: Schema = {
@@ -120,11 +120,12 @@ def set_back(profile: Profile) -> pl.DataFrame:
         blocks = blocks.clear()
     length = (pl.col("end_ns") - pl.col("start_ns")).max()
     begun = blocks.group_by("rank", "run", "step").agg(
-        pl.col("start_ns").bottom_k(FEW).max(), pl.col("end_ns").top_k(FEW).min(), pl.len(), length=length
+        pl.col("start_ns").bottom_k(CONTRADICTING).max(), pl.col("end_ns").top_k(CONTRADICTING).min(), pl.len(),
+        length=length
     ).sort("rank", "run", "step")  # fmt: skip
     before = pl.col("end_ns").shift().over("rank", "run")
     turned = begun.with_columns(back_ns=before - pl.col("start_ns")).filter(
-        pl.col("back_ns") > BACK * pl.col("length").max().over("rank"), pl.col("len") >= FEW
+        pl.col("back_ns") > BACK * pl.col("length").max().over("rank"), pl.col("len") >= CONTRADICTING
     )
     placed = turned.join(profile.ranks.select("rank", "host"), on="rank").select("host", "step", "back_ns")
     return placed.sort("host", "back_ns").unique("host", keep="last", maintain_order=True)
@@ -142,7 +143,7 @@ def overlapping(profile: Profile) -> pl.DataFrame:
     blocks = ordered(profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)), "rank", "start_ns")
     start, end = (pl.col(name).shift(-1).over("rank") for name in ("start_ns", "end_ns"))
     shorter = pl.min_horizontal(pl.col("end_ns") - pl.col("start_ns"), end - start)
-    overlaps = ((pl.col("end_ns") - start > SHARED * shorter) & (shorter > 0)).fill_null(value=False)
+    overlaps = ((pl.col("end_ns") - start > OVERLAPPING_SHARE * shorter) & (shorter > 0)).fill_null(value=False)
     blocks = blocks.select(
         "rank", "start_ns", "end_ns", overlaps.alias("here"), row=pl.int_range(pl.len()).over("rank")
     )
@@ -155,7 +156,7 @@ def overlapping(profile: Profile) -> pl.DataFrame:
         from_ns=pl.col("start_ns").filter("here").min(), until_ns=pl.col("end_ns").filter("here").max(),
     )  # fmt: skip
     dense = 2 * pl.col("meets") >= pl.col("length")
-    twice = (pl.col("pair") >= FEW) & dense & (2 * pl.col("length") <= pl.col("len"))
+    twice = (pl.col("pair") >= CONTRADICTING) & dense & (2 * pl.col("length") <= pl.col("len"))
     hosts = ranks.with_columns(twice=twice.fill_null(value=False)).join(profile.ranks.select("rank", "host"), on="rank")
     of_host = hosts.group_by("host").agg(
         pl.col("pair").max(), pl.col("twice").all(), pl.col("from_ns").min(), pl.col("until_ns").max()
@@ -203,7 +204,7 @@ def _jumps(known: Observations, pair: tuple[int, int], directed: tuple[int, int]
     if _first_contradiction(_bounds(known, directed, np.zeros((0, 2)))) is None:
         return
     bounds, start = _bounds(known, directed, _collective_ends(known, *pair)), 0
-    for _ in range(MOST):
+    for _ in range(MOST_STEPS):
         rest = bounds.part(slice(start, None))
         first = _first_contradiction(rest)
         if first is None:
@@ -245,7 +246,7 @@ def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | No
     rises = bounds.least[first] > most[first] + drift[first]
     ahead, behind = drift[first:][:length], drift[:first]
     right = (after.least - ahead > most[first]) if rises else (after.most + ahead < least[first])
-    if right.sum() < FEW:
+    if right.sum() < CONTRADICTING:
         return None
     wrong = (
         before.most - behind < after.least[0] - ahead[0] if rises else before.least + behind > after.most[0] + ahead[0]
@@ -258,7 +259,7 @@ def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | No
 
 
 def _first_contradiction(bounds: _Bounds) -> int | None:
-    """The first row that says of θ what `FEW` rows before it do not allow."""
+    """The first row that says of θ what `CONTRADICTING` rows before it do not allow."""
     drift, (most, least) = RATE * bounds.at[0], _before(bounds)
     contradicts = np.maximum(bounds.least - drift - most, least - (bounds.most + drift))
     found = np.flatnonzero(contradicts > bounds.slack)
@@ -283,8 +284,8 @@ def unseen(known: Observations) -> Floats:
     """How much (µs) the clock of each host could have been set in the middle half of the time in which it exchanges
     messages without any pair of hosts showing it; nan where it exchanges none both ways.
 
-    Of a rise between two rows the `FEW` tightest bounds on either side say nothing as long as it is smaller than their
-    distance, and of a fall likewise.
+    Of a rise between two rows the `CONTRADICTING` tightest bounds on either side say nothing as long as it is smaller
+    than their distance, and of a fall likewise.
     """
     least = np.full(len(known.hosts), np.nan)
     for pair, directed in _pairs(known).items():
@@ -378,7 +379,7 @@ def _same_step(jumps: Sequence[_Jump], first: _Jump, side: int) -> list[_Jump]:
         jump for jump, at, other in of_host
         if jump is first
         or (jump.earliest[at] <= first.latest[side] and first.earliest[side] <= jump.latest[at]
-            and abs(other - size) <= ALIKE * abs(size))
+            and abs(other - size) <= LIKE_SIZE * abs(size))
     ]  # fmt: skip
 
 

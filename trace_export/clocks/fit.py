@@ -18,7 +18,7 @@ from trace_export.clocks.uncertainty import centred, drift_variation, uncertaint
 from trace_export.model import empty
 from trace_export.tolerances import CAUSALITY_NS
 
-FEW = 8
+FEW_MESSAGES = 8
 """Between fewer messages than these the priors decide."""
 ENOUGH = 100
 """This many messages of each directed pair tell how sure the fit is, and whether its latencies differ by direction; of
@@ -132,7 +132,7 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], 
             known, solution, component, sd, bound, unseen(known), still=still, wall=wall, steps=steps
         ),
         one_way=one_way,
-        few_messages=_host_pairs(known, lambda there, back: there + back < FEW),
+        few_messages=_host_pairs(known, lambda there, back: there + back < FEW_MESSAGES),
         drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
         contradiction=tuple(dict.fromkeys(known.hosts[h] for h in cycle)),

@@ -10,7 +10,7 @@ from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.model import HOSTS, Note, Profile, conform
 from trace_export.tolerances import SAME_CLOCK_NS, STEADY_NS
 
-SHARE = 0.25
+IMPOSSIBLE_SHARE = 0.25
 """So large a share of impossible messages is no longer explained by single messages that were paired wrongly."""
 
 
@@ -60,7 +60,7 @@ def _links(profile: Profile) -> pl.DataFrame:
         with_hosts(profile.messages, hosts_of_ranks(profile.ranks))
         .filter(pl.col("src_host") == pl.col("dst_host"))
         .group_by("src_rank", "dst_rank", host="src_host")
-        .agg(contradicts=(pl.len() >= 3) & ((impossible.mean() > SHARE) | steady), low=delay.quantile(0.05))
+        .agg(contradicts=(pl.len() >= 3) & ((impossible.mean() > IMPOSSIBLE_SHARE) | steady), low=delay.quantile(0.05))
     )
     return (
         directions.with_columns(

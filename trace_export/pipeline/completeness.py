@@ -259,32 +259,32 @@ def _on_blocks(parts: pl.DataFrame) -> list[Note]:
     notes = []
     missing = parts.filter((pl.col("missing") > 0) & ~pl.col("truncated"))
     if len(missing):
-        text = f"blocks are missing: {_case(missing, 'missing')}{_others(missing)}"
+        text = f"blocks are missing: {_worst_part(missing, 'missing')}{_others(missing)}"
         notes.append(Note("blocks-missing", "warning", text, count=len(missing)))
     excess = parts.filter(pl.col("excess") > 0)
     if len(excess):
-        text = f"more blocks than on the other ranks: {_case(excess, 'excess')}{_others(excess)}"
+        text = f"more blocks than on the other ranks: {_worst_part(excess, 'excess')}{_others(excess)}"
         notes.append(Note("blocks-in-excess", "warning", text, count=len(excess)))
     apart = parts.filter(pl.col("apart_ns") > 0)
     if len(apart):
         distance = duration(apart["apart_ns"].max())  # type: ignore[arg-type]
-        text = f"{_place(apart, 'apart_ns')} lies {distance} from this step on the other ranks{_others(apart)}"
+        text = f"{_where_worst(apart, 'apart_ns')} lies {distance} from this step on the other ranks{_others(apart)}"
         why = "the rank lacks a step before it, or its clock is not aligned"
         notes.append(Note("steps-apart", "warning", f"{text}: {why}", count=len(apart)))
     truncated = parts.filter("truncated")
     if len(truncated):
-        text = f"the capture begins or ends inside a step: {_case(truncated, 'missing')}{_others(truncated)}"
+        text = f"the capture begins or ends inside a step: {_worst_part(truncated, 'missing')}{_others(truncated)}"
         notes.append(Note("steps-truncated", "note", text, count=len(truncated)))
     return notes
 
 
-def _case(parts: pl.DataFrame, by: str) -> str:
+def _worst_part(parts: pl.DataFrame, by: str) -> str:
     """The part that is worst, as in: stage 2 (rank 2): step 4 has 5 of 24 blocks."""
     have, want = parts.sort(by, *RANK_STEP_KEY, descending=[True, False, False, False]).select("have", "want").row(0)
-    return f"{_place(parts, by)} has {have} of {want} blocks"
+    return f"{_where_worst(parts, by)} has {have} of {want} blocks"
 
 
-def _place(parts: pl.DataFrame, by: str) -> str:
+def _where_worst(parts: pl.DataFrame, by: str) -> str:
     worst = parts.sort(by, *RANK_STEP_KEY, descending=[True, False, False, False]).row(0, named=True)
     stage = f"rank {worst['rank']}" if worst["stage"] is None else f"stage {worst['stage']} (rank {worst['rank']})"
     return f"{stage}: step {worst['step']}"

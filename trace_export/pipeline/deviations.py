@@ -16,7 +16,7 @@ DEVIATIONS = {
     "run": pl.Int32(), "step": pl.Int32(), "rank": pl.Int32(), "stage": pl.Int32(), "position": pl.Int32(),
     "expected": pl.String(), "found": pl.String(),
 }  # fmt: skip
-LANE = [*STEP_KEY, "rank"]
+STEP_RANK_KEY = [*STEP_KEY, "rank"]
 
 
 def deviations(orders: pl.DataFrame, recognition: Recognition) -> pl.DataFrame:
@@ -51,7 +51,9 @@ def _deviations(orders: pl.DataFrame, usual: Plan, *, weights: bool) -> pl.DataF
 def _forwards(orders: pl.DataFrame) -> pl.Series:
     """For each row the number of forwards of chunk 0 on the rank that has the most in the step."""
     numbered = orders.select(
-        step=run_number(*STEP_KEY), lane=run_number(*LANE), counted=(pl.col("kind") == "F") & (pl.col("chunk") == 0)
+        step=run_number(*STEP_KEY),
+        lane=run_number(*STEP_RANK_KEY),
+        counted=(pl.col("kind") == "F") & (pl.col("chunk") == 0),
     )
     lanes = numbered.group_by("lane").agg(pl.col("step").first(), pl.col("counted").sum())
     return lanes.group_by("step").agg(pl.col("counted").max()).sort("step")["counted"].gather(numbered["step"])
@@ -66,14 +68,14 @@ def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataF
     table = np.full((len(present), longest + 2), -1, np.int64)
     expected_row = np.searchsorted(present, expected["stage"].to_numpy())
     table[expected_row, expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
-    columns = [*LANE, "stage", "position", "found", "expected"]
+    columns = [*STEP_RANK_KEY, "stage", "position", "found", "expected"]
     keyed = orders.select(*columns[:-2], found=KEY, expected=pl.Series(table[row, place]))
-    last = stretches(orders, *LANE)["len"].cum_sum() - 1
+    last = stretches(orders, *STEP_RANK_KEY)["len"].cum_sum() - 1
     ends = keyed[last].with_columns(
         pl.col("position") + 1, found=pl.lit(-1, pl.Int64), expected=pl.Series(table[row, place + 1]).gather(last)
     )
     wrong = pl.concat([part.filter(pl.col("found") != pl.col("expected")) for part in (keyed, ends)])
-    first = wrong.sort("position").group_by(*LANE, "stage", maintain_order=True).first()
+    first = wrong.sort("position").group_by(*STEP_RANK_KEY, "stage", maintain_order=True).first()
     return first.with_columns(_name("found"), _name("expected")).select(
         pl.col(name).cast(dtype) for name, dtype in DEVIATIONS.items()
     )

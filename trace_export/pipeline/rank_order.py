@@ -11,10 +11,10 @@ import polars as pl
 from trace_export.errors import UsageError
 from trace_export.model import Declared
 
-MOST = 0.75
-FEW = 4
-"""For another arrangement than the usual one to be believed, `MOST` of the ranks must do the work of their stage; where
-times had to tell what that is, all of them, and no fewer than `FEW`."""
+BELIEVED_SHARE = 0.75
+BELIEVED_RANKS = 4
+"""For another arrangement than the usual one to be believed, `BELIEVED_SHARE` of the ranks must do the work of their
+stage; where times had to tell what that is, all of them, and no fewer than `BELIEVED_RANKS`."""
 SIZES = ("pp", "tp", "dp", "cp")
 REMEDY = "check `pp`, `tp`, `dp` and `cp`"
 
@@ -75,7 +75,7 @@ class Seen:
     @property
     def enough(self) -> float:
         """This many ranks must do the work of their stage for another arrangement than the usual one to be believed."""
-        return MOST * len(self.stages) if self.exact else max(len(self.stages), FEW)
+        return BELIEVED_SHARE * len(self.stages) if self.exact else max(len(self.stages), BELIEVED_RANKS)
 
     def fitting(self, arrangement: Arrangement) -> int:
         """How many ranks do the work of their stage: as counted from the first stage that was seen, or from the

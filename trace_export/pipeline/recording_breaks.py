@@ -10,7 +10,7 @@ from trace_export.model import INT, SEGMENT, Note, Profile
 from trace_export.ordering import ordered
 from trace_export.units import duration
 
-BREAK = 10
+BREAK_STEPS = 10
 """A recording breaks off where all ranks have no block for more than this many times as long as a step takes."""
 
 
@@ -93,7 +93,7 @@ def _begun(profile: Profile) -> pl.DataFrame:
 
 def _breaks(where: pl.Expr) -> pl.Expr:
     usual = pl.col("length_ns").quantile(0.5, "lower").over("run")
-    return ((pl.col("free_ns") > BREAK * usual) & where).fill_null(value=False)
+    return ((pl.col("free_ns") > BREAK_STEPS * usual) & where).fill_null(value=False)
 
 
 def _note(breaks: pl.DataFrame) -> Note:

@@ -7,9 +7,9 @@ import polars as pl
 from trace_export.model import INT, Note
 from trace_export.pipeline import stages_from_work
 
-PLACES = ["stage", "dp", "tp", "cp"]
+PLACE_COLUMNS = ["stage", "dp", "tp", "cp"]
 
-ALIKE = 0.01
+START_TOGETHER = 0.01
 """Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
 length of each other: replicas start a step together too, but drift apart in it."""
 
@@ -45,7 +45,7 @@ def guess_replicas(
     """`places` (rank, stage, dp, tp, cp, origin) with dp and tp where they are not known, and a note where they were
     guessed: ranks of one stage and host with the same times are tensor-parallel peers. `slots`: rank, and its place
     among those of its stage (None: in the order of ranks)."""
-    places = places.sort("stage", "rank").with_columns(pl.col(PLACES).cast(INT))
+    places = places.sort("stage", "rank").with_columns(pl.col(PLACE_COLUMNS).cast(INT))
     if not places.select((pl.col("dp").is_null() & pl.col("tp").is_null()).any()).item():
         return places, []
     if places["stage"].is_unique().all():
@@ -66,7 +66,7 @@ def guess_replicas(
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
     text = "tensor-parallel peers among the replicas of a stage were guessed from similar block times"
     note = Note("tensor-parallel-guessed", "note", f"{text}; if wrong, give --tp and --dp")
-    return filled.select("rank", *PLACES, "origin"), [note]
+    return filled.select("rank", *PLACE_COLUMNS, "origin"), [note]
 
 
 def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
@@ -81,5 +81,5 @@ def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
             apart=(pl.col("start_ns") - pl.col("start_ns_before")).abs().quantile(0.9),
             length=(pl.col("end_ns") - pl.col("start_ns")).median(),
         )
-        .select("rank", alike=pl.col("apart") < ALIKE * pl.col("length"))
+        .select("rank", alike=pl.col("apart") < START_TOGETHER * pl.col("length"))
     )

@@ -24,7 +24,7 @@ from trace_export.pipeline.order_distance import distances_to
 from trace_export.pipeline.stages import DEEPEST
 from trace_export.pipeline.steps import in_fullest
 from trace_export.schedules.catalogue import CATALOGUE, TITLES
-from trace_export.schedules.schedule import check
+from trace_export.schedules.schedule import check_sizes
 from trace_export.schedules.words import profile_blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
@@ -40,9 +40,9 @@ it is so short that it costs nothing."""
 
 MOST_CHUNKS_TRIED = 64
 GPIPE = "gpipe"
-RUNS = 32
+RUNS_COMPARED = 32
 """The number of runs that are looked at, the newest: a log may hold thousands of restarts."""
-FIRST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
+SIMPLEST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 """The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 
 
@@ -52,7 +52,7 @@ def candidates(stages: int, forwards: int, chunks: int | None, group: int | None
     Where the number of `chunks` is not known (None), with each that divides them. `group`: the size of an interleaved
     schedule's groups, where it is not the usual one.
     """
-    for name in (*FIRST, *(name for name in CATALOGUE if name not in FIRST)):
+    for name in (*SIMPLEST, *(name for name in CATALOGUE if name not in SIMPLEST)):
         row = CATALOGUE[name]
         for count in _chunk_counts(name, stages, forwards, chunks):
             microbatches = forwards if row.placement == "both" else forwards // count
@@ -76,7 +76,7 @@ def _chunk_counts(name: str, stages: int, forwards: int, chunks: int | None) -> 
 def allowed(plan: Plan) -> bool:
     """Whether the schedule's rules allow these numbers."""
     try:
-        check(plan)
+        check_sizes(plan)
     except UsageError:
         return False
     return True
@@ -177,7 +177,7 @@ def recognise(passes: pl.DataFrame, declared: Declared) -> Recognition:
         return Recognition()
     runs = passes["run"].unique().sort()
     if len(runs) > 1:
-        each = [recognise(passes.filter(pl.col("run").eq_missing(run)), declared) for run in runs[-RUNS:]]
+        each = [recognise(passes.filter(pl.col("run").eq_missing(run)), declared) for run in runs[-RUNS_COMPARED:]]
         names = tuple(dict.fromkeys(one.plan.name for one in each if one.certainty == "exact" and one.plan))
         if len(names) > 1:
             return Recognition(of_runs=names)
@@ -294,11 +294,11 @@ def declare(profile: Profile, found: Recognition) -> Profile:
 def _numbers(step: pl.DataFrame, declared: int | None) -> _Numbers:
     forwards = step.filter(pl.col("kind") == "F")
     counts = forwards.group_by("rank", "chunk").len()["len"].to_numpy()
-    turn = forwards.filter(pl.col("chunk") == 1).group_by("rank").agg(turn=pl.col("position").min())
+    second = forwards.filter(pl.col("chunk") == 1).group_by("rank").agg(second_begins=pl.col("position").min())
     before = (
         forwards.filter(pl.col("chunk") == 0)
-        .join(turn, on="rank")
-        .filter(pl.col("position") < pl.col("turn"))
+        .join(second, on="rank")
+        .filter(pl.col("position") < pl.col("second_begins"))
         .group_by("rank").len()["len"].to_numpy()
     )  # fmt: skip
     return _Numbers(

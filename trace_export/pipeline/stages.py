@@ -11,8 +11,8 @@ import polars as pl
 
 from trace_export.model import INT, RANKS, Declared, Note, Placement, Profile, conform
 from trace_export.pipeline import stages_from_work
-from trace_export.pipeline.rank_order import MOST, SIZES, Arrangement, Seen, arrangements, best, of_user
-from trace_export.pipeline.replicas import PLACES, guess_replicas, number_replicas
+from trace_export.pipeline.rank_order import BELIEVED_SHARE, SIZES, Arrangement, Seen, arrangements, best, of_user
+from trace_export.pipeline.replicas import PLACE_COLUMNS, guess_replicas, number_replicas
 from trace_export.schedules.catalogue import CATALOGUE, known
 
 DEEPEST = 128
@@ -28,7 +28,7 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     """
     ranks, declared = profile.ranks, profile.declared
     inferred = stages_from_work.of_profile(profile)
-    recorded = ranks.select("rank", *PLACES).with_columns(
+    recorded = ranks.select("rank", *PLACE_COLUMNS).with_columns(
         origin=pl.when(pl.col("stage").is_not_null()).then(ranks["stage_origin"].fill_null("recorded"))
     )
     by_work = None if inferred is None else inferred.stages.with_columns(origin=pl.lit("inferred"))
@@ -42,14 +42,16 @@ def resolve(profile: Profile, user: Declared) -> Profile:
     if inferred is not None and inferred.exact:
         depth = declared.pp or _above(places["stage"])
         contradicted = _contradiction(places, inferred.stages, "the order of its blocks", depth)
-        of_most = by_user is not None and sum(note.count for note in contradicted) > (1 - MOST) * len(inferred.stages)
+        of_most = by_user is not None and sum(note.count for note in contradicted) > (1 - BELIEVED_SHARE) * len(
+            inferred.stages
+        )
         notes += contradicted if of_most or _all_numbered(profile.spans) else []
     slots = _slots(places)
     notes += _origins(
         places.join(recorded.drop_nulls("stage"), on="rank", how="anti"), inferred, ordered=slots is not None
     )
     places, guessed = guess_replicas(_rest_in_order(places), ranks, profile.spans, slots)
-    merged = ranks.drop(*PLACES, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
+    merged = ranks.drop(*PLACE_COLUMNS, "stage_origin").join(places, on="rank", how="left", maintain_order="left")
     placed = number_replicas(conform(merged.rename({"origin": "stage_origin"}), RANKS))
     behind = None if inferred is None else inferred.behind
     by_depth = Declared(pp=None if behind is None else _above(placed["stage"]) + behind)
@@ -116,8 +118,8 @@ def place_ranks(profile: Profile, places: pl.DataFrame) -> Profile:
     """`profile` with the places that its ranks have in the whole run, where it is only a part of one, in which they
     cannot be seen. `places`: rank, stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile
     declares are those of the whole run too, and are left out."""
-    known = places.select("rank", *PLACES, stage_origin="origin").unique("rank", keep="first")
-    ranks = profile.ranks.drop(*PLACES, "stage_origin").join(known, on="rank", how="left", maintain_order="left")
+    known = places.select("rank", *PLACE_COLUMNS, stage_origin="origin").unique("rank", keep="first")
+    ranks = profile.ranks.drop(*PLACE_COLUMNS, "stage_origin").join(known, on="rank", how="left", maintain_order="left")
     declared = replace(profile.declared, pp=None, tp=None, dp=None, cp=None)
     return replace(profile, ranks=conform(ranks, RANKS), declared=declared)
 
@@ -154,7 +156,7 @@ def _first_of(ranks: pl.DataFrame, candidates: list[pl.DataFrame]) -> pl.DataFra
         "rank",
         *(
             pl.coalesce([f"{c}{n}" for n in range(len(candidates)) if f"{c}{n}" in columns]).alias(c)
-            for c in (*PLACES, "origin")
+            for c in (*PLACE_COLUMNS, "origin")
         ),
     )
 

@@ -26,20 +26,20 @@ from trace_export.pipeline.rank_order import arrangements
 from trace_export.pipeline.steps import in_fullest, with_step_numbers
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 
-STEPS = 5
+STEPS_SAMPLED = 5
 """This many steps are looked at, those with the most blocks: a cut step has fewer."""
 
-RUNS = 32
+RUNS_SAMPLED = 32
 """This many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
 
-SAMPLED = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
+SAMPLE_COLUMNS = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
 """What is looked at of the blocks."""
 
 GOES_ON = 0.9
 """The last stage goes on to its first backward at once. A rank that waits for this share of a forward is another one:
 each stage behind it takes a backward at least."""
 
-BY_LEAD = "how many forwards each rank runs before its first backward"
+BY_WARM_UP = "how many forwards each rank runs before its first backward"
 BY_WAIT = "how long each rank waits for its first backward"
 
 Neighbours = dict[int, set[int]]
@@ -61,10 +61,10 @@ class Inference:
     deeper: bool
 
 
-def sample(spans: pl.DataFrame, steps: int = STEPS) -> pl.DataFrame:
-    """`SAMPLED` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first, one
-    without step as of that between two optimizers."""
-    blocks = with_step_numbers(spans.select(SAMPLED)).with_columns(pl.col(STEP_KEY).fill_null(0))
+def sample(spans: pl.DataFrame, steps: int = STEPS_SAMPLED) -> pl.DataFrame:
+    """`SAMPLE_COLUMNS` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first,
+    one without step as of that between two optimizers."""
+    blocks = with_step_numbers(spans.select(SAMPLE_COLUMNS)).with_columns(pl.col(STEP_KEY).fill_null(0))
     return blocks.filter(in_fullest(blocks, steps))
 
 
@@ -77,9 +77,9 @@ def of_profile(profile: Profile) -> Inference | None:
 def infer(spans: pl.DataFrame, peers: pl.DataFrame | None = None, *, continued: bool = False) -> Inference | None:
     """The stage of every rank that has blocks, or None where their order says nothing. Needs no labels but `kind`.
 
-    Each of the `RUNS` fullest runs is looked at on its own; counts take precedence over whom ranks exchange data with
-    (`peers`: rank, peer), and these over times. `continued`: the forwards count on over two chunks that lie in a V
-    (`Declared.numbers_continue`).
+    Each of the `RUNS_SAMPLED` fullest runs is looked at on its own; counts take precedence over whom ranks exchange
+    data with (`peers`: rank, peer), and these over times. `continued`: the forwards count on over two chunks that lie
+    in a V (`Declared.numbers_continue`).
     """
     neighbours = _neighbours(peers)
     of_runs = _fullest_runs(spans)
@@ -89,12 +89,12 @@ def infer(spans: pl.DataFrame, peers: pl.DataFrame | None = None, *, continued: 
 
 
 def _fullest_runs(spans: pl.DataFrame) -> list[pl.DataFrame]:
-    """The blocks of each of the `RUNS` fullest runs; a block without run counts as of the first."""
+    """The blocks of each of the `RUNS_SAMPLED` fullest runs; a block without run counts as of the first."""
     spans = spans.with_columns(pl.col("run").fill_null(0))
     if spans["run"].n_unique() == 1:
         return [spans]
     sizes = spans.group_by("run").agg(ranks=pl.col("rank").n_unique(), blocks=pl.len())
-    fullest = sizes.sort("ranks", "blocks", "run", descending=[True, True, False]).head(RUNS)
+    fullest = sizes.sort("ranks", "blocks", "run", descending=[True, True, False]).head(RUNS_SAMPLED)
     kept = spans.join(fullest, on="run", how="semi", maintain_order="left").sort("run", maintain_order=True)
     return kept.partition_by("run", maintain_order=True)
 
@@ -102,15 +102,16 @@ def _fullest_runs(spans: pl.DataFrame) -> list[pl.DataFrame]:
 def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop", "vee"] | None:
     """Whether the chunks of the ranks lie in a loop or in a V; None where there is but one chunk, or one rank.
     `continued` as for `infer`."""
-    turns = measure(_with_chunks(spans) if continued else spans)["turn"].drop_nulls()
-    return None if len(turns) < 2 else "vee" if turns.n_unique() > 1 else "loop"
+    of_first_chunk = measure(_with_chunks(spans) if continued else spans)["before_second"].drop_nulls()
+    return None if len(of_first_chunk) < 2 else "vee" if of_first_chunk.n_unique() > 1 else "loop"
 
 
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per rank with forward blocks, medians over the steps whose start was recorded, those with the most
-    forwards: `lead` forwards before the first backward of `forwards`, `wait_ns` from the last of them to it, `away_ns`
-    between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of `turn`, forwards of
-    chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step may have fewer.
+    forwards: `warm_up` forwards before the first backward of `forwards`, `wait_ns` from the last of them to it,
+    `away_ns` between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of
+    `before_second`, forwards of chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step
+    may have fewer.
     """
     start, forward = pl.col("start_ns"), pl.col("kind") == "F"
     blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))
@@ -124,7 +125,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     leading, back = pl.col("leading"), pl.col("back").first()
     each = blocks.group_by("group").agg(
         pl.col("rank").first(),
-        lead=pl.when(back.is_not_null()).then(leading.sum()),
+        warm_up=pl.when(back.is_not_null()).then(leading.sum()),
         forwards=_forwards(pl.col("counts")),
         wait_ns=back - pl.col("end_ns").filter(leading).max(),
         chunks=pl.col("chunk").max() + 1,
@@ -132,8 +133,8 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
         **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
     )
     fullest = pl.col("forwards") == pl.col("forwards").max()
-    medians = pl.exclude("group", "rank", "turn", "first").filter(fullest).median()
-    return each.group_by("rank").agg(medians, pl.col("turn", "first").max()).sort("rank")
+    medians = pl.exclude("group", "rank", "before_second", "first").filter(fullest).median()
+    return each.group_by("rank").agg(medians, pl.col("before_second", "first").max()).sort("rank")
 
 
 def _with(blocks: pl.DataFrame, **of_group: pl.Expr) -> pl.DataFrame:
@@ -164,15 +165,15 @@ def _begin() -> pl.Expr:
 
 
 def _of_chunks(*, several: bool) -> dict[str, pl.Expr]:
-    """`turn`, `first` and `away_ns` of `measure`, null unless there are `several` chunks."""
+    """`before_second`, `first` and `away_ns` of `measure`, null unless there are `several` chunks."""
     if not several:
-        return dict.fromkeys(("turn", "first", "away_ns"), pl.lit(None, pl.Int64))
+        return dict.fromkeys(("before_second", "first", "away_ns"), pl.lit(None, pl.Int64))
     zero = pl.col("microbatch").fill_null(0) == 0
     first = [pl.col("start_ns").filter(FORWARDS & zero & (pl.col("chunk") == c)).min() for c in (0, 1)]
     of_first = FORWARDS & (pl.col("chunk") == 0)
     before = of_first & (pl.col("start_ns") < first[1])
     return {
-        "turn": pl.when(first[1].is_not_null()).then(_up_to(before)),
+        "before_second": pl.when(first[1].is_not_null()).then(_up_to(before)),
         "first": _up_to(of_first),
         "away_ns": first[1] - first[0],
     }
@@ -195,19 +196,19 @@ def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inference | None:
     shape = shape.drop_nulls("unit_ns")
-    folded = shape["turn"].null_count() == 0 and (vee or shape["turn"].n_unique() > 1)
-    shape = shape if folded else shape.drop_nulls("lead")
+    folded = shape["before_second"].null_count() == 0 and (vee or shape["before_second"].n_unique() > 1)
+    shape = shape if folded else shape.drop_nulls("warm_up")
     if shape.is_empty():
         return None
     threshold = shape.select(pl.col("unit_ns").median()).item() / 2  # np.median loads NumPy's masked arrays, 10 ms
     if folded:
-        turn = shape["turn"].to_numpy().astype(np.int64)
+        before_second = shape["before_second"].to_numpy().astype(np.int64)
         # A rank that runs all of them before the first of chunk 1 would run more if there were more.
-        exact = bool((turn % 2).all() and turn.max() < shape["first"].to_numpy().max())
+        exact = bool((before_second % 2).all() and before_second.max() < shape["first"].to_numpy().max())
         how = "how many forwards of its first chunk each rank runs before one of its second"
-        after = turn // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
+        after = before_second // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
     else:
-        after, how, exact = _by_lead(shape, threshold, neighbours)
+        after, how, exact = _by_warm_up(shape, threshold, neighbours)
     rank = shape["rank"].to_numpy()
     stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
@@ -215,11 +216,13 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
     counted = exact and (folded or (waits and after.min() > 0))
     return Inference(
         pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact,
-        int(after.min()) if counted else None, deeper=waits and not folded and bool((shape["lead"] > 1).all()),
+        int(after.min()) if counted else None, deeper=waits and not folded and bool((shape["warm_up"] > 1).all()),
     )  # fmt: skip
 
 
-def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> tuple[npt.NDArray[np.int64], str, bool]:
+def _by_warm_up(
+    shape: pl.DataFrame, threshold: float, neighbours: Neighbours
+) -> tuple[npt.NDArray[np.int64], str, bool]:
     """How many stages follow each rank, by its leading forwards; where it runs all forwards first, by whom it exchanges
     data with, or else by its wait.
 
@@ -227,31 +230,31 @@ def _by_lead(shape: pl.DataFrame, threshold: float, neighbours: Neighbours) -> t
     with all four are as many as there are on each other stage, so they are one stage.
     """
     rank, wait = shape["rank"].to_numpy(), shape["wait_ns"].to_numpy()
-    lead = shape["lead"].round().cast(pl.Int64).to_numpy()
-    alike = lead.min() == lead.max() and lead.max() > 1
-    full = (lead >= shape["forwards"].to_numpy()) | alike
-    after = np.zeros(len(lead), np.int64)
+    warm_up = shape["warm_up"].round().cast(pl.Int64).to_numpy()
+    alike = warm_up.min() == warm_up.max() and warm_up.max() > 1
+    full = (warm_up >= shape["forwards"].to_numpy()) | alike
+    after = np.zeros(len(warm_up), np.int64)
     if full.all():
         if (along := _along_chains(rank, wait, neighbours)) is not None:
             return along, "whom each rank exchanges data with", False
         return _by_wait(rank, wait, threshold), BY_WAIT, False
     chunks = int(shape["chunks"].to_numpy().max())
-    after[~full] = _steps_of(lead[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
+    after[~full] = _stages_behind(warm_up[~full], chunks, shape["rank"].cast(pl.Int64).to_numpy()[~full])
     if not full.any():
-        return after, BY_LEAD, True
+        return after, BY_WARM_UP, True
     last = after[~full].max()
-    if (steps := _steps_away(rank[full], rank[~full][after[~full] == last], neighbours)) is not None:
+    if (steps := _hops_from(rank[full], rank[~full][after[~full] == last], neighbours)) is not None:
         after[full] = last + steps
-        return after, f"{BY_LEAD}, and whom it exchanges data with", True
-    by_count = bool((after[~full] == lead[~full] - 1).all())
-    base = max(last + 1, lead[full].min() - 1) if by_count else last + 1  # this many follow; not all may be read
+        return after, f"{BY_WARM_UP}, and whom it exchanges data with", True
+    by_count = bool((after[~full] == warm_up[~full] - 1).all())
+    base = max(last + 1, warm_up[full].min() - 1) if by_count else last + 1  # this many follow; not all may be read
     sizes = np.unique(np.unique(after[~full], return_counts=True)[1])
     if by_count and len(sizes) == 1 and full.sum() == sizes[0]:
         after[full] = base
-        return after, BY_LEAD, True
+        return after, BY_WARM_UP, True
     after[full] = base + _clusters(wait[full], threshold)
     if len(rank) == rank.max() + 1 and (arranged := _arranged(rank, after, full, wait)) is not None:
-        return arranged, f"{BY_LEAD}, and the order of ranks", True
+        return arranged, f"{BY_WARM_UP}, and the order of ranks", True
     return after, BY_WAIT, False
 
 
@@ -318,7 +321,7 @@ def _neighbours(peers: pl.DataFrame | None) -> Neighbours:
     return found
 
 
-def _steps_away(
+def _hops_from(
     ranks: npt.NDArray[np.int32], start: npt.NDArray[np.int32], neighbours: Neighbours
 ) -> npt.NDArray[np.int64] | None:
     """How many steps each of the `ranks` is away from those at the `start`, from one that exchanges data with it to the
@@ -357,14 +360,14 @@ def _along_chains(
     return np.array([after[one] for one in waits], np.int64) if len(lengths) == 1 and len(after) == len(near) else None
 
 
-def _steps_of(lead: npt.NDArray[np.int64], chunks: int, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _stages_behind(warm_up: npt.NDArray[np.int64], chunks: int, rank: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Leading forwards as a number of stages: they grow by one or by two from stage to stage.
 
     Example: 8, 6 and 4 on ranks 0, 1 and 2 are interleaved chunks on three stages; on ranks 0, 2 and 4 they may be
     1F1B, where ranks 1 and 3 were not read.
     """
     # With one chunk the last stage has one leading forward; with several it depends on the size of the groups.
-    above, growth = lead - (1 if chunks == 1 else lead.min()), lead - lead.min()
+    above, growth = warm_up - (1 if chunks == 1 else warm_up.min()), warm_up - warm_up.min()
     consecutive = rank.max() - rank.min() + 1 == len(np.unique(rank))
     if growth.any() and not (growth % 2).any() and consecutive and len(np.unique(rank + above)) > 1:
         return np.asarray(growth // 2, np.int64)  # of chunks that are unknown, whose number shifts all alike

@@ -9,24 +9,24 @@ import polars as pl
 
 from trace_export.model import STEP_KEY
 
-GROUP = 1 << 17
+GROUP_ROWS = 1 << 17
 """This many rows are a group, or those of one step that has more."""
 
-NULL = -(1 << 31) - 1
+BELOW_ALL = -(1 << 31) - 1
 """In place of a null: less than any number of a run or step."""
-STEPS = 1 << 33
+STEP_NUMBERS = 1 << 33
 """More than there are numbers of steps."""
 
 
 def step_groups(rows: pl.DataFrame, size: int | None = None) -> Iterator[pl.DataFrame]:
-    """`rows` (with run and step) by groups of whole steps, of about `size` rows (None: `GROUP`). The steps follow each
-    other by (run, step), null first; the rows of a group stand as they did."""
-    size = GROUP if size is None else size
+    """`rows` (with run and step) by groups of whole steps, of about `size` rows (None: `GROUP_ROWS`). The steps follow
+    each other by (run, step), null first; the rows of a group stand as they did."""
+    size = GROUP_ROWS if size is None else size
     if rows.height <= size:
         yield rows
         return
-    run, step = (rows[name].cast(pl.Int64).fill_null(NULL).to_numpy() for name in STEP_KEY)
-    key = run * STEPS + step
+    run, step = (rows[name].cast(pl.Int64).fill_null(BELOW_ALL).to_numpy() for name in STEP_KEY)
+    key = run * STEP_NUMBERS + step
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1]))  # of stretches of rows of one step
     steps, of = np.unique(key[starts], return_inverse=True)
     lengths = np.diff(np.append(starts, len(key)))

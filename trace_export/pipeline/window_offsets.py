@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-FEW = 6
+FEW_OFFSETS = 6
 """This many operations a window may begin earlier or later where both recordings are equally long: more than the
 micro-batches that fit into the largest difference drawn by tests/clocks/test_random.py (60 ms on each side)."""
-MOST = 64
+MOST_OFFSETS = 64
 """The bound of the search, whose time is proportional to it."""
 CLEARLY = 3.0
 """How many times better than its rival a window offset must fit to be believed. Of the pairs found in cut windows
@@ -24,7 +24,7 @@ CLEARLY = 3.0
 
 def candidates(difference: int) -> range:
     """The window offsets worth trying, for recordings whose lengths differ by `difference` operations."""
-    most = min(FEW + difference, MOST)
+    most = min(FEW_OFFSETS + difference, MOST_OFFSETS)
     return range(-most, most + 1)
 
 

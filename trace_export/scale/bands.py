@@ -24,7 +24,7 @@ BANDS: Schema = {
 }  # fmt: skip
 """Of each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the mean
 idle share."""
-STEPS: Schema = {
+STEP_FIGURES: Schema = {
     "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "pipeline_ns": REAL, "longest_ns": REAL,
     "step_ns": REAL, "bubble": REAL,
 }  # fmt: skip
@@ -65,14 +65,14 @@ def bands(cells: pl.DataFrame) -> pl.DataFrame:
 
 
 def steps(summary: Summary) -> pl.DataFrame:
-    """The table `STEPS`, added up over the ranks of all parts."""
+    """The table `STEP_FIGURES`, added up over the ranks of all parts."""
     length = pl.col("step_end_ns") - pl.col("step_start_ns")
     sums = summary.rank_steps.group_by(STEP_KEY).agg(
         ranks=pl.len(), whole=pl.col("whole").all(), pipeline_ns=length.mean(), longest_ns=length.max(),
         bubble=pl.when(length.sum() > 0).then(1 - pl.col("busy_ns").sum() / length.sum()),
     )  # fmt: skip
     found = sums.join(_step_times(summary), on=STEP_KEY, how="left", nulls_equal=True)
-    return conform(found.sort(STEP_KEY), STEPS)
+    return conform(found.sort(STEP_KEY), STEP_FIGURES)
 
 
 def _step_times(summary: Summary) -> pl.DataFrame:
@@ -90,7 +90,7 @@ def _step_times(summary: Summary) -> pl.DataFrame:
 
 
 def mean_of(steps: pl.DataFrame, column: str) -> float | None:
-    """The mean of a column of `STEPS` over the whole steps, where there are any; None where nothing is known."""
+    """The mean of a column of `STEP_FIGURES` over the whole steps, where there are any; None where nothing is known."""
     mean = counted(steps)[column].mean()
     return float(mean) if isinstance(mean, float | int) else None
 

@@ -17,14 +17,14 @@ from trace_export.analysis.trust import Trust
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import CLOCKS, TEXT, Note
-from trace_export.pipeline.rank_order import MOST
+from trace_export.pipeline.rank_order import BELIEVED_SHARE
 from trace_export.progress import Progress, counted, silent
 from trace_export.requests import Request
 from trace_export.run import Run
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
-from trace_export.scale.parts import Part, split
+from trace_export.scale.parts import Part, in_parts
 from trace_export.scale.places import REMEDY, Places, absent
 from trace_export.scale.replicas import Placed, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
@@ -125,7 +125,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     if wanted.part.window is not None:
         what = f"a part of the time can be chosen of {WHOLE_RANKS:,} ranks at most"
         raise UsageError(what, "choose ranks or steps", parameter="window")
-    parts, all_of_them = split(placed.located.sources, table), len(table) == len(placed.places.table)
+    parts, all_of_them = in_parts(placed.located.sources, table), len(table) == len(placed.places.table)
     ranks = None if all_of_them else Numbers.of(table["rank"])  # a source may hold ranks of other replicas too
     read = replace(options.read, ranks=ranks)
     task = Task(replace(options, read=read, jobs=1, cluster=None), wanted.clocks.align, wanted.part)
@@ -138,7 +138,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
         raise NothingToExportError(f"no replica could be read; the first: {first}")
     mixed = _of_several_runs(summary) if options.run != "all" else []
     notes = by_code([*placed.located.notes, *placed.places.notes, *summary.notes, *mixed])
-    _check_places(placed.places, summary.notes)
+    _refuse_wrong_places(placed.places, summary.notes)
     summary = _on_one_axis(summary)
     alike = cohorts(summary)
     different = exceptions(summary, alike)
@@ -163,13 +163,13 @@ def _worth_explaining(summary: Summary, alike: pl.DataFrame, different: pl.DataF
     return Numbers.of(sorted({*first, *(others[n * len(others) // more] for n in range(more))}))
 
 
-def _check_places(places: Places, notes: Sequence[Note]) -> None:
+def _refuse_wrong_places(places: Places, notes: Sequence[Note]) -> None:
     """Raises NothingToExportError where the parts contradict places that are no user's word: those of more ranks than a
     few, whose recording was cut."""
     contradicted = [note for note in notes if note.code == "stages-contradict"]
     if not contradicted or (places.table["origin"] == "user-specified").any():
         return
-    if sum(note.count for note in contradicted) > (1 - MOST) * len(places.table):
+    if sum(note.count for note in contradicted) > (1 - BELIEVED_SHARE) * len(places.table):
         raise NothingToExportError(f"the places of the ranks are wrong: {contradicted[0].text}", REMEDY)
 
 

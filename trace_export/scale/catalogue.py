@@ -22,7 +22,7 @@ from trace_export.errors import UsageError
 from trace_export.files import is_file, real_path
 from trace_export.model import INT, TEXT, TIME, Declared, Note, Schema, empty
 from trace_export.read import LoadOptions, Located, option_files
-from trace_export.scale.places import PLACES, Places
+from trace_export.scale.places import RANK_PLACES, Places
 from trace_export.sources.folders import walk
 from trace_export.sources.source import Source
 from trace_export.workers.identity import identity
@@ -62,7 +62,7 @@ def load(cache: Path, options: LoadOptions) -> tuple[Located, Places, pl.DataFra
     held = table.select(HELD.keys())
     notes, how = (tuple(starmap(Note, facts[name])) for name in ("notes", "how"))
     files = (*(source.path for source in sources), *option_files(options), path)
-    places = Places(table.select(PLACES.keys()), Declared(**facts["declared"]), how)
+    places = Places(table.select(RANK_PLACES.keys()), Declared(**facts["declared"]), how)
     return Located(sources, notes, (), files), places, held.clear() if changed else held
 
 
@@ -85,7 +85,7 @@ def store(
         table.write_parquet(temporary, metadata={**texts, **mark.PARQUET_METADATA})
 
 
-def check(cache: Path, options: LoadOptions) -> None:
+def refuse_beside_profiles(cache: Path, options: LoadOptions) -> None:
     """Raises UsageError where the cache would lie beside the profiles."""
     if real_path(cache).is_relative_to(real_path(options.log_dir)):
         what = f"{cache} lies in the folder of the profiles"

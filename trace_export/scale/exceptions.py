@@ -17,7 +17,7 @@ from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema, conform
 from trace_export.scale.summary import Summary
 from trace_export.steps.graph import Ints
 
-MOST = 24
+MOST_NAMED = 24
 """Exceptions of ranks, and of links, that are named."""
 SLOW, SLOW_LINK = 1.1, 1.5
 """Blocks and transfers are exceptions from this many times the length of their peers: what is less is named where it
@@ -122,7 +122,7 @@ def _slow_ranks(summary: Summary, compared: Compared) -> list[dict[str, object]]
     """The ranks, replicas, stages and hosts whose blocks take longer than those of their peers."""
     items, there = _work(summary, compared)
     found = []
-    for slow in slow_groups(replace(items, least=SLOW - 1), compared.groups(there), MOST):
+    for slow in slow_groups(replace(items, least=SLOW - 1), compared.groups(there), MOST_NAMED):
         kind = "rank" if slow.groups[0].kind == "lane" else slow.groups[0].kind
         found.append(
             _row(f"slow-{kind}", compared.place(slow, there), slow, "its blocks take longer than on its peers")
@@ -141,7 +141,7 @@ def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]
     links = np.stack([table[c].cast(pl.Int64).to_numpy() for c in ("src_rank", "dst_rank")] + [number.to_numpy()])
     items = mean_lengths(np.arange(len(table)), _sums(table), compared.link_alike(links))
     found = []
-    for slow in slow_groups(replace(items, least=SLOW_LINK - 1), compared.link_groups(links), MOST):
+    for slow in slow_groups(replace(items, least=SLOW_LINK - 1), compared.link_groups(links), MOST_NAMED):
         place = compared.link_place(links[:, slow.items], kinds)
         ways = {"F": "activations", "B": "gradients"}.get(str(place["direction"]), "both directions")
         row = _row("slow-link", place, slow, f"its transfers take longer ({ways})")

@@ -90,7 +90,7 @@ def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Conten
                 "Exceptions",
                 different,
                 _noted(different, _THRESHOLDS),
-                _places(overview, cells),
+                _map_cells(overview, cells),
                 _linked(overview, links),
             ),
         ],
@@ -100,7 +100,7 @@ def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Conten
             Table("", words.stage_rows(overview)),
             *_cohorts(overview, links),
             Table("What a step is made of", words.level_rows(overview)),
-            Table("Steps", words.step_rows(overview), _STEPS),
+            Table("Steps", words.step_rows(overview), _STEPS_NOTE),
             *([Table("Traces", *_traces(overview, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
         ],
@@ -115,7 +115,7 @@ _THRESHOLDS = (
     f"Blocks that take {SLOW} times as long as those of their peers, and transfers that take {SLOW_LINK} times as long "
     "as those between the same stages, beyond the usual scatter. An exception need not cost anything."
 )
-_STEPS = (
+_STEPS_NOTE = (
     "step: from the first block to that of the next step; pipeline: from the first block of a replica to its last, the "
     "mean over the ranks, and the longest."
 )
@@ -155,7 +155,7 @@ def _traces(
     return frame, "With all ranks of the replica; for the Perfetto UI.", {}, dict(enumerate(links.values()))
 
 
-def _places(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
+def _map_cells(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
     """Where the map has the rank, or else the replica, of each exception."""
     places = {}
     first = pl.coalesce("rank", pl.col("ranks").list.first())

@@ -37,7 +37,7 @@ class Part:
         return self.places["dp"].unique().sort().to_list()
 
 
-def split(sources: Sequence[Source], places: pl.DataFrame) -> list[Part]:
+def in_parts(sources: Sequence[Source], places: pl.DataFrame) -> list[Part]:
     """The parts of a run, in order of their replicas. Sources with ranks of several replicas keep these together, and
     so do hosts."""
     if places.is_empty():

@@ -11,8 +11,8 @@ from trace_export.errors import NothingToExportError, TraceExportError
 from trace_export.model import INT, TEXT, Declared, Note, Profile, Schema, empty
 from trace_export.pipeline import stages, stages_from_work
 from trace_export.pipeline.interpret import prepared
-from trace_export.pipeline.rank_order import MOST, Arrangement, arrangements, best
-from trace_export.pipeline.replicas import PLACES as PLACED
+from trace_export.pipeline.rank_order import BELIEVED_SHARE, Arrangement, arrangements, best
+from trace_export.pipeline.replicas import PLACE_COLUMNS as PLACED
 from trace_export.pipeline.replicas import guess_replicas
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
@@ -20,17 +20,17 @@ from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans import host_table
 
 OF_RANK: Schema = {"rank": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT}
-PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
+RANK_PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
 """A rank of a source (an index), and where it is; `origin` as `stage_origin` in `model.RANKS`. Ranks of one `dp` form a
 replica: they exchange activations."""
-SAMPLE = 32
+SOURCES_SAMPLED = 32
 """This many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
 REMEDY = "give `pp` and `tp`, and `dp` where ranks are missing"
 
 
 @dataclass(frozen=True)
 class Places:
-    """`table` has the schema `PLACES`, sorted by rank; `declared` the sizes of the run; `notes` say where they are
+    """`table` has the schema `RANK_PLACES`, sorted by rank; `declared` the sizes of the run; `notes` say where they are
     from."""
 
     table: pl.DataFrame
@@ -61,13 +61,13 @@ def find_places(
     Raises NothingToExportError where the sizes are not known, or the sample contradicts every arrangement; UsageError.
     """
     read = [(index, frame) for index, frame in enumerate(ranks) if isinstance(frame, pl.DataFrame)]
-    owner = pl.Series([index for index, frame in read for _ in range(frame.height)], dtype=PLACES["source"])
+    owner = pl.Series([index for index, frame in read for _ in range(frame.height)], dtype=RANK_PLACES["source"])
     table = pl.concat([empty(OF_RANK), *(frame for _, frame in read)], rechunk=True)
     table = table.select(owner.alias("source"), *OF_RANK).sort("rank", "source")
     recorded = not table.is_empty() and not table["stage"].null_count() + table["dp"].null_count()
     if recorded and not stages.gives_sizes(user):
         placed = table.with_columns(pl.col("tp", "cp").fill_null(0), origin=pl.lit("recorded"))
-        return Places(placed.select(PLACES.keys()), user.or_else(_sizes(placed)))
+        return Places(placed.select(RANK_PLACES.keys()), user.or_else(_sizes(placed)))
     sample = _Sample.of(sources, table, read_some)
     if sample.profile.ranks["rank"].n_unique() < table["rank"].n_unique():
         return _of_sample(table, sample, user)
@@ -110,15 +110,17 @@ class _Sample:
         read_some: Callable[[Sequence[Source]], Sequence[Profile | TraceExportError]],
     ) -> _Sample:
         order = list(dict.fromkeys(table["source"].to_list())) or list(range(len(sources)))
-        spread = [order[n * (len(order) - 1) // SAMPLE] for n in range(1, SAMPLE + 1)] if order else []
-        chosen = dict.fromkeys([*order[:SAMPLE], *spread])
+        spread = (
+            [order[n * (len(order) - 1) // SOURCES_SAMPLED] for n in range(1, SOURCES_SAMPLED + 1)] if order else []
+        )
+        chosen = dict.fromkeys([*order[:SOURCES_SAMPLED], *spread])
         results = read_some([sources[index] for index in chosen])
         profile, _ = merge(result for result in results if isinstance(result, Profile))
         profile = prepared(profile)
         if profile.spans.is_empty():
             first = next((r for r in results if isinstance(r, TraceExportError)), None)
             raise first or NothingToExportError("none of the sources that were sampled holds a block")
-        first_ranks = table.filter(pl.col("source").is_in(order[:SAMPLE]))["rank"].to_list()
+        first_ranks = table.filter(pl.col("source").is_in(order[:SOURCES_SAMPLED]))["rank"].to_list()
         return _Sample(profile, first_ranks)
 
     def tensor_size(self, stages: pl.DataFrame) -> int | None:
@@ -138,7 +140,7 @@ def _placed(table: pl.DataFrame, placed: pl.DataFrame, sizes: Declared, notes: t
     kept = kept.with_columns(pl.col("dp", "tp", "cp").fill_null(0))
     reached = _sizes(kept)
     whole = replace(sizes, pp=max(sizes.pp or 0, reached.pp or 0), dp=max(sizes.dp or 0, reached.dp or 0))
-    return Places(kept.select(pl.col(name).cast(dtype) for name, dtype in PLACES.items()), whole, notes)
+    return Places(kept.select(pl.col(name).cast(dtype) for name, dtype in RANK_PLACES.items()), whole, notes)
 
 
 def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
@@ -156,7 +158,11 @@ def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
         if not possible:
             raise NothingToExportError("the number of stages is neither recorded nor shown by a sample", REMEDY)
         arrangement = best(possible, evidence)
-        if evidence is not None and evidence.exact and evidence.fitting(arrangement) < MOST * len(evidence.stages):
+        if (
+            evidence is not None
+            and evidence.exact
+            and evidence.fitting(arrangement) < BELIEVED_SHARE * len(evidence.stages)
+        ):
             _refuse(arrangement, evidence.stages)
     notes.append(_note(origin, arrangement, len(profile.ranks)))
     if arrangement.tp is None:

@@ -54,7 +54,7 @@ def all_ranks(options: LoadOptions) -> LoadOptions:
     return replace(options, read=replace(options.read, ranks=None))
 
 
-def place(options: LoadOptions, located: Located, progress: Progress = silent) -> Placed:
+def place_ranks(options: LoadOptions, located: Located, progress: Progress = silent) -> Placed:
     """The places of all ranks of a run. `located`: the sources of `all_ranks(options)`. Raises UsageError, and as
     `places.find_places` does."""
     if options.devices is not None:
@@ -119,7 +119,7 @@ def narrowed_request(
     if replicas is not None:
         return of_replicas(wanted, replicas, look(wanted.source, cache, progress))
     if cache is not None:
-        catalogue.check(cache, all_ranks(wanted.source))
+        catalogue.refuse_beside_profiles(cache, all_ranks(wanted.source))
     try:
         return of_ranks(wanted, look(wanted.source, cache, progress))
     except OutputError:
@@ -135,11 +135,11 @@ def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) 
     there and nothing has changed since. Raises as `reading.locate` and `place` do."""
     whole = all_ranks(options)
     if cache is not None:
-        catalogue.check(cache, whole)
+        catalogue.refuse_beside_profiles(cache, whole)
         if (known := catalogue.load(cache, whole)) is not None:
             located, places, held = known
             return Placed(located, places, [], held)
-    placed = place(options, locate(whole), progress)
+    placed = place_ranks(options, locate(whole), progress)
     if cache is not None and not placed.failures:
         catalogue.store(cache, whole, placed.located, placed.places)
     return placed

@@ -91,11 +91,11 @@ def _exceptions(overview: Overview) -> Sentence:
 
 def _which(exceptions: pl.DataFrame) -> str:
     """The places of exceptions of one kind, of many the first ones."""
-    named = [_place(row) for row in exceptions.head(NAMED).iter_rows(named=True)]
+    named = [_whereabouts(row) for row in exceptions.head(NAMED).iter_rows(named=True)]
     return ", ".join(named) + (", …" if exceptions.height > NAMED else "")
 
 
-def _place(row: dict[str, Any]) -> str:
+def _whereabouts(row: dict[str, Any]) -> str:
     """Where an exception is, as short as it can be named."""
     if row["to_rank"] is not None:
         return f"rank {row['rank']} → {row['to_rank']}"

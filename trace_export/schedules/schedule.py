@@ -165,7 +165,7 @@ def of_plan(plan: Plan) -> Schedule:
 
 def blocks(plan: Plan, stages: Sequence[int]) -> pl.DataFrame:
     """The rows of `OPS` of these `stages` only, in their order. Raises UsageError when the numbers do not fit."""
-    check(plan)
+    check_sizes(plan)
     if not len(stages):
         return pl.DataFrame(schema=OPS)
     ranks = [_Blocks.of(plan, stage) for stage in stages]
@@ -194,7 +194,7 @@ def blocks(plan: Plan, stages: Sequence[int]) -> pl.DataFrame:
 def letters(plan: Plan, stage: int) -> str:
     """The blocks of a stage as a word of the letters F, B, W and X (an overlapped pair); "" where it has no such stage.
     Raises UsageError when the numbers do not fit the schedule."""
-    check(plan)
+    check_sizes(plan)
     if not 0 <= stage < plan.stages:
         return ""
     return "".join(_LETTERS[_Blocks.of(plan, stage).codes % 8])
@@ -242,7 +242,7 @@ def _numbers(size: Size, codes: Codes, placement: Placement, *, last_weight_firs
     return microbatch, microbatch_b
 
 
-def check(plan: Plan) -> None:
+def check_sizes(plan: Plan) -> None:
     """Raises UsageError when the numbers do not fit the schedule, or are too large to be those of a pipeline."""
     row, stages, microbatches, chunks = CATALOGUE[plan.name], plan.stages, plan.microbatches, plan.chunks
     for what, number in (("stages", stages), ("micro-batches", microbatches), ("chunks", chunks)):
