@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from tests.conftest import ROOT
 from tests.support import golden_runs, surface
 from tests.support.command import parser
 
@@ -36,3 +39,14 @@ def test_nothing_that_scripts_rely_on_went_without_a_word() -> None:
     missing = [thing for thing, instead in frozen.items() if not instead and thing not in today]
     assert not missing, f"say in {surface.FILE.name} what took their place, after '{surface.GONE}'"
     assert [thing for thing, instead in frozen.items() if instead and thing in today] == []
+
+
+def test_the_page_of_changes_names_all_that_went() -> None:
+    """Each command, option, note and first key of a document, with what took its place."""
+    page = (ROOT / "trace_export" / "docs" / "changes-0.2.md").read_text("utf-8")
+    rows = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    named = {word for code in re.findall("`([^`]+)`", rows) for word in re.findall(r"[-\w]+", code)}
+    gone = [thing.split() for thing, instead in surface.frozen().items() if instead]
+    words = {row[1].rstrip(",") if row[0] in ("command", "note") else re.split(r"\W*[.[]", row[2])[0] for row in gone}
+    assert len(words) > 20
+    assert words - named == set()
