@@ -19,7 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"read", "draw"}),
     frozenset({"plot", "write"}),
     frozenset({"run"}),
-    frozenset({"requests", "simulation"}),
+    frozenset({"simulation"}),
     frozenset({"inspection", "step_tasks"}),
     frozenset({"scale", "live"}),
     frozenset({"api"}),
@@ -42,7 +42,7 @@ SHARED = {"ranges", "shared", "spans"}
 
 BEHIND_THE_API = {
     "pipeline", "clocks", "chart", "writers", "schedules", "selection",
-    "requests", "read", "draw", "write", "step_tasks",
+    "read", "draw", "write", "step_tasks",
 }  # fmt: skip
 """What commands reach through `api` and never import."""
 

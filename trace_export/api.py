@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.inspection.inspect import Inspection
     from trace_export.live.look import Look
-    from trace_export.requests import Request
-    from trace_export.run import Run
+    from trace_export.run import Request, Run
     from trace_export.scale.build import Overview
 
 
@@ -80,8 +79,7 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
 
 def _request(log_dir: Inputs, values: dict[str, Any]) -> Request:
     """The run that the checked values of options ask for."""
-    from trace_export.requests import Request
-    from trace_export.run import AlignOptions
+    from trace_export.run import AlignOptions, Request
 
     return Request(load_options(log_dir, values), filled(AlignOptions, values), filled(Selection, values))
 
@@ -122,7 +120,7 @@ def export(
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
     from trace_export import step_tasks
-    from trace_export.requests import outputs
+    from trace_export.run import outputs
     from trace_export.write import planned, write_options
 
     values = checked(given, Exporting)
@@ -170,7 +168,7 @@ def report(
     `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
     UsageError for `html` and `heat_map` at once.
     """
-    from trace_export.requests import outputs
+    from trace_export.run import outputs
     from trace_export.scale.requests import planned_beside, write_beside
     from trace_export.write import write_heat_map, write_report
 
@@ -265,8 +263,7 @@ def compare(
     one run.
     """
     from trace_export.analysis import baseline
-    from trace_export.requests import outputs
-    from trace_export.run import compared
+    from trace_export.run import compared, outputs
     from trace_export.write import planned, write_options
 
     values, first = checked(given, Comparing), arguments.path(a, "a")
@@ -312,7 +309,7 @@ def save_baseline(log_dir: Inputs, path: str | PathLike[str], **given: Unpack[Sa
     """`load`, `Run.align` and `Run.save_baseline` in one call: the figures of a run, kept in the JSON file `path` for a
     later `compare`. Returns the run. Raises as these do."""
     from trace_export.analysis import baseline
-    from trace_export.requests import outputs
+    from trace_export.run import outputs
 
     values, file = checked(given, Saving), arguments.path(path, "path")
     wanted = _wanted(log_dir, values)

@@ -9,7 +9,7 @@ from trace_export.errors import NothingToExportError, path_text
 from trace_export.pipeline.interpret import interpret
 from trace_export.progress import Progress, silent
 from trace_export.read import read_all
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.selection import Selection, select
 from trace_export.sources import formats
 from trace_export.writers import step_task_info

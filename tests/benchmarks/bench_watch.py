@@ -31,7 +31,7 @@ from tests.benchmarks.measure import Amount
 from tests.benchmarks.table import Row
 from trace_export.live.look import Watch
 from trace_export.read import load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 
 AIM_S, AIM_SHARE = 2.0, 10.0
 """Seconds from the last line to the chart, and percent of a core."""

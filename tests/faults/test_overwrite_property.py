@@ -26,7 +26,7 @@ from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
 from trace_export import Run
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.writers import atomic, mark
 
 OURS = mark.CSV + "microbatch\n"

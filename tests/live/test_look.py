@@ -21,7 +21,7 @@ from trace_export.live import growth
 from trace_export.live.look import Look, Watch
 from trace_export.live.watching import LOOK_S, ticks
 from trace_export.read import load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 
 JOB = Job(stages=3, microbatches=4, steps=range(20), announced=False)
 

@@ -12,7 +12,7 @@ from samples.generators import recorder as generate
 from samples.generators.pipeline import simulate, zb_h1
 from trace_export.live.look import Watch
 from trace_export.read import load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 
 STAGES, STEPS = 4, range(14)
 CLOCK_ERROR_NS = 2_400_000

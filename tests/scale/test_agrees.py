@@ -21,7 +21,7 @@ from trace_export import api
 from trace_export.analysis.clock_words import unconnected
 from trace_export.documents import encode
 from trace_export.read import load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.scale import parts, words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.overview_document import overview_document

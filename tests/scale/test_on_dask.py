@@ -15,7 +15,7 @@ from tests.support.dask_cluster import DaskCluster, dask_cluster
 from tests.support.many_ranks import ManyRanks, write
 from trace_export.progress import Progress, silent
 from trace_export.read import load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.scale import files, parts
 from trace_export.scale.build import overview
 from trace_export.scale.replicas import look

@@ -20,7 +20,7 @@ from tests.support.rows import crossed
 from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.read import LoadOptions, load_options
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.scale import words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.measure import Task, read_part
@@ -410,7 +410,7 @@ def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
 ) -> None:
     (tmp_path / "pipeline_overview.html").write_text("mine")
     monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 40)  # of 48 sources
-    monkeypatch.setattr("trace_export.requests.Request.read", lambda *given: pytest.fail("it was read"))
+    monkeypatch.setattr("trace_export.run.Request.read", lambda *given: pytest.fail("it was read"))
     with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
         api.report(planted[0], tmp_path, html=True, jobs=1)
 

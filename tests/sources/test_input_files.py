@@ -12,8 +12,7 @@ import pytest
 
 from tests.faults.inputs import INPUTS
 from trace_export.read import LoadOptions, load_options, locate, option_files
-from trace_export.requests import Request
-from trace_export.run import AlignOptions
+from trace_export.run import AlignOptions, Request
 from trace_export.sources.input_files import files_of
 from trace_export.sources.source import Source
 

@@ -26,7 +26,7 @@ from trace_export.errors import NothingToExportError, OutputError
 from trace_export.model import INT, SPANS, TEXT, TIME, Profile, conform
 from trace_export.progress import silent
 from trace_export.read import LoadOptions
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.selection import Numbers, Selection
 from trace_export.writers import step_task_info
 from trace_export.writers.mark import is_marked

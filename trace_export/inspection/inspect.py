@@ -129,7 +129,7 @@ def _with_steps(profile: Profile, results: Sequence[Profile | TraceExportError],
 
 def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
     """A single table of spans, which is one source and small enough to be read whole."""
-    from trace_export.requests import Request
+    from trace_export.run import Request
 
     profile = Request(options).read(progress).profile
     ranks = _ranks(profile)

@@ -13,8 +13,7 @@ from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures
 from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note, empty
-from trace_export.requests import Request
-from trace_export.run import Run
+from trace_export.run import Request, Run
 from trace_export.write import WriteOptions
 
 

@@ -16,7 +16,7 @@ from trace_export.live.look import Look, Watch
 from trace_export.live.machine_files import append_lines, write_metrics
 from trace_export.live.step_figures import StepFigures
 from trace_export.live.window import LastSteps
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.write import WriteOptions, planned
 from trace_export.writers.outputs import Outputs
 

@@ -22,8 +22,7 @@ from trace_export.live.steady_clocks import steadied
 from trace_export.model import MESSAGES, SEGMENT, SPAN_ID, STEP_KEY, Note, Profile, concat, conform
 from trace_export.pipeline import message_passes
 from trace_export.pipeline.interpret import conclude, interpret, interpret_further
-from trace_export.requests import Request
-from trace_export.run import Run, with_whole_steps
+from trace_export.run import Request, Run, with_whole_steps
 from trace_export.selection import TIMES, Numbers, Selection, select
 
 FIT_STEPS = 20

@@ -19,8 +19,7 @@ from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import CLOCKS, TEXT, Note
 from trace_export.pipeline.rank_order import BELIEVED_SHARE
 from trace_export.progress import Progress, counted, silent
-from trace_export.requests import Request
-from trace_export.run import Run
+from trace_export.run import Request, Run
 from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise

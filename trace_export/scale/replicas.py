@@ -15,7 +15,7 @@ from trace_export.model import Note, Profile, empty
 from trace_export.pipeline.rank_order import SIZES
 from trace_export.progress import Progress, counted, silent
 from trace_export.read import LoadOptions, Located, locate, narrowed
-from trace_export.requests import Request
+from trace_export.run import Request
 from trace_export.scale import catalogue
 from trace_export.scale.places import Places, find_places, ranks_of
 from trace_export.selection import Numbers

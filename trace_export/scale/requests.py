@@ -12,8 +12,7 @@ from trace_export.errors import NothingToExportError, UsageError, path_text
 from trace_export.options import drawing
 from trace_export.progress import Progress, silent
 from trace_export.read import Located
-from trace_export.requests import Request, outputs
-from trace_export.run import Run
+from trace_export.run import Request, Run, outputs
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
