@@ -26,17 +26,15 @@ TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end":
 @dataclass(frozen=True)
 class Process:
     """`devices`: how many kernels ran on each of its GPUs. `named`: the threads whose names are those of the autograd
-    engine; `first_thread`: the one that the process began with, where that is known. `optimizer`: intervals (n × 2) of
-    CPU time in which the optimizer ran, as ranges say. `steps`: start and step of the ranges around steps. `operators`:
-    see sequence_numbers.OPERATORS; may be empty. `untimed`: how much device work has invalid times and is not in
-    `work`."""
+    engine; `first_thread`: the one that the process began with (None: of those that launched work the one with the
+    least number). `beside`: the ranges around its steps and optimizers: role, kind, start, end. `operators`: see
+    sequence_numbers.OPERATORS; may be empty. `untimed`: how much device work has invalid times and is not in `work`."""
 
     work: Work
-    devices: Mapping[int, int] = field(default_factory=dict)
+    devices: Mapping[int, int]
+    beside: pl.DataFrame
     named: frozenset[int] = frozenset()
     first_thread: int | None = None
-    optimizer: Ints | None = None
-    steps: pl.DataFrame | None = None
     operators: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPERATORS))
     untimed: int = 0
 
@@ -64,12 +62,14 @@ def find_blocks(process: Process) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
     alone."""
     work, operators = process.work, process.operators
-    optimizer = _recorded_optimizers(process) is not None
-    threads = find_threads(work, process.named, engine_threads(operators), process.first_thread, optimizer=optimizer)
+    recorded, first = _recorded_optimizers(process), process.first_thread
+    if first is None:
+        first = min(work.thread[work.role == COMPUTE].tolist(), default=None)
+    threads = find_threads(work, process.named, engine_threads(operators), first, optimizer=recorded is not None)
     if isinstance(threads, str):
         return _on_one_thread(process, threads)
-    begins = np.zeros(0, np.int64) if process.steps is None else process.steps["start"].sort().to_numpy()
-    passes = infer(work, threads, process.optimizer, begins)
+    begins = process.beside.filter(role="step")["start"].sort().to_numpy()
+    passes = infer(work, threads, None if recorded is None else recorded.to_numpy(), begins)
     cuts = next(cut_sets(passes.timeline))
     numbered = by_numbers(passes.timeline, operators, threads, cuts, _optimizers(process, passes), _own_weights(passes))
     forwards = sum(piece.kind == "F" for piece in passes.passes)
@@ -169,9 +169,8 @@ def _own_weights(passes: Passes) -> pl.DataFrame:
 
 def _recorded_optimizers(process: Process) -> pl.DataFrame | None:
     """start and end of the ranges of optimizers; None without any."""
-    if process.optimizer is None or not len(process.optimizer):
-        return None
-    return pl.DataFrame(process.optimizer, INTERVAL, orient="row")
+    ranges = process.beside.filter(kind="OPT").select("start", "end")
+    return None if ranges.is_empty() else ranges
 
 
 def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:

@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from trace_export.inference.kernel_names import KernelNames
@@ -58,18 +57,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     names = tasks["name"].unique().sort()
     codes = names.search_sorted(tasks["name"]).cast(pl.Int32) if len(names) else pl.Series([], dtype=pl.Int32)
     work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), KernelNames(names))
-    launching = np.unique(work.thread[work.role == COMPUTE])
-    beside = ranges.frame
-    return Process(
-        work,
-        devices=content.devices,
-        named=frozenset(named),
-        first_thread=int(launching[0]) if len(launching) else None,
-        optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
-        steps=beside.filter(pl.col("role") == "step").select("start", "step"),
-        operators=operators,
-        untimed=content.untimed,
-    )
+    return Process(work, content.devices, ranges.frame, frozenset(named), operators=operators, untimed=content.untimed)
 
 
 def _gather(content: _Content, events: pl.DataFrame) -> None:

@@ -77,16 +77,14 @@ def read_processes(
         own = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
         work = join(pl.concat(calls.pop(process), rechunk=True), own, kinds.names)
         if (work.role == COMPUTE).any():
-            beside = ranges.frame.filter(pl.col("process") == process)
             yield (
                 process,
                 Process(
                     work,
-                    devices=devices[process],
+                    devices[process],
+                    ranges.frame.filter(process=process),
                     named=autograd.get(process, frozenset()),
                     first_thread=process * THREADS | process % THREADS,
-                    optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
-                    steps=beside.filter(pl.col("role") == "step").select("start", "step"),
                     operators=operators.get(process, pl.DataFrame(schema=OPERATORS)),
                     untimed=untimed[process],
                 ),

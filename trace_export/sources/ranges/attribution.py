@@ -217,9 +217,10 @@ class GpuActivity:
         inside = self.blocks[pipeline] & computing
         self._spend(process, end - start, computing, inside)
         self._count_devices(process, stream, inside)
-        self.compute.add(np.where(nccl, NONE, pipeline), start, end)
-        self.communication.add(np.where(nccl, pipeline, NONE), start, end)
-        self.communication.add(np.where(nccl, call, NONE), start, end)
+        moving = np.flatnonzero(nccl)
+        self.compute.add(np.where(nccl, NONE, pipeline) if len(moving) else pipeline, start, end)
+        for around in (pipeline, call):
+            self.communication.add(around[moving], start[moving], end[moving])
         self.tasks += len(start)
         self.orphans += int(np.count_nonzero(~known))
         self.outside += int(np.count_nonzero(computing & (pipeline == NONE)))
@@ -257,12 +258,12 @@ class GpuActivity:
         pipeline, call = launches.pipeline[at], launches.call[at]
         place = np.where(pipeline != NONE, pipeline, call)
         later = start - self.begins[place]
-        anywhere = place == NONE
-        near: npt.NDArray[np.bool_] = (np.abs(later) <= LONGEST_TASK_NS) | anywhere
-        early: npt.NDArray[np.bool_] = near & (later < -LAUNCH_NS) & ~anywhere
-        self.untimed += int(np.count_nonzero(timed & ~near))
-        self.early += int(np.count_nonzero(timed & early))
-        return near & ~early
+        wrong: npt.NDArray[np.bool_] = ((later < -LAUNCH_NS) | (later > LONGEST_TASK_NS)) & (place != NONE)
+        if wrong.any():
+            far = timed & wrong & (np.abs(later) > LONGEST_TASK_NS)
+            self.untimed += (many := int(np.count_nonzero(far)))
+            self.early += int(np.count_nonzero(timed & wrong)) - many
+        return ~wrong
 
     def _in_order(
         self, computing: npt.NDArray[np.bool_], stream: Ints, correlation: Ints, start: Ints, end: Ints

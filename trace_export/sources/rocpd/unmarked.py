@@ -37,17 +37,8 @@ def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
     codes = numbers.search_sorted(tasks["name"]).cast(pl.Int32) if len(numbers) else pl.Series([], dtype=pl.Int32)
     tasks = tasks.with_columns(name=codes, role=_roles(tables, tasks, calls, names.texts, codes))
     work = join(calls, tasks.filter(pl.col("role") != OTHER).select(TASKS.keys()), names)
-    launching = work.thread[work.role == COMPUTE]
-    beside = ranges.frame.filter(pl.col("process") == tables.process)
-    return Process(
-        work,
-        devices=devices,
-        first_thread=int(launching.min()) if len(launching) else None,
-        optimizer=beside.filter(pl.col("kind") == "OPT").select("start", "end").to_numpy(),
-        steps=beside.filter(pl.col("role") == "step").select("start", "step"),
-        operators=read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS),
-        untimed=untimed,
-    )
+    named = read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS)
+    return Process(work, devices, ranges.frame.filter(process=tables.process), operators=named, untimed=untimed)
 
 
 def _calls(tables: Tables) -> pl.DataFrame:
