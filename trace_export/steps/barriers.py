@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import OPTIMIZER, TRANSFER, WORK, Flags, Ints, Times, Waits, ready_of
+from trace_export.steps.graph import OPTIMIZER, POINT, TRANSFER, WORK, Flags, Ints, Times, Waits, ready_of
 from trace_export.steps.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -64,11 +64,13 @@ def _candidates(
     recorded: Recorded, operations: Operations, first: Flags, waits: Waits, ready: Times, kinds: Sequence[str]
 ) -> pl.DataFrame:
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
-    block that waits for no transfer is also one of the kind `first`."""
+    block that waits for its rank's last step and for no transfer is also one of the kind `first`: the first of a
+    recording waits for nothing, which tells nothing."""
     block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
-    fed = np.zeros(len(ready), np.bool_)
+    waiting, fed = np.zeros((2, len(ready)), np.bool_)
+    waiting[waits.of[(operations.sort[waits.on] != POINT) | (operations.step[waits.on] >= 0)]] = True
     fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
-    pause = np.flatnonzero(first & ~fed)
+    pause = np.flatnonzero(first & waiting & ~fed)
     rows = np.concatenate([np.flatnonzero(block), pause])
     named = np.array([*kinds, "first"])
     code = np.concatenate([operations.kind[block], np.full(len(pause), len(kinds))])
