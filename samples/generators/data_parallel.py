@@ -634,12 +634,23 @@ def write_paddle(folder: Path, job: Job) -> Run:
 def write_table(folder: Path, job: Job) -> Run:
     """Span tables, one for each host: blocks and collectives, without messages."""
     run = simulate(job)
+    _save(folder, job, pl.DataFrame(_rows(job, run), infer_schema_length=None))
+    return run
+
+
+def write_work(folder: Path, job: Job) -> Run:
+    """Span tables, one for each host, of the forwards, backwards and weight gradients alone."""
+    run = simulate(job)
     rows = pl.DataFrame(_rows(job, run), infer_schema_length=None)
+    _save(folder, job, rows.filter(pl.col("kind") != "OPT").drop("group", "op", "sequence"))
+    return run
+
+
+def _save(folder: Path, job: Job, rows: pl.DataFrame) -> None:
     for host in range(job.hosts):
         place = folder / f"node{host}"
         place.mkdir(parents=True, exist_ok=True)
         rows.filter(pl.col("host") == f"node{host}").write_parquet(place / "blocks.spans.parquet")
-    return run
 
 
 def _rows(job: Job, run: Run) -> Iterable[dict[str, object]]:
@@ -675,5 +686,6 @@ WRITERS = {
     "ascend": write_ascend,
     "paddle": write_paddle,
     "table": write_table,
+    "work": write_work,
 }
 """What writes a job in the form of each reader."""

@@ -22,7 +22,7 @@ def test_data_that_wait_for_a_busy_rank_are_not_long_on_their_way(ago: int) -> N
     parts = [
         pl.DataFrame(part, schema_overrides={"rank": pl.Int32, "free": pl.Int64}) for part in (forward, fed, alone)
     ]
-    blocks = pl.concat(parts).with_columns(work=True)
+    blocks = pl.concat(parts).with_columns(work=True, ended=pl.col("free").fill_null(0))
     edges = pl.DataFrame(
         {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
@@ -43,7 +43,9 @@ def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     fed = pl.DataFrame({"rank": 1, "start": [f + link for f in free], "end": [f + 10 * MS for f in free], "free": free})
     next_ = pl.DataFrame({"rank": 1, "start": fed["end"] + hop, "end": fed["end"] + 9 * MS, "free": fed["end"]})
     parts = [made.with_columns(free=pl.lit(None, pl.Int64)), back.with_columns(free=pl.lit(None, pl.Int64)), fed, next_]
-    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(work=True)
+    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(
+        work=True, ended=pl.col("free").fill_null(0)
+    )
     n = pl.int_range(count, eager=True)
     edges = pl.DataFrame(
         {
@@ -73,7 +75,9 @@ def test_a_rank_that_stalls_now_and_then_is_told_from_a_link_that_does(stalls: s
         sent.with_columns(free=pl.lit(None, pl.Int64)), fed.with_columns(free=pl.Series([m - MS for m in made])),
         alone.with_columns(free=fed["end"]),
     ]  # fmt: skip
-    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(work=True)
+    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(
+        work=True, ended=pl.col("free").fill_null(0)
+    )
     edges = pl.DataFrame(
         {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},

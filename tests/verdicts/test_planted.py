@@ -71,6 +71,17 @@ def test_gradients_are_reduced_while_the_last_backward_goes_on(
     assert not found.wrong
 
 
+@pytest.mark.parametrize("name", ["slow stage", "slow rank", "slow replica", "slow link"])
+@pytest.mark.parametrize("seed", seeds(1, 16))
+def test_a_few_steps_of_work_alone_are_enough(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Nobody recorded an optimizer or a collective, and the first step does not show that replicas wait for another."""
+    found = judge(tmp_path, drawn(seed, name, "work", steps=(4, 3, 2, 5)[seed % 4]))
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
 GPIPE = {**AWAITED, "schedule": "gpipe"}
 
 

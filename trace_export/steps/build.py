@@ -121,7 +121,7 @@ def _seen(recorded: Recorded, names: _Names) -> _Seen:
     of_lane = _wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
     first = lanes.first_of(blocks["step_index"].to_numpy())
     operations, joint = _collectives(recorded, lanes, operations, names)
-    operations, moved, guessed = _transfers(recorded, lanes, first, operations, names)
+    operations, moved, guessed = _transfers(recorded, lanes, first, joint, operations, names)
     waits = of_lane.and_also(*joint, *moved)
     del of_lane, joint, moved
     operations, pauses = _goes_on(lanes, first, operations, waits, names)
@@ -300,7 +300,7 @@ def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: O
 
 
 def _transfers(
-    recorded: Recorded, lanes: _Lanes, first: Flags, operations: Operations, names: _Names
+    recorded: Recorded, lanes: _Lanes, first: Flags, joint: list[Waits], operations: Operations, names: _Names
 ) -> tuple[Operations, list[Waits], Flags]:
     """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
     which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
@@ -320,7 +320,7 @@ def _transfers(
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        start, end, posted = _transfer_times(edges, known, first, operations)
+        start, end, posted = _transfer_times(edges, known, lanes, first, joint, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
@@ -387,17 +387,22 @@ def _exchanged(
 
 
 def _transfer_times(
-    edges: pl.DataFrame, known: Flags, first: Flags, operations: Operations
+    edges: pl.DataFrame, known: Flags, lanes: _Lanes, first: Flags, joint: list[Waits], operations: Operations
 ) -> tuple[Times, Times, Flags]:
-    """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
+    """Start and end of each transfer, and whether one without a message began when its receiver fell idle: with its
+    last block, and with the collectives (`joint`) for which the first block of a step waits."""
     count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
+    ended[lanes.first] = 0
+    for waits in joint:
+        opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
+        np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
     blocks = pl.DataFrame(
         {
             "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
-            "end": operations.end[:count], "free": ended, "work": operations.sort[:count] == WORK,
+            "end": operations.end[:count], "ended": ended, "work": operations.sort[:count] == WORK,
         }
-    ).with_columns(free=pl.when(pl.Series(~first)).then("free"))  # fmt: skip
+    ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
     begin, took, posted = guess.transfers(edges.with_columns(known=pl.Series(known)), blocks)
     columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
     start = np.where(known, np.maximum(columns[0], columns[1]), begin)

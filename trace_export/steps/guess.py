@@ -39,25 +39,28 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     receiver fell idle.
 
     `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and known, whether there is a message. `blocks`: rank,
-    start, end, free (when the block before on its rank had ended, null for the first of a step), work.
+    start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
+    within a step, null for the first block of one: its rank may have paused before), work.
     """
     if edges["known"].all():
         nothing = np.zeros(len(edges), np.int64)
         return nothing, nothing, nothing > 0
-    made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "free")[edges["dst"]]
+    made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
     number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
     way = pl.Series("way", np.unique(number, return_inverse=True)[1] + 1)
     table = (
         edges.select("dst_rank", "dst", "known", way)
-        .with_columns(made, taken["start"], taken["free"])
+        .with_columns(made, taken["start"], taken["free"], taken["ended"])
         .rename({"end": "made"})
     )
     dst, both_made = table["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
     np.add.at(both_made, dst, table["made"].to_numpy())
     two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
     other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
-    table = table.with_columns(gap=pl.col("start") - pl.col("made"), idle=pl.col("free").fill_null(pl.col("made")))
+    table = table.with_columns(
+        gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended"))
+    )
     table = table.with_columns(free=pl.max_horizontal("idle", other))
     table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
     late = _lateness(table, blocks)
