@@ -14,7 +14,7 @@ from trace_export.analysis.hidden import hidden
 from trace_export.analysis.trust import Trust, trust
 from trace_export.analysis.typical import ALIKE, Overhead, Typical
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
-from trace_export.steps.graph import Floats, Graph, Ints
+from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
 from trace_export.steps.path import CriticalPath
 from trace_export.steps.replay import Replay, Scenario, Windows
 
@@ -102,7 +102,9 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     sure = trust(typical, replay, late, measured)
     work = _work(typical, replay.windows, apart)
     levels = _levels([("work", work), *zip(names, lengths[: len(names)].tolist(), strict=True)])
-    long = {"long-pause": (_pause(levels), True), "long-optimizer": (optimizer, False)}
+    pause = _pause(levels)
+    marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
+    long = {"long-pause": (pause, True, -pause if marked else 0.0), "long-optimizer": (optimizer, False, 0.0)}
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
@@ -199,22 +201,23 @@ def _causes(
     found: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
     measured: float,
-    long: Mapping[str, tuple[float, bool]],
+    long: Mapping[str, tuple[float, bool, float]],
     seen: Sequence[tuple[int | None, int | None]],
     behind: Mapping[int, float],
     *,
     known: bool,
 ) -> pl.DataFrame:
-    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, and whether a step
-    could do without. `seen`: the run and step that each costs most. `behind`: of causes that hide one another the gain
-    of the one that alone gains most; where that is worth a row, it comes before. `known`: gains can be given."""
+    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, whether a step could
+    do without, and its order among the others, which is minus the gain. `seen`: the run and step that each costs most.
+    `behind`: of causes that hide one another the gain of the one that alone gains most; where that is worth a row, it
+    comes before. `known`: gains can be given."""
     rows: list[dict[str, object]] = []
-    for code, (lasts, spare) in long.items():
+    for code, (lasts, spare, order) in long.items():
         if lasts > LONG[code] * measured:
             gain = lasts if spare and known else None
             rows.append(
                 {
-                    "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": -lasts if spare else 0.0,
+                    "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": order,
                     "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
                 }
             )  # fmt: skip

@@ -45,18 +45,19 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
             groups = rows.with_columns(who=pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64))
-            found = _together(groups)
+            found = together(groups)
             if found.is_empty():
                 continue
             names += [(kind, level if level == "all" else f"{level} {who}") for who in found["who"].unique().sort()]
-            met.append(groups.join(found, on=["who", "step"], maintain_order="left").select("operation", "who", "step"))
+            members = groups.join(found, on=["who", "step"], maintain_order="left")
+            met.append((kind == "fed", members.select("operation", "who", "step")))
             rows = rows.join(
                 groups.join(found.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
             )
     nothing = np.empty(0, np.int64)
     result = Barriers(nothing, nothing, waits, tuple(names))
-    for table in met:
-        result = _join(table, operations, result)
+    for fed, table in met:
+        result = _join(table, fed, operations, result)
     return result
 
 
@@ -64,16 +65,16 @@ def _candidates(
     recorded: Recorded, operations: Operations, first: Flags, waits: Waits, ready: Times, kinds: Sequence[str]
 ) -> pl.DataFrame:
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
-    block that waits for its rank's last step and for no transfer is also one of the kind `first`: the first of a
-    recording waits for nothing, which tells nothing."""
+    block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
+    too: the first of a recording waits for nothing, which tells nothing."""
     block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
     waiting, fed = np.zeros((2, len(ready)), np.bool_)
     waiting[waits.of[(operations.sort[waits.on] != POINT) | (operations.step[waits.on] >= 0)]] = True
     fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
-    pause = np.flatnonzero(first & waiting & ~fed)
-    rows = np.concatenate([np.flatnonzero(block), pause])
-    named = np.array([*kinds, "first"])
-    code = np.concatenate([operations.kind[block], np.full(len(pause), len(kinds))])
+    opening = np.flatnonzero(first & waiting)
+    rows = np.concatenate([np.flatnonzero(block), opening])
+    named = np.array([*kinds, "first", "fed"])
+    code = np.concatenate([operations.kind[block], len(kinds) + fed[opening]])
     table = pl.DataFrame(
         {
             "operation": rows, "code": code, "rank": operations.rank[rows].astype(np.int32),
@@ -89,8 +90,9 @@ def _candidates(
     ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
 
 
-def _together(rows: pl.DataFrame) -> pl.DataFrame:
-    """who, step: the groups that start together in most steps, in those steps."""
+def together(rows: pl.DataFrame) -> pl.DataFrame:
+    """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that start together although they were
+    ready apart in most steps, in those steps."""
     spread = pl.col("last_ready") - pl.col("ready")
     each = (
         rows.group_by("who", "step").agg(
@@ -106,11 +108,12 @@ def _together(rows: pl.DataFrame) -> pl.DataFrame:
         .with_columns(often=pl.col("met").sum().over("who"), steps=pl.len().over("who"))
     )  # fmt: skip
     least = pl.max_horizontal(pl.min_horizontal(pl.lit(2), "steps"), MOSTLY * pl.col("steps"), pl.lit(1))
-    return each.filter("met", pl.col("often") >= least).select("who", "step").sort("who", "step")
+    return each.filter("met", pl.col("often") >= least).select("who", "step", "last_ready").sort("who", "step")
 
 
-def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
-    """With a point for each group and step, which waits for all that its members did, and which they wait for now."""
+def _join(members: pl.DataFrame, fed: bool, operations: Operations, before: Barriers) -> Barriers:
+    """With a point for each group and step, which waits for all that its members did but for their transfers, and which
+    they wait for now. Members that are `fed` start with it: what it takes goes on while their data are on their way."""
     count = len(operations.start) + len(before.start)
     times = operations.start, operations.end
     start, end = (np.concatenate([x, before.start]) for x in times) if len(before.start) else times
@@ -119,12 +122,17 @@ def _join(members: pl.DataFrame, operations: Operations, before: Barriers) -> Ba
     operation, point = of["operation"].to_numpy(), of["point"].to_numpy().astype(np.int64)
     place = np.full(count, -1, np.int32)
     place[operation] = count + point
-    taken = np.flatnonzero(place[before.waits.of] >= 0)
+    sort = np.append(operations.sort, np.full(len(before.start), POINT, operations.sort.dtype))
+    taken = np.flatnonzero((place[before.waits.of] >= 0) & (sort[before.waits.on] != TRANSFER))
     moved = before.waits.only(taken)
     theirs = before.waits.of.copy()
     theirs[taken] = place[moved.of]
     at = np.full(len(points), np.iinfo(np.int64).min)
     np.maximum.at(at, theirs[taken] - count, moved.met(start, end))
+    if fed:
+        begun = np.full(len(points), np.iinfo(np.int64).max)
+        np.minimum.at(begun, point, operations.start[operation])
+        at = np.maximum(at, begun)
     lag = np.minimum(0, operations.start[operation] - at[point])
     waits = replace(before.waits, of=theirs).and_also(
         Waits(operation.astype(np.int32), (count + point).astype(np.int32), np.ones(len(operation), np.bool_), lag)

@@ -320,7 +320,8 @@ def _transfers(
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        start, end, posted = _transfer_times(edges, known, lanes, first, joint, operations)
+        ended = _done_before(recorded, lanes, first, joint, operations)
+        start, end, posted = _transfer_times(edges, known, ended, first, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
@@ -387,16 +388,11 @@ def _exchanged(
 
 
 def _transfer_times(
-    edges: pl.DataFrame, known: Flags, lanes: _Lanes, first: Flags, joint: list[Waits], operations: Operations
+    edges: pl.DataFrame, known: Flags, ended: Times, first: Flags, operations: Operations
 ) -> tuple[Times, Times, Flags]:
-    """Start and end of each transfer, and whether one without a message began when its receiver fell idle: with its
-    last block, and with the collectives (`joint`) for which the first block of a step waits."""
+    """Start and end of each transfer, and whether one without a message began when its receiver fell idle; `ended` as
+    `_done_before` has it."""
     count = len(first)
-    ended = np.concatenate([[0], operations.end[: count - 1]])
-    ended[lanes.first] = 0
-    for waits in joint:
-        opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
-        np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
     blocks = pl.DataFrame(
         {
             "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
@@ -407,6 +403,31 @@ def _transfer_times(
     columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
     start = np.where(known, np.maximum(columns[0], columns[1]), begin)
     return start, np.where(known, np.maximum(start, columns[2]), begin + took), posted
+
+
+def _done_before(recorded: Recorded, lanes: _Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
+    """When the rank of each block was done with what was before it: with the block before; for the first block of a
+    step also with the collectives (`joint`) that it waits for, and with what it seems to wait for on other ranks of its
+    stage, with which it starts together. 0 for the first block of a recording."""
+    count = len(first)
+    ended = np.concatenate([[0], operations.end[: count - 1]])
+    ended[lanes.first] = 0
+    for waits in joint:
+        opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
+        np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
+    made = np.zeros(count, np.int64)
+    np.maximum.at(made, recorded.edges["dst"].to_numpy(), operations.end[recorded.edges["src"].to_numpy()])
+    rows = np.flatnonzero(first & (ended > 0))
+    openings = pl.DataFrame(
+        {
+            "row": rows, "rank": operations.rank[rows].astype(np.int32), "step": operations.step[rows],
+            "start": operations.start[rows], "end": operations.end[rows], "ready": np.maximum(ended, made)[rows],
+        }
+    ).join(recorded.ranks.select("rank", who="stage"), on="rank", how="left")  # fmt: skip
+    held = openings.join(barriers.together(openings), on=["who", "step"])
+    row = held["row"].to_numpy()
+    ended[row] = np.minimum(held["last_ready"].to_numpy(), operations.start[row])
+    return ended
 
 
 def _before_on_way(

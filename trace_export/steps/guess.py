@@ -72,7 +72,10 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     guessed = ~pl.col("known")
     held = guessed & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    table = table.select("dst", "dst_rank", "way", "known", "made", "idle", "gap", "seen", held=held, both=both)
+    paused = pl.Series(taken["free"].is_null()) & (pl.col("made") < pl.col("idle"))  # and not for its data
+    table = table.select(
+        "dst", "dst_rank", "way", "known", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
+    )
     ways = table.select(
         "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
         exposed=pl.when("seen").then("gap"),
@@ -103,7 +106,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     ways = ways.select(posted=posted, alike=alike & ~posted, usual=usual)
     table = table.drop("usual").with_columns(ways[at])
     seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & near)
-    posted = pl.col("posted") & guessed
+    posted = pl.col("posted") & guessed & ~pl.col("paused")
     length = (
         pl.when("known").then(0).when(posted).then("both").when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", "usual"))
