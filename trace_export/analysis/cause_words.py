@@ -171,8 +171,8 @@ def _how(row: Row) -> str:
         return "without one of them, the others still make the step as long"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
-        what = "data loading, checkpoints, an optimizer without marks"
-        return f"no block starts for {late} although nothing is missing that was recorded ({what})"
+        perhaps = "data loading, checkpoints, an optimizer without marks"
+        return f"no block starts for {late} although nothing is missing that was recorded ({perhaps})"
     if row["code"] == "long-optimizer":
         return f"it takes {late} of a step"
     if row["code"] == "data-loading":
