@@ -86,9 +86,9 @@ def _with_other_work(profile: Profile, path: Path) -> Profile:
     passes = spans.filter(pl.col("kind").is_not_null()).with_columns(next="start_ns", until="end_ns")
     passes = passes.with_columns(pl.col("until").cum_max().over("rank"))
     other = spans.filter(pl.col("kind").is_null()).select("rank", "marker", "start_ns", "end_ns")
-    for strategy, end in (("backward", "until"), ("forward", "next")):
-        other = other.join_asof(passes.select("rank", "start_ns", end), on="start_ns", by="rank", strategy=strategy,
-                                check_sortedness=False)  # type: ignore[arg-type]  # fmt: skip
+    last, next_ = passes.select("rank", "start_ns", "until"), passes.select("rank", "start_ns", "next")
+    other = other.join_asof(last, on="start_ns", by="rank", check_sortedness=False)
+    other = other.join_asof(next_, on="start_ns", by="rank", strategy="forward", check_sortedness=False)
     beside = (pl.col("until") > pl.col("start_ns")) | (pl.col("next") < pl.col("end_ns"))
     length = (pl.col("end_ns") - pl.col("start_ns")).sum()
     other = other.filter(~beside.fill_null(False))
@@ -99,7 +99,7 @@ def _with_other_work(profile: Profile, path: Path) -> Profile:
         return profile
     names = other.group_by("marker").agg(length.alias("ns")).sort("ns", "marker", descending=[True, False])["marker"]
     text = f"work between the passes, up to {many['outside'].max():.1%} of the time of a rank, counts as idle: its kind"
-    what = f"{text} ({', '.join(map(_short, names[:3]))}) names no pass; call passes F, B, W or OPT"
+    what = f"{text} ({', '.join(map(_short, names[:3].to_list()))}) names no pass; call passes F, B, W or OPT"
     ranks = profile.ranks.drop("outside").join(shares, on="rank", how="left", maintain_order="left")
     note = Note("compute-outside-blocks", "warning", what, str(path), many.height)
     return replace(profile, ranks=conform(ranks, RANKS)).with_notes([note])
