@@ -82,6 +82,10 @@ _flag = partial(Option, check=arguments.flag, default=False)
 _whole = partial(Option, check=arguments.whole_or_none, text=arguments.whole_of_text, metavar="N")
 _numbers = partial(Option, check=arguments.numbers, panel=SELECTION, metavar="LIST")
 _path = partial(Option, check=arguments.path_or_none, metavar="PATH")
+_run = partial(Option, panel=SELECTION, metavar="N|latest|all")
+_VERBOSE = _flag("Also print details, such as what was inferred in a sound run.", panel=TERMINAL)
+_JSON = _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)
+_QUIET = _flag("Print nothing but errors.", panel=TERMINAL)
 
 
 def _word(known: Any, help: str, default: str | None, **more: Any) -> Option:
@@ -190,10 +194,8 @@ class OneRun(TypedDict, total=False):
 
     run: Annotated[
         int | str,
-        Option(
-            "Of several runs: a number (1 is the oldest), latest (complete) or all.",
-            arguments.run_choice, SELECTION, default="latest", metavar="N|latest|all",
-        ),
+        _run("Of several runs: a number (1 is the oldest), latest (complete) or all.", arguments.run_choice,
+             default="latest"),
     ]  # fmt: skip
     jobs: Annotated[
         int | None, _whole("Reader processes; default: chosen from the size of the data.", panel=WORKERS, usual=True)
@@ -559,10 +561,10 @@ class Tracing(TypedDict, total=False):
 class Printing(Tracing, total=False):
     """What is printed."""
 
-    verbose: Annotated[bool, _flag("Also print details, such as what was inferred in a sound run.", panel=TERMINAL)]
+    verbose: Annotated[bool, _VERBOSE]
     strict: Annotated[bool, _flag("Exit with code 3 if there is a warning.", panel=TERMINAL)]
-    json: Annotated[bool, _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)]
-    quiet: Annotated[bool, _flag("Print nothing but errors.", panel=TERMINAL)]
+    json: Annotated[bool, _JSON]
+    quiet: Annotated[bool, _QUIET]
 
 
 class Inspecting(Sources, OneRun, Known, total=False):
@@ -610,14 +612,12 @@ class Sides(TypedDict, total=False):
     steps_b: Annotated[NumberSet, _numbers("Steps of B, if they are not those of A.", usual=True)]
     run_a: Annotated[
         int | str | None,
-        Option("The run of A, if it is not that of B.", optional(arguments.run_choice), SELECTION,
-               metavar="N|latest|all"),
-    ]  # fmt: skip
+        _run("The run of A, if it is not that of B.", optional(arguments.run_choice)),
+    ]
     run_b: Annotated[
         int | str | None,
-        Option("The run of B, if it is not that of A.", optional(arguments.run_choice), SELECTION,
-               metavar="N|latest|all"),
-    ]  # fmt: skip
+        _run("The run of B, if it is not that of A.", optional(arguments.run_choice)),
+    ]
 
 
 class Saving(Sources, OneRun, Layout, Mapped, Part, Replacing, Alignment, Progressing, total=False):
@@ -695,8 +695,8 @@ class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Answering,
 class Inspect(Folder, Inspecting, Tracing, total=False):
     """The options of the command `inspect`."""
 
-    verbose: Annotated[bool, _flag("Also print details, such as what was inferred in a sound run.", panel=TERMINAL)]
-    json: Annotated[bool, _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)]
+    verbose: Annotated[bool, _VERBOSE]
+    json: Annotated[bool, _JSON]
 
 
 class Overview(Folder, Overviewing, Printing, total=False):
@@ -775,8 +775,8 @@ class Simulate(Time, Target, Packing, Bubbles, Replacing, Figure, Unexplained, T
         Option("Duration of a fused F/B, as a fraction of F plus B.", panel=INPUT, text=arguments.fraction_of_text,
                metavar="FRACTION", name="costs.overlap", usual=True),
     ]  # fmt: skip
-    json: Annotated[bool, _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)]
-    quiet: Annotated[bool, _flag("Print nothing but errors.", panel=TERMINAL)]
+    json: Annotated[bool, _JSON]
+    quiet: Annotated[bool, _QUIET]
 
 
 class Open(Tracing, total=False):
