@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import polars as pl
 import pytest
 
+from samples.generators import ascend
 from tests.support.clock_runs import Clocks, Run, make
 from tests.support.rows import crossed
+from trace_export import load
 from trace_export.model import P2P, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.messages import pair
@@ -112,6 +115,17 @@ def test_a_rank_that_posts_some_operations_in_another_order_counts_otherwise_tha
     profile = pair(replace(run.profile, p2p=conform(numbered, P2P)))
     assert same(profile.messages, true)
     assert "messages-unpaired" not in [note.code for note in profile.notes]
+
+
+@pytest.mark.parametrize(("stages", "microbatches"), [(4, 2), *crossed([2, 3, 4], [1, 2, 3])])
+def test_all_messages_of_a_short_recording_are_paired(stages: int, microbatches: int, tmp_path: Path) -> None:
+    """One step: of two messages another window offset would fit one, and its answer, as if a clock were ms off."""
+    truth = ascend.record(tmp_path, ascend.Job(stages, microbatches, 1, hosts=1))
+    run = load(tmp_path, jobs=1)
+    wanted = sorted((src, dst, start, other) for src, dst, _, _, _, start, _, other, _ in truth.messages)
+    columns = ["src_rank", "dst_rank", "send_start_ns", "recv_start_ns"]
+    assert sorted(run.messages.select(columns).rows()) == wanted
+    assert not [note for note in run.notes if note.code in ("messages-unpaired", "messages-window-offset")]
 
 
 def test_an_operation_that_does_both_is_one_of_each() -> None:
