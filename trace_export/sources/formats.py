@@ -7,7 +7,7 @@ its commands from it, and a run needs few of the formats.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -116,6 +116,24 @@ def _named(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
+_ASCEND = Format(
+    kind="ascend",
+    command="ascend",
+    title="Ascend PyTorch profiler output",
+    files="*_ascend_pt folders",
+    detector="trace_export.sources.ascend.find:captures",
+    reader="trace_export.sources.ascend.reader",
+    speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
+    folder_speed=Speed(blocks=60, device_tasks=400),
+    guide="ascend",
+    packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|kernel_details\.csv|communication\.json",
+    side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
+    step_task_info=True,
+    batch_bytes=128 << 20,
+    batch_in_threads=True,
+    batches=True,
+)
+
 FORMATS: tuple[Format, ...] = (
     Format(
         kind="paddle",
@@ -170,39 +188,15 @@ FORMATS: tuple[Format, ...] = (
         batch_bytes=1 << 20,
         batches=True,
     ),
-    Format(
-        kind="ascend",
-        command="ascend",
-        title="Ascend PyTorch profiler output",
-        files="*_ascend_pt folders",
-        detector="trace_export.sources.ascend.find:captures",
-        reader="trace_export.sources.ascend.reader",
-        speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
-        folder_speed=Speed(blocks=60, device_tasks=400),
-        guide="ascend",
-        packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|kernel_details\.csv|communication\.json",
-        side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
-        step_task_info=True,
-        batch_bytes=128 << 20,
-        batch_in_threads=True,
-        batches=True,
-    ),
-    Format(
+    _ASCEND,
+    replace(
+        _ASCEND,
         kind="mindspore",
         command="mindspore",
         title="MindSpore profiler output",
         files="*_ascend_ms folders",
-        detector="trace_export.sources.ascend.find:captures",
-        reader="trace_export.sources.ascend.reader",
-        speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
-        folder_speed=Speed(blocks=60, device_tasks=400),
         guide="mindspore",
         packed=r"ascend_mindspore_profiler.*\.db",
-        side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
-        step_task_info=True,
-        batch_bytes=128 << 20,
-        batch_in_threads=True,
-        batches=True,
     ),
     Format(
         kind="kineto",

@@ -22,7 +22,7 @@ from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.notes import unmatched
 from trace_export.sources.shared import chrome_json
-from trace_export.sources.shared.chrome_json import ABSENT, Events, JsonTrace, Value
+from trace_export.sources.shared.chrome_json import Events, JsonTrace, Value
 from trace_export.units import EPOCH_NS
 
 _COUNTED = {"kb": "KB", "mhz": "MHz", "read": "MB/s", "write": "MB/s", "throughput": "MB/s", "hit_rate": "%"}
@@ -45,15 +45,9 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     hit_rate: Value = None
 
 
-class _Event(msgspec.Struct, gc=False):
-    """An event as it is written."""
+class _Event(chrome_json.Event, gc=False):
+    """An event as it is written, with its arguments."""
 
-    ph: Value = None
-    name: Value = None
-    pid: Value = None
-    tid: Value = None
-    ts: msgspec.Raw = ABSENT
-    dur: msgspec.Raw = ABSENT
     args: _Arguments | None = None
 
 
@@ -169,10 +163,10 @@ def _microseconds(event: _Event) -> float | None:
 
 def _columns(events: Sequence[_Event]) -> pl.DataFrame:
     """`events` as `KEPT`."""
-    columns = [chrome_json.texts(name, list(map(attrgetter(name), events))) for name in ("ph", "name", "pid", "tid")]
+    columns = chrome_json.texts_of(events, "ph", "name", "pid", "tid")
     args = [event.args or _NO_ARGUMENTS for event in events]
     columns.append(chrome_json.texts("title", [one.name for one in args]))
-    times = chrome_json.times(*(map(attrgetter(name), events) for name in ("ts", "dur")))
+    times = chrome_json.times(events)
     values = [pl.col(name) for name in _COUNTED]
     unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _COUNTED.values(), strict=True))
     samples = pl.DataFrame(

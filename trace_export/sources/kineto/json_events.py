@@ -10,7 +10,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from operator import attrgetter
 
 import msgspec
 import polars as pl
@@ -18,7 +17,7 @@ from msgspec.structs import astuple
 
 from trace_export.sources.kineto import heads
 from trace_export.sources.shared import chrome_json
-from trace_export.sources.shared.chrome_json import ABSENT, Events, Value, numbers, texts
+from trace_export.sources.shared.chrome_json import Events, Value, numbers, texts
 from trace_export.sources.shared.timestamps import NO_TIME_NS
 
 NUMBERS = (
@@ -77,16 +76,10 @@ class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
     args_name: Value = None
 
 
-class Event(msgspec.Struct, gc=False):
-    """An event as it is written, its times as text: as floats they would lose nanoseconds."""
+class Event(chrome_json.Event, gc=False):
+    """An event as it is written, with its category and arguments."""
 
-    ph: Value = None
     cat: Value = None
-    name: Value = None
-    pid: Value = None
-    tid: Value = None
-    ts: msgspec.Raw = ABSENT
-    dur: msgspec.Raw = ABSENT
     args: _Arguments | None = None
 
 
@@ -167,12 +160,12 @@ def whole_number(value: object) -> int | None:
 
 def columns_of(events: Sequence[Event]) -> pl.DataFrame:
     """`events` with the columns of `SCHEMA`."""
-    columns = [texts(name, list(map(attrgetter(name), events))) for name in ("cat", "name", "pid", "tid")]
+    columns = chrome_json.texts_of(events, "cat", "name", "pid", "tid")
     rows = [astuple(event.args or _NO_ARGUMENTS) for event in events] or [astuple(_NO_ARGUMENTS)]
     for name, column in zip(NUMBERS + TEXTS, zip(*rows, strict=True), strict=True):
         values = list(column[: len(events)])
         columns.append(texts(name, values) if name in TEXTS else numbers(name, values, pl.Int64))
-    ends = chrome_json.times(*(map(attrgetter(name), events) for name in ("ts", "dur")))
+    ends = chrome_json.times(events)
     known = pl.col("end").is_not_null()
     ends = ends.select(pl.when(known).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end"))
     return pl.DataFrame([*columns, *ends]).with_columns(pl.col("name").fill_null("")).select(*SCHEMA)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar, get_args
 
@@ -329,11 +330,27 @@ def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
 # Events as columns
 
 
-def times(starts: Iterable[msgspec.Raw], lengths: Iterable[msgspec.Raw]) -> pl.DataFrame:
+class Event(msgspec.Struct, gc=False):
+    """An event as it is written, its times as text: as floats they would lose nanoseconds."""
+
+    ph: Value = None
+    name: Value = None
+    pid: Value = None
+    tid: Value = None
+    ts: msgspec.Raw = ABSENT
+    dur: msgspec.Raw = ABSENT
+
+
+def texts_of(events: Sequence[Event], *fields: str) -> list[pl.Series]:
+    """These fields of events as columns of text."""
+    return [texts(name, list(map(attrgetter(name), events))) for name in fields]
+
+
+def times(events: Sequence[Event]) -> pl.DataFrame:
     """`start` and `end` in ns of `ts` and `dur` in µs as they are written: as floats they would lose nanoseconds. An
     event without `dur` ends as it starts; null where a time is not a number."""
     length = thousandths(pl.col("dur"))
-    return pl.DataFrame([_as_written("ts", starts), _as_written("dur", lengths)]).select(
+    return pl.DataFrame([_as_written(name, map(attrgetter(name), events)) for name in ("ts", "dur")]).select(
         start=thousandths(pl.col("ts")),
         end=thousandths(pl.col("ts")) + pl.when(pl.col("dur").is_in(["", "null"])).then(0).otherwise(length),
     )
