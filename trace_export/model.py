@@ -23,6 +23,9 @@ Certainty = Literal["exact", "likely", "unknown"]
 RankOrder = Literal["tp-cp-dp-pp", "tp-cp-pp-dp"]
 """How global ranks count through the sizes of a run, from the fastest to the slowest."""
 
+NO_HOST = "unknown"
+"""The host of ranks for which a table names none."""
+
 INT = pl.Int32()
 TIME = pl.Int64()
 TEXT = pl.String()

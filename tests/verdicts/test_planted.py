@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from samples.generators.data_parallel import WRITERS
+from tests.support.command import command
 from tests.support.rows import seeds
 from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
@@ -80,6 +83,18 @@ def test_a_few_steps_of_work_alone_are_enough(
     found = judge(tmp_path, drawn(seed, name, "work", steps=(4, 3, 2, 5)[seed % 4]))
     record_property("verdict", found.row)
     assert not found.wrong
+
+
+def test_a_host_that_nobody_recorded_is_not_said(tmp_path: Path) -> None:
+    """A table without a column of hosts says nothing of them."""
+    case = drawn(3, "slow rank", "work", tensor=1)
+    WRITERS["work"](tmp_path, case.job)
+    rows = pl.concat([pl.read_parquet(file) for file in sorted(tmp_path.glob("*/*.parquet"))])
+    rows.drop("host").write_csv(tmp_path / "blocks.csv")
+    said = command("report", tmp_path / "blocks.csv").stdout
+    assert f"Rank {case.place['rank']} " in said
+    assert "host" not in said
+    assert "unknown" not in said
 
 
 GPIPE = {**AWAITED, "schedule": "gpipe"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trace_export.model import NO_HOST
 from trace_export.selection import Numbers
 from trace_export.units import duration
 
@@ -81,8 +82,8 @@ def _hosts(row: Row) -> list[str]:
 
 
 def _few_hosts(row: Row) -> str:
-    """The hosts, "" where they are many, or called after the ranks."""
-    hosts = [host for host in row["hosts"] if host not in {f"rank {rank}" for rank in row["ranks"]}]
+    """The hosts, "" where they are many, called after the ranks, or not recorded."""
+    hosts = [host for host in row["hosts"] if host not in {NO_HOST, *(f"rank {rank}" for rank in row["ranks"])}]
     return ", ".join(hosts) if len(hosts) <= HOSTS_SAID else ""
 
 

@@ -26,7 +26,7 @@ from trace_export.analysis.theory import explain as theory_of
 from trace_export.analysis.transfer_split import links, split_messages
 from trace_export.analysis.verdict import Sentence, verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
-from trace_export.model import STEP_KEY, Note, Profile
+from trace_export.model import NO_HOST, STEP_KEY, Note, Profile
 from trace_export.steps.idle import CAUSES
 from trace_export.units import EPOCH_NS, utc
 
@@ -168,8 +168,8 @@ class Report:
         shown = ", ".join(self.hosts[:HOSTS_SHOWN]) + (", …" if len(self.hosts) > HOSTS_SHOWN else "")
         when = "" if self.started_ns is None else f", recorded {utc(self.started_ns)[:19].replace('T', ' ')} UTC"
         ranks = self.ranks["rank"].n_unique()
-        hosts = f"{len(self.hosts)} host{'s' * (len(self.hosts) != 1)} ({shown})"
-        return f"{ranks} rank{'s' * (ranks != 1)} on {hosts}{when}"
+        hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)} ({shown})"
+        return f"{ranks} rank{'s' * (ranks != 1)}{'' if self.hosts == (NO_HOST,) else hosts}{when}"
 
 
 def report(measured: Bubbles, explanation: Explanation) -> Report:

@@ -8,7 +8,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import is_file, open_file
-from trace_export.model import COLLECTIVES, HOSTS, RANKS, SPANS, WORK_KINDS, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, NO_HOST, RANKS, SPANS, WORK_KINDS, Profile, conform
 from trace_export.sources.folders import ALONE
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.ranges.dialects import run_facts
@@ -25,8 +25,6 @@ NUMBERED = {"id", "replica"}
 """What the program numbers itself, whatever a column of this name holds."""
 SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
-NO_HOST = "unknown"
-"""The host of ranks for which the table names none."""
 _OF_A_PROFILER = {
     "Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)", "Time(us)",
     "Communication(Not Overlapped)",

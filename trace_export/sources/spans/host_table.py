@@ -14,7 +14,7 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column
 from trace_export.files import open_file
-from trace_export.model import INT, Profile, conform
+from trace_export.model import INT, NO_HOST, Profile, conform
 from trace_export.sources import span_table
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
@@ -35,7 +35,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     profile = span_table.read(source.path)
     ranks = profile.ranks.with_columns(kind=pl.lit(source.kind))
     hosts = profile.hosts.with_columns(machine=pl.lit(source.machine, INT))
-    if (ranks["host"] == span_table.NO_HOST).any():
+    if (ranks["host"] == NO_HOST).any():
         name = pl.lit(source.host)
         ranks, hosts = ranks.with_columns(host=name), hosts.head(1).with_columns(host=name, label=name)
     return of_ranks(replace(profile, hosts=hosts, ranks=ranks), options.ranks)
