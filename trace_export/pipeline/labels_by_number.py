@@ -15,6 +15,9 @@ def positions(work: pl.DataFrame, expected: pl.DataFrame, microbatches: int) -> 
     sequence of its stage. A block without a number has the place that its distance from a numbered one gives it, if
     from there on every block is of the kind expected; where the numbered blocks before and after it disagree (a block
     between them is missing), it has none.
+
+    Example: a stage runs F0 F1 F2 B0 F3 B1, two micro-batches in two chunks, and of F B F B the first forward has the
+    number 2. So it stands in position 2, and the others in 3, 4 and 5.
     """
     numbered = FORWARDS & pl.col("microbatch").is_not_null()
     table = expected.select(
@@ -29,23 +32,25 @@ def positions(work: pl.DataFrame, expected: pl.DataFrame, microbatches: int) -> 
         .join(anchors, on=["stage", "letter", "number"], how="left", maintain_order="left")
         .with_columns(distance=pl.col("place") - pl.col("position"))
     )
-    for name, fill in (("before", pl.col("distance").forward_fill()), ("after", pl.col("distance").backward_fill())):
-        rows = rows.with_columns((fill.over(RANK_STEP_KEY) + pl.col("position")).cast(INT).alias(name))
-        letters = table.select("stage", pl.col("position").alias(name), pl.col("letter").alias(f"{name}_letter"))
-        rows = rows.join(letters, on=["stage", name], how="left", maintain_order="left")
-        rows = rows.with_columns((pl.col(f"{name}_letter") == pl.col("letter")).fill_null(False).alias(f"{name}_fits"))
-    is_anchor = pl.col("place").is_not_null()
-    rows = rows.with_columns(
-        gap_before=is_anchor.cum_sum().over(RANK_STEP_KEY),
-        gap_after=is_anchor.cum_sum(reverse=True).over(RANK_STEP_KEY),
-    ).with_columns(
-        before=pl.when(pl.col("before_fits").cast(INT).cum_min().over([*RANK_STEP_KEY, "gap_before"]) == 1).then(
-            "before"
-        ),
-        after=pl.when(
-            pl.col("after_fits").cast(INT).cum_min(reverse=True).over([*RANK_STEP_KEY, "gap_after"]) == 1
-        ).then("after"),
-    )
+    for name, reverse in (("before", False), ("after", True)):
+        rows = _beside_numbered(rows, table, name, reverse=reverse)
     agree = (pl.col("before") == pl.col("after")).fill_null(True)
     position = pl.when(agree).then(pl.coalesce("before", "after"))
     return rows.select(*RANK_STEP_KEY, "row", position=position).filter(pl.col("position").is_not_null())
+
+
+def _beside_numbered(rows: pl.DataFrame, table: pl.DataFrame, name: str, *, reverse: bool) -> pl.DataFrame:
+    """`rows` with the position `name` that the last numbered block gives each block, or with `reverse` the next one;
+    null from the first block on, as seen from the numbered one, that is not of the kind expected in its position."""
+    distance = pl.col("distance").backward_fill() if reverse else pl.col("distance").forward_fill()
+    expected = table.select("stage", pl.col("position").alias(name), expected="letter")
+    rows = (
+        rows.with_columns(
+            (distance.over(RANK_STEP_KEY) + pl.col("position")).cast(INT).alias(name),
+            stretch=pl.col("place").is_not_null().cum_sum(reverse=reverse).over(RANK_STEP_KEY),
+        )
+        .join(expected, on=["stage", name], how="left", maintain_order="left")
+        .with_columns(fits=(pl.col("expected") == pl.col("letter")).fill_null(False).cast(INT))
+    )
+    unbroken = pl.col("fits").cum_min(reverse=reverse).over([*RANK_STEP_KEY, "stretch"]) == 1
+    return rows.with_columns(pl.when(unbroken).then(name).alias(name)).drop("expected", "stretch", "fits")

@@ -109,6 +109,9 @@ def exact_plan(
     `deeper`, and of one stage alone, that is believed before several chunks on two stages, which may have the same
     words. `vee`: the chunks are known to lie in a V. `way` is that of the data, where it is known: in a line they go
     through one chunk, in a loop through several if an order of several fits.
+
+    Example: F F B F B B and F B F B F B on two stages are 1F1B with three micro-batches, exactly. With a W after each
+    B of the second stage alone they fit none exactly, and ZB-H1 without weight gradients.
     """
     forwards = {len(word) - len(word.replace("F", "")) for word in seen.values()}
     if len(forwards) != 1 or any("X" in word for word in seen.values()):

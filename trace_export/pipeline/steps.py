@@ -184,6 +184,10 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     That gives the blocks of a kind per step, which replicas have in common. A rank whose capture has whole steps only
     counts them; any other takes the step that was going on, by the clock, on the earliest stage of its pipeline that
     could count, if that is no later than its own. Null where no rank could.
+
+    Example: of two stages the first runs F F B F B B F F B F B B. As many backwards as forwards are done after six
+    blocks, so a step has three of each, and the fourth forward begins step 1. The second stage runs F B F B …, which
+    is even after every backward; cut after F B F it has the steps that the first stage had begun at these times.
     """
     stages = profile.declared.pp
     last = profile.ranks["stage"].max() if stages is None else stages - 1
