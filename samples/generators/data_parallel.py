@@ -48,12 +48,12 @@ Place = tuple[str, int]
 Cell = tuple[int, int]
 """Replica and stage: one lane of blocks, which all its tensor ranks run together."""
 Receives = Literal["early", "at once", "late", "random"]
-ALL_RANKS = -1
+ALL_RANKS, TIED = -1, -2
 
 
 class Collective(NamedTuple):
     """What a rank has of a collective: its part starts with the rank and ends with the others. `stage`: that of the
-    replicas that take part, None where all ranks do."""
+    replicas that take part, None where all ranks do, `TIED` where the first and the last of a replica do."""
 
     op: str
     stage: int | None
@@ -75,12 +75,12 @@ class Job:
     blocks right after the previous optimizer; or it is recorded `late`, after the send; or each by chance. `jitter`:
     standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
     the length of a micro-batch, in all its blocks alike; a step has the same work with and without. `lead`: between
-    what a rank waits for and what it does next. `overlap`: so long before its end does a block release its rank, as
-    streams do. With `rendezvous` a lane sends and receives in batches, as Megatron does without overlap: after a block,
-    in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken
-    and what the next ones need is there; what it sends is taken once the receiver has come to the batch of its
-    receive. There one kernel sends and receives (nsys and kineto). Unless gradients are `clipped`, all ranks reduce no
-    norm, and nothing but data joins the stages.
+    what a rank waits for and what it does next; `launch`: what that is longer after a block of its own. `overlap`: so
+    long before its end does a block release its rank, as streams do. With `rendezvous` a lane sends and receives in
+    batches, as Megatron does without overlap: after a block, in the steady state of `interleaved` after a forward and a
+    backward, it waits until all that these sent is taken and what the next ones need is there; what it sends is taken
+    once the receiver has come to the batch of its receive. There one kernel sends and receives (nsys and kineto).
+    Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -95,7 +95,8 @@ class Job:
 
     `buckets`: into how many parts of equal size the gradients of each chunk of a stage are divided; each is reduced as
     soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
-    there is one, all gradients of a stage are reduced at once, after its last block.
+    there is one, all gradients of a stage are reduced at once, after its last block. `tied`: how long the first and the
+    last stage of a replica then reduce the gradients of the embedding that they share (kineto and tables).
 
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
     same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
@@ -113,9 +114,11 @@ class Job:
     gather: int = 2 * MS
     reduce: int = 6 * MS
     norm: int = MS
+    tied: int = 0
     optimizer: int = 3 * MS
     gap: int = 4 * MS
     lead: int = LEAD
+    launch: int = 0
     slow: Mapping[Cell, float] = field(default_factory=dict)
     longer: Mapping[Place, int] = field(default_factory=dict)
     late: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
@@ -360,6 +363,9 @@ class _Simulator:
                 members = [(a, stage) for a in range(job.replicas)]
                 end = self._reduced(step, members, free)
                 free |= {m: max(end, free[m]) for m in members}
+            for a in range(job.replicas if job.tied else 0):
+                ends = [(a, 0), (a, job.stages - 1)]
+                free |= dict.fromkeys(ends, self._collective(NORM, step, ends, [free[c] for c in ends], job.tied))
             if job.clipped:
                 free = dict.fromkeys(
                     job.cells, self._collective(NORM, step, job.cells, [free[c] for c in job.cells], job.norm)
@@ -395,7 +401,8 @@ class _Simulator:
         late, longer = (job.late, job.longer) if self._planted(step) else ({}, {})
         starts = [at + job.lead + late.get((op, *cell), 0) for cell, at in zip(members, ready, strict=True)]
         stages = {s for _, s in members}
-        stage = stages.pop() if len(stages) == 1 and op != NORM else None
+        tied = op == NORM and len(members) < len(job.cells)
+        stage = TIED if tied else stages.pop() if len(stages) == 1 and op != NORM else None
         end = max(starts) + length + longer.get((op, ALL_RANKS if stage is None else stage), 0)
         for cell, start in zip(members, starts, strict=True):
             for rank in job.lane(*cell):
@@ -442,7 +449,7 @@ class _Simulator:
             batch = self.batch_of[stage][n]
             if n == 0 or batch != self.batch_of[stage][n - 1]:
                 begins[stage] = free[stage]
-            start = max(free[stage], gathered[cell], batches.done.get((stage, batch), 0)) + job.lead
+            start = max(free[stage] + job.launch, gathered[cell], batches.done.get((stage, batch), 0)) + job.lead
             for half, source in halves:
                 if source is None:
                     continue
@@ -513,13 +520,19 @@ def write_kineto(folder: Path, job: Job) -> Run:
     names = {GATHER: "_allgather_base", REDUCE: "_reduce_scatter_base", NORM: "allreduce"}
     count = Counter[tuple[int, str]]()
     for each in run.collectives:
-        group = "0" if each.stage is None else f"{1 + each.stage + job.stages * job.place(each.rank)[2]}"
+        group = "0" if each.stage is None else str(_group(job, each))
         times = each.start_ns - 20 * US, each.start_ns, each.end_ns
         count[each.rank, group] += 1
         ranks[each.rank].nccl(names[each.op], *times, group=group, Seq=count[each.rank, group])
     for rank in ranks:
         rank.trace.write(folder / f"{rank.trace.host}_{700 + rank.rank}.1760000000000000000.pt.trace.json")
     return run
+
+
+def _group(job: Job, collective: Collective) -> int:
+    """The number of a group that is not that of all ranks, from 1 on."""
+    replica, stage, tensor = job.place(collective.rank)
+    return 1 + tensor + job.tensor * (job.stages + replica if collective.stage == TIED else stage)
 
 
 NCCL_DOMAIN = 7
@@ -672,7 +685,7 @@ def _rows(job: Job, run: Run) -> Iterable[dict[str, object]]:
     none = dict.fromkeys(("step", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b"))
     count = Counter[tuple[int, str, int | None]]()
     for c in run.collectives:
-        group = "all" if c.stage is None else f"dp of stage {c.stage}, tp {job.place(c.rank)[2]}"
+        group = "all" if c.stage is None else f"group {_group(job, c)}"
         sequence = count[c.rank, c.op, c.stage]
         count[c.rank, c.op, c.stage] += 1
         of_group = {"group": group, "op": c.op, "sequence": sequence}

@@ -158,6 +158,9 @@ AWAITED = {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}
 IN_PARTS = {"replicas": 3, "buckets": 6, "backward": 20 * MS, "reduce": 18 * MS}
 """Fields of a job that reduces its gradients while the last backward goes on."""
 
+SHOWN_LAUNCHES: dict[str, Any] = {"lead": 30 * US, "launch": 270 * US, "gap": 200 * US, "backward": 4 * MS}
+"""Fields of a job whose blocks start later after another block of their rank than after a transfer."""
+
 LONG = {"steps": 12, "stages": 2, "replicas": 3, "microbatches": 6, "tensor": 1, "jitter": 0.02}
 
 PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {
@@ -207,6 +210,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "slow link, blocks alone": (slow_link, {"replicas": 3}, ("table",)),
     "slow replica, blocks alone": (slow_replica, {"replicas": 3, "tensor": 1}, ("paddle", "table")),
     "loss, sends awaited": (loss_head, AWAITED, ("paddle", "table")),
+    "slow rank, launches show": (
+        slow_rank, {"schedule": "interleaved", "replicas": 3, **SHOWN_LAUNCHES}, ("nsys", "kineto", "paddle")
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

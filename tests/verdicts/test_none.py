@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from samples.generators.data_parallel import simulate
+from samples.generators.pipeline import MS, US
 from tests.support.rows import seeds
-from tests.verdicts.cases import drawn_sound
+from tests.verdicts.cases import SHOWN_LAUNCHES, drawn_sound
 from tests.verdicts.judge import bubble, causes, report
 
 
@@ -28,3 +31,22 @@ def test_ranks_that_differ_a_little_cost_a_little(seed: int, tmp_path: Path) -> 
     step_ns = simulate(job).step_ns
     gains = [sentence["facts"]["gain_ns"] for sentence in causes(report(tmp_path, job, form))]
     assert all(gain <= 3 * spread * step_ns for gain in gains)
+
+
+@pytest.mark.parametrize("seed", seeds(2, 24))
+def test_a_launch_that_only_some_ranks_show_is_no_late_start(seed: int, tmp_path: Path) -> None:
+    """After a transfer blocks start sooner than after another block: a rank that waits for transfers shows nothing."""
+    job, form = drawn_sound(seed)
+    draw = random.Random(seed)
+    if form != "ascend" and draw.random() >= 0.3:
+        job = replace(job, schedule="interleaved")
+    job = replace(job, microbatches=2 * job.stages, **SHOWN_LAUNCHES)
+    job = replace(job, launch=draw.choice((70, 270, 470)) * US, forward=draw.choice((1, 2, 5)) * MS)
+    assert causes(report(tmp_path, job, form)) == []
+
+
+@pytest.mark.parametrize("seed", seeds(1, 8))
+def test_collectives_of_other_members_are_no_peers(seed: int, tmp_path: Path) -> None:
+    """The first and the last stage reduce their embedding, which takes longer than the norm of all ranks."""
+    job = replace(drawn_sound(seed)[0], stages=3, replicas=2, microbatches=6, tensor=1, tied=3 * MS)
+    assert causes(report(tmp_path, job, ("kineto", "table")[seed % 2])) == []

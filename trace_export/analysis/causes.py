@@ -170,11 +170,15 @@ class Candidates:
             yield slow, rows[chosen], lengths
 
     def slow_links(self) -> Iterator[Candidate]:
-        """The peers of a link are those of its direction between the same stages, else all of its direction."""
+        """The peers of a link are those of its direction between the same stages, else all; what was guessed is no peer
+        of what was recorded."""
+        for some in (self.typical.transfer & ~self.graph.guessed, self.typical.transfer & self.graph.guessed):
+            if some.any():
+                yield from self._slow_links(np.flatnonzero(some))
+
+    def _slow_links(self, rows: Ints) -> Iterator[Candidate]:
+        """Those among the transfers `rows`."""
         graph = self.graph
-        rows = np.flatnonzero(self.typical.transfer)
-        if not len(rows):
-            return
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
         found, key = np.unique((src * len(ranks) + dst) * kinds + graph.kind[rows], return_inverse=True)
@@ -185,18 +189,22 @@ class Candidates:
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
 
     def slow_collectives(self) -> Iterator[Candidate]:
-        """A group's collective beside the same operation of other groups; one that only one group has, has no peers.
+        """A group's collective beside the same operation of other groups with as many members in as many stages and
+        replicas; one that only one group has, has no peers.
         None where ranks are not here: a collective may be long for a member among them that comes late."""
         graph = self.graph
         if graph.recorded.partial:
             return
-        joint = np.flatnonzero(graph.sort == COLLECTIVE)
-        each = graph.recorded.parts.unique("collective", keep="first", maintain_order=True)
-        for kind in np.unique(graph.kind[self.typical.collective]):
-            here = self.typical.collective[joint] & (graph.kind[joint] == kind)
-            found, key = np.unique(each["group"].to_numpy()[here].astype(str), return_inverse=True)
-            rows, names = joint[here], found.tolist()
-            parts = graph.recorded.parts.filter(pl.col("op") == graph.kinds[int(kind)][2:])
+        joint = np.flatnonzero(self.typical.collective)
+        placed = graph.recorded.parts.join(self.ranks.select("rank", "stage", "replica"), on="rank")
+        each = placed.group_by("collective", maintain_order=True).agg(
+            pl.col("op", "group").first(), members=pl.len(), **{c: pl.n_unique(c) for c in ("stage", "replica")}
+        )
+        each = each.filter(pl.Series(self.typical.collective[graph.sort == COLLECTIVE])).with_row_index("n")
+        for (op, *_), some in each.group_by("op", "members", "stage", "replica", maintain_order=True):
+            found, key = np.unique(some["group"].to_numpy().astype(str), return_inverse=True)
+            rows, names = joint[some["n"].to_numpy()], found.tolist()
+            parts = graph.recorded.parts.filter(pl.col("op") == op)
             ranks_of = {
                 str(name): sorted(set(ranks)) for name, ranks in parts.group_by("group").agg("rank").iter_rows()
             }  # fmt: skip

@@ -90,10 +90,11 @@ class Typical:
 
     @cached_property
     def usual_delay(self) -> Floats:
-        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of a
-        collective at least what its other members take after what they wait for: they do in common what nobody
-        recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
-        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
+        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late, and
+        at least what a launch takes after the block before; of a collective at least what its other members take after
+        what they wait for: they do in common what nobody recorded). The pause between steps, and waits for what was not
+        recorded, stay as they are; where several ranks of a stage have a pause before a step, it is at most that of the
+        rank at the lowest fifth."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
@@ -101,6 +102,8 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
+        rows, launched = self._launched()
+        found[rows] = np.clip(launched, found[rows], self.delay[rows])
         rows, in_common, others = self._members()
         found[rows] = np.minimum(np.clip(found[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
@@ -111,6 +114,16 @@ class Typical:
             self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
         )
         return found
+
+    def _launched(self) -> tuple[Ints, Floats]:
+        """The blocks that follow another of their rank in a step, and the delay that each would have if it started as
+        soon after that as the middle rank ever does: only some ranks show that, for the others wait for transfers, but
+        they would show it if they were quicker."""
+        graph = self.graph
+        rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.first & ~graph.blind)
+        since = graph.end[rows - 1]
+        launched: Floats = since + soonest(graph.rank[rows], graph.start[rows] - since) - graph.ready[rows]
+        return rows, launched
 
     def _members(self) -> tuple[Ints, Floats, Floats]:
         """The collectives, what their members but the last ordinarily take after their work, and the delays that they
@@ -234,6 +247,13 @@ class Typical:
         delays = [float(self.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
         length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
         return Overhead(delays[0], delays[1] + length)
+
+
+def soonest(rank: Ints, gap: Ints) -> float:
+    """Of the gaps at the lowest fifth of each rank that of the middle rank."""
+    fifth = pl.col("gap").quantile(FIFTH, "lower")
+    each = pl.DataFrame({"rank": rank, "gap": gap}).group_by("rank").agg(fifth)["gap"]
+    return max(float(each.quantile(0.5, "lower") or 0), 0.0)
 
 
 def _of_few(pairs: pl.DataFrame) -> float | None:
