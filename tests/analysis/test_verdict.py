@@ -126,16 +126,6 @@ def test_a_replay_that_is_far_from_the_measurement_gives_no_gain() -> None:
     assert json.loads(result.json())["trust"]["overlap"] > 0.05
 
 
-def test_a_slow_rank_comes_first() -> None:
-    s = schedule("1f1b", STAGES, MICROBATCHES)
-    result = report_of(run([one(), one(np.where(stage_of(s) == 2, 1.3, 1.0) * even(s)), one()]))
-    code, text = first(result)
-    assert code == "slow-rank"
-    assert text.startswith("Rank 6 (stage 2, node1) is slow: its blocks take 1.30 × as long as those of its peers")
-    slow = np.where(stage_of(s) == 2, 1.3, 1.0) * even(s)
-    assert result.verdict[0].facts["gain_ns"] == pytest.approx(saved(slow), rel=0.02)
-
-
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_a_slow_rank_of_few_is_not_called_a_slow_stage(replicas: int) -> None:
     """Of two ranks one is slow, so that the median of its stage is high; of one rank nothing but the stage is known."""
@@ -143,27 +133,6 @@ def test_a_slow_rank_of_few_is_not_called_a_slow_stage(replicas: int) -> None:
     slow = one(np.where(stage_of(s) == 1, 1.6, 1.0) * even(s))
     code, _ = first(report_of(run([slow, one()][:replicas])))
     assert code == ("slow-rank" if replicas == 2 else "slow-stage")
-
-
-def test_a_slow_link_comes_first() -> None:
-    """Activations from stage 1 to stage 2 take 18 ms instead of 2 ms."""
-    s = schedule("1f1b", STAGES, MICROBATCHES)
-    slow = (stage_of(s) == 2) & (s.ops["kind"].to_numpy() == "F")
-    result = report_of(run([one(transfer=np.where(slow, 18.0 * MS, TRANSFER))], by_stage=True))
-    code, text = first(result)
-    assert code == "slow-link"
-    assert text.startswith("The link from rank 1 to rank 2 is slow (node1, node2): a transfer takes 9.00 × as long")
-    slow_transfer = np.where(slow, 18.0 * MS, TRANSFER)
-    assert result.verdict[0].facts["gain_ns"] == pytest.approx(saved(even(s), slow_transfer), rel=0.1)
-
-
-def test_a_late_host_comes_first() -> None:
-    """On the host of stage 2 every block starts 4 ms after it could."""
-    s = schedule("1f1b", STAGES, MICROBATCHES)
-    late = np.where(stage_of(s) == 2, 4.0 * MS, 0.0)
-    code, text = first(report_of(run([one(late=late)], by_stage=True)))
-    assert code == "late-rank"
-    assert text.startswith("Rank 2 (stage 2, node2) starts late")
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -191,13 +160,6 @@ def test_a_replica_that_begins_the_step_late_comes_first() -> None:
     code, text = first(report_of(run([one(), behind, one()])))
     assert code == "data-loading"
     assert text.startswith("Rank 4 (stage 0, node1) begins the steps late")
-
-
-def test_a_long_optimizer_is_named() -> None:
-    result = report_of(run([one()] * 2, optimizer=dict.fromkeys(range(8), 120 * MS)))
-    code, text = first(result)
-    assert code == "long-optimizer"
-    assert text == "The optimizer is long: it takes 120 ms of a step."
 
 
 def test_without_all_stages_there_is_no_model() -> None:
@@ -261,15 +223,6 @@ def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
     said = next(each for each in result.verdict if each.code == "step")
     assert said.facts["schedule"] is None
     assert "the order of the blocks is that of no known schedule" in said.text
-
-
-def test_a_single_step_has_a_pipeline_time_only() -> None:
-    sound = run([one()])
-    single = replace(sound, spans=sound.spans.filter(pl.col("step") == 0), steps=sound.steps.head(1))
-    text = next(each.text for each in report_of(concluded(single)).verdict if each.code == "step")
-    s = schedule("1f1b", STAGES, MICROBATCHES)
-    length = start_and_end(s, even(s), TRANSFER)[1].max()
-    assert text.startswith(f"The pipeline of a step takes {length / MS:.0f} ms"), text
 
 
 def test_nothing_is_said_of_nothing() -> None:

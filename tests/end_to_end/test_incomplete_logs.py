@@ -51,34 +51,6 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
     assert "step 3 (incomplete)" in (logs.parent / "out" / "pipeline_profile.svg").read_text()
 
 
-def test_a_log_that_was_concatenated_with_itself(run_cli: Cli, logs: Path) -> None:
-    whole = summary(run_cli, logs)
-    log = logs / "workerlog.2"
-    log.write_text(log.read_text() * 2)
-    found = summary(run_cli, logs)
-    assert notes(found)["blocks-recorded-twice"] == "warning"
-    for figure in ("steps", "whole_steps", "step_ns", "bubble", "blocks"):
-        assert found[figure] == whole[figure]
-
-
-def test_one_log_in_place_of_another(run_cli: Cli, logs: Path) -> None:
-    """No two processes write the same: whose log it is cannot be known, and the other one is missing."""
-    shutil.copy(logs / "workerlog.2", logs / "workerlog.1")
-    found = summary(run_cli, logs)
-    assert notes(found)["source-recorded-twice"] == "warning"
-    assert notes(found)["stages-missing"] == "warning"
-    assert found["ranks"] == 3
-
-
-def test_a_copy_beside_its_log_changes_no_figure(run_cli: Cli, logs: Path) -> None:
-    whole = summary(run_cli, logs)
-    shutil.copy(logs / "workerlog.0", logs / "workerlog.4")
-    found = summary(run_cli, logs)
-    assert notes(found)["source-recorded-twice"] == "warning"
-    for figure in ("ranks", "stages", "steps", "whole_steps", "step_ns", "bubble", "blocks"):
-        assert found[figure] == whole[figure]
-
-
 def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Path) -> None:
     """They count as ranks of that machine, as they are numbered; a warning says what they look like."""
     machines = logs.parent / "machines"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from samples.generators import ascend, kineto, nsys, paddle, rocpd
+from samples.generators import ascend, kineto, nsys, rocpd
 from samples.generators.pipeline import MS, Block
 from trace_export import Report, api
 
@@ -37,30 +37,18 @@ def check(report: Report, expected: dict[str, Any], gain_ns: float) -> None:
 
 
 CAUSES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "stage": ({"slow": {5: 1.3}}, {"code": "slow-stage", "stage": 5}),
-    "last stage": ({"slow": {7: 1.3}}, {"code": "slow-stage", "stage": 7}),
-    "forward link": (
-        {"slow_links": {(3, 4): 6 * MS}}, {"code": "slow-link", "src_rank": 3, "dst_rank": 4, "direction": "F"},
-    ),
-    "backward link": (
-        {"slow_links": {(4, 3): 6 * MS}}, {"code": "slow-link", "src_rank": 4, "dst_rank": 3, "direction": "B"},
-    ),
-    "link both ways": (
-        {"slow_links": {(3, 4): 6 * MS, (4, 3): 6 * MS}},
-        {"code": "slow-link", "src_rank": 3, "dst_rank": 4, "direction": None},
-    ),
-    "host": ({"late": {4: 3 * MS}}, {"code": "late-rank", "ranks": [4]}),
-}  # fmt: skip
-"""What is planted, and the first cause that is to be named."""
+    "nsys": ({"slow_links": {(3, 4): 6 * MS, (4, 3): 6 * MS}}, {"code": "slow-link", "src_rank": 3, "dst_rank": 4}),
+    "kineto": ({"late": {4: 3 * MS}}, {"code": "late-rank", "ranks": [4]}),
+    "rocpd": ({"late": {4: 3 * MS}}, {"code": "late-rank", "ranks": [4]}),
+}
+"""What is planted, and the first cause that is to be named. `tests/verdicts` has other causes; who starts late is seen
+in what the host did."""
 PROFILERS = {"nsys": nsys, "kineto": kineto, "rocpd": rocpd}
-CASES = [("nsys", cause) for cause in CAUSES if cause != "host"]
-CASES += [("kineto", "forward link"), ("kineto", "host"), ("rocpd", "host")]
-"""Once blocks and transfers are read, the format no longer matters; who starts late is seen in what the host did."""
 
 
-@pytest.mark.parametrize(("profiler", "cause"), CASES)
-def test_in_profiles_of_gpus(profiler: str, cause: str, tmp_path: Path) -> None:
-    causes, expected = CAUSES[cause]
+@pytest.mark.parametrize("profiler", CAUSES)
+def test_in_profiles_of_gpus(profiler: str, tmp_path: Path) -> None:
+    causes, expected = CAUSES[profiler]
     slow = PROFILERS[profiler].write_planted(tmp_path, replace(nsys.TIMING, **causes))
     sound = nsys.planted(nsys.TIMING, random.Random(1)).blocks
     check(read(tmp_path), expected, step_ns(slow) - step_ns(sound))
@@ -74,10 +62,9 @@ BOTH_WAYS = {(1, 2): 6 * MS, (2, 1): 6 * MS}
     [
         ({"slow": {3: 1.3}}, {"code": "slow-stage", "stage": 3}, False),
         ({"slow_links": BOTH_WAYS}, {"code": "slow-link", "src_rank": 1, "dst_rank": 2, "direction": None}, True),
-        ({"late": {1: 3 * MS}}, {"code": "late-rank", "ranks": [1]}, False),
         ({"late": {1: 3 * MS}}, {"code": "late-rank", "ranks": [1]}, True),
     ],
-    ids=["torch_npu stage", "mindspore link", "torch_npu host", "mindspore host"],
+    ids=["torch_npu stage", "mindspore link", "mindspore host"],
 )
 def test_in_captures_of_ascend(
     causes: dict[str, Any], expected: dict[str, Any], text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -86,23 +73,3 @@ def test_in_captures_of_ascend(
     monkeypatch.setattr(ascend, "TIMING", replace(ascend.TIMING, **causes))
     slow = ascend.write(tmp_path / "slow", text=text)
     check(read(tmp_path / "slow"), expected, step_ns(slow) - step_ns(sound))
-
-
-def test_a_slow_rank_in_logs_of_paddle(tmp_path: Path) -> None:
-    job = paddle.Job(data=3, steps=range(1))  # the replicas of the generator do not wait for each other's steps
-    slow = paddle.write_logs(tmp_path, replace(job, slow={(2, 1): 1.3}))
-    check(read(tmp_path), {"code": "slow-rank", "stage": 2, "replica": 1}, step_ns(slow) - step_ns(job.blocks()))
-
-
-@pytest.mark.parametrize(
-    ("causes", "codes"),
-    [
-        ({"slow": {7: 1.3}, "slow_links": {(1, 2): 3 * MS}}, {"slow-stage", "slow-link"}),
-        ({"slow": {7: 1.3}, "late": {2: 3 * MS}}, {"slow-stage", "late-rank"}),
-    ],
-)
-def test_two_causes_are_both_named(causes: dict[str, Any], codes: set[str], tmp_path: Path) -> None:
-    nsys.write_planted(tmp_path, replace(nsys.TIMING, **causes), hosts=8)
-    said = [sentence.code for sentence in read(tmp_path).verdict]
-    assert said[0] in codes
-    assert codes <= set(said)

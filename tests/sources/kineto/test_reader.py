@@ -202,8 +202,6 @@ def test_steps_and_chunks(tmp_path: Path) -> None:
 
 # --- time
 
-DECIMALS = st.integers(0, 8 * 10**15)
-
 
 @settings(max_examples=25, deadline=None)
 @given(start=st.integers(10**18, 45 * 10**17), length=st.integers(0, 10**13), base=st.none() | st.integers(0, 10**9))

@@ -1,0 +1,46 @@
+"""What `report` says of a run that lacks ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import trace_export
+from samples.generators import nsys
+from trace_export import api
+
+
+def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
+    """Stages 2 and 3 lie in the export that is not there."""
+    nsys.write_planted(tmp_path, nsys.TIMING)
+    (tmp_path / "node1.sqlite").unlink()
+    said = api.report(tmp_path, jobs=1).report.verdict[0]
+    assert said.code == "missing-ranks"
+    assert said.text.startswith("No rank of stages 2-3 of 8 has a profile here")
+    assert "profiles into DIR" in said.next
+
+
+@pytest.mark.parametrize(
+    ("ranks", "deeper"),
+    [
+        pytest.param("0", True, marks=pytest.mark.slow),
+        ("0-3", True),
+        ("3", True),
+        ("4-7", False),
+        pytest.param("all", False, marks=pytest.mark.slow),
+    ],
+)
+def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool, tmp_path: Path) -> None:
+    """The first of eight stages send activations to others, which the exports do not name."""
+    nsys.write_planted(tmp_path, nsys.TIMING)
+    done = api.report(tmp_path, ranks=ranks, jobs=1)
+    warned = {note.code for note in done.run.notes if note.level == "warning"}
+    assert ("stages-deeper" in warned) is deeper
+    step = next(each for each in done.report.verdict if each.code == "step")
+    assert ("give --pp" in step.text) is deeper
+    found = trace_export.inspect(tmp_path, ranks=ranks, jobs=1)
+    assert ("part of a pipeline of unknown depth" in found.verdict) is deeper
+    if deeper:
+        given = api.report(tmp_path, ranks=ranks, pp=8, jobs=1)
+        assert "8 stages" in next(each for each in given.report.verdict if each.code == "step").text
