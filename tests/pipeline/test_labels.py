@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from samples.generators import paddle as generate_paddle
 from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform, empty
@@ -187,6 +189,25 @@ def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
     labelled = label(profile(words))
     for kind in "FB":
         assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(whole[rank][:kept].count(kind))]
+
+
+@pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
+def test_a_truncated_step_is_located_by_the_adjacent_stages(stage: int, first: int, last: int) -> None:
+    """A window that fits at several places of its stage's order; on a host of its own it stays open."""
+    truth = [b for b in generate_paddle.blocks_of(4, 6, range(1), random.Random(2)) if b.kind != "OPT"]
+    of_stage = sorted((b for b in truth if b.rank == stage), key=lambda b: b.start_ns)
+    kept = [b for b in truth if b.rank != stage] + of_stage[first:last]
+    rows = [
+        {"rank": b.rank, "run": 0, "step": 0, "kind": b.kind, "start_ns": b.start_ns, "end_ns": b.end_ns} for b in kept
+    ]
+    spans = conform(pl.DataFrame(rows), SPANS)
+    for host, expected in (("a", [b.microbatch for b in of_stage[first:last]]), ("b", [None] * (last - first))):
+        ranks = pl.DataFrame(
+            [{"rank": r, "stage": r, "dp": 0, "tp": 0, "cp": 0, "host": host if r == stage else "a"} for r in range(4)]
+        )
+        labelled = label(Profile(spans=spans, ranks=conform(ranks, RANKS), declared=Declared(pp=4)))
+        found = labelled.spans.filter(pl.col("rank") == stage).sort("start_ns")
+        assert found["microbatch"].to_list() == expected
 
 
 def test_an_uncertain_window_stays_open() -> None:
@@ -404,7 +425,7 @@ def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Prof
 
 @given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
 @settings(max_examples=15)
-def test_a_cut_first_stage_without_steps_has_its_numbers_or_none(
+def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
     stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
 ) -> None:
     whole = replicas(2, stages, microbatches, steps)
@@ -417,6 +438,9 @@ def test_a_cut_first_stage_without_steps_has_its_numbers_or_none(
     wrong = both.filter(pl.col("microbatch") != pl.col("microbatch_true"))
     assert wrong.is_empty()
     assert both.filter(pl.col("rank") > 0)["microbatch"].null_count() == 0
+    if microbatches > stages and lost == 1:
+        assert both["microbatch"].null_count() == 0
+        assert both["step"].equals(both["step_true"])
 
 
 def test_steps_from_the_optimizer() -> None:

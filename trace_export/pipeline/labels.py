@@ -11,6 +11,8 @@ in. The examples are of the first stage of 1F1B on two stages with four micro-ba
 - An end that is surely whole, as after another step: F fits at four places, but after a step that ended it is F0.
 - Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3. A block that may stand for
   the missing one beside it has no number: of F F F B B F F B B without an F of the second pair the other F.
+- The blocks of the adjacent stages on the same host (`labels_by_time`): of the places where F B fits, those are left
+  where the other stage's forward of that micro-batch has ended, and its backward has not begun.
 - The order of each kind, where only that is the plan's, as where weight gradients came out merged: F F B F B F B B W is
   F0 F1 B0 F2 B1 F3 B2 B3, and the W has no number.
 - The order of appearance, where the step fits no schedule, with a warning: F B F F F B B B is F0 B0 F1 F2 F3 B1 B2 B3.
@@ -37,7 +39,7 @@ from trace_export.model import (
     Schema,
     conform,
 )
-from trace_export.pipeline import labels_by_number, labels_by_position
+from trace_export.pipeline import labels_by_number, labels_by_position, labels_by_time
 from trace_export.pipeline.data_way import Way, way_of_messages
 from trace_export.pipeline.schedule_match import Numbering, borne_out, exact_plan
 from trace_export.pipeline.stages import depth
@@ -236,7 +238,23 @@ def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbe
     if not numbering.exact:
         found = _by_occurrence(work, orders, plan)
         return found if numbering.weights else _without_uncertain_weights(work, found, plan)
-    return _labels_at(work, labels_by_position.positions(work, ends, plan), plan)
+    placed = labels_by_position.positions(work, ends, plan)
+    if placed.height < work.height:
+        placed = _settled(work, placed, plan)
+    return _labels_at(work, placed, plan)
+
+
+def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`placed`, and what the adjacent stages settle in the steps that are not placed as a whole."""
+    lacking = work.join(placed, on="row", how="anti").select("run", "step").unique()
+    open_steps = work.join(lacking, on=["run", "step"], how="semi", nulls_equal=True, maintain_order="left")
+    known = open_steps.select("row", "run", "step").join(placed, on="row", maintain_order="left")
+    of_step = known.partition_by("run", "step", as_dict=True, include_key=False)
+    settled = [
+        labels_by_time.settle(step, of_step.get(key, placed.clear()), plan)
+        for key, step in open_steps.partition_by("run", "step", as_dict=True).items()
+    ]
+    return pl.concat([placed.join(open_steps, on="row", how="anti"), *settled], rechunk=True)
 
 
 def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:

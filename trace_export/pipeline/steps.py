@@ -13,6 +13,7 @@ import polars as pl
 from trace_export.model import INT, SPANS, STEP_KEY, TEXT, WORK_KINDS, Note, Profile, conform
 from trace_export.ordering import ordered, repeated, stretches
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
+from trace_export.schedules.words import LETTER
 
 
 def number(profile: Profile) -> tuple[Profile, pl.Series]:
@@ -35,6 +36,7 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
     found = blocks.select("row", "rank", "kind", step=steps).with_columns(
         pl.col("step").forward_fill().backward_fill().over("rank").cast(INT)
     )
+    found = _of_replicas(found, profile.ranks)
     unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     if forward_only(spans):  # a pass after the other, which no step ends
         unknown = unknown.clear()
@@ -76,6 +78,32 @@ def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
     found = runs.join(most, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     inside = found.select(pl.col("work") & pl.col("chosen").fill_null(False)).to_series()
     return repeated(inside, found["len"])
+
+
+def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """`found` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of their
+    stage in whose order of blocks their own occurs, and at one place only."""
+    if not found["step"].null_count():
+        return found
+    letter = LETTER.replace("OPT", "O")  # one for each block
+    words = (
+        found.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
+        .group_by("rank", "stage", maintain_order=True)
+        .agg(letter.str.join("").alias("word"), pl.col("step"), known=pl.col("step").is_not_null().all())
+    )
+    taken = []
+    for rank, stage, word in words.filter(~pl.col("known")).select("rank", "stage", "word").iter_rows():
+        replicas = words.filter(pl.col("known") & (pl.col("stage") == stage)).select("word", "step").iter_rows()
+        for other, steps in replicas:
+            if (at := other.find(word)) >= 0 and at == other.rfind(word):
+                taken.append(pl.DataFrame({"rank": rank, "taken": steps[at : at + len(word)]}))
+                break
+    if not taken:
+        return found
+    nth = pl.int_range(pl.len()).over("rank").alias("nth")
+    table = pl.concat(taken).cast({"rank": INT, "taken": INT}).with_columns(nth)
+    joined = found.with_columns(nth).join(table, on=["rank", "nth"], how="left", maintain_order="left")
+    return joined.with_columns(step=pl.coalesce("taken", "step")).drop("taken", "nth")
 
 
 def _by_optimizer(blocks: pl.DataFrame) -> pl.Series | None:

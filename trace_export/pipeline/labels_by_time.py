@@ -1,0 +1,70 @@
+"""Locate a truncated step using the adjacent stages on the same host.
+
+Part of a step may fit into the order of its stage at several places. But a forward starts after that of the stage
+before has ended, and a backward ends before that of the stage before starts: where the adjacent stage is numbered and
+has the same clock, only one place may be left.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from trace_export.model import INT, TEXT, Plan
+from trace_export.schedules.catalogue import CATALOGUE
+from trace_export.schedules.words import profile_blocks, word
+from trace_export.tolerances import BLOCKS_NS
+
+_BLOCK = ["kind", "microbatch", "chunk"]
+
+
+def settle(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """row, position: `placed`, and the blocks of those ranks that had none placed and fit at one place only.
+
+    `work`: the blocks of one step of a pipeline, with host and stage; `placed`: row and position in `plan`. Only where
+    the data run through the stages in a loop.
+    """
+    if placed.height == work.height or CATALOGUE[plan.name].placement != "loop":
+        return placed
+    known = work.join(placed, on="row", how="semi")
+    open_ranks = work.join(known, on="rank", how="anti").drop_nulls("stage")
+    found = placed
+    for rank in open_ranks["rank"].unique(maintain_order=True):
+        own = open_ranks.filter(pl.col("rank") == rank)
+        beside = _with_numbers(work.filter(_beside(own)).drop("position").join(found, on="row"), plan)
+        fitting = [at for at in _candidates(own, plan) if _fits(_with_numbers(at, plan), beside)]
+        if len(fitting) == 1 and beside.height:
+            found = pl.concat([found, fitting[0].select(found.columns).cast(found.schema)])
+    return found
+
+
+def _beside(own: pl.DataFrame) -> pl.Expr:
+    """The blocks of the stages before and after, on the same host."""
+    stage, host = own.select("stage", "host").row(0)
+    return (pl.col("host") == pl.lit(host, TEXT)) & pl.col("stage").is_in([stage - 1, stage + 1])
+
+
+def _candidates(own: pl.DataFrame, plan: Plan) -> list[pl.DataFrame]:
+    """`own` with the positions that its order allows, one frame for each."""
+    found, expected = own["letter"].str.join("").item(), word(plan, own["stage"][0])
+    places = [at for at in range(len(expected) - len(found) + 1) if expected.startswith(found, at)]
+    return [own.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in places]
+
+
+def _with_numbers(placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """stage, kind, microbatch, chunk, start_ns and end_ns of blocks with a position."""
+    stages = tuple(placed["stage"].unique().sort())
+    numbers = profile_blocks(plan, stages).select("stage", "position", "microbatch", "chunk")
+    return placed.drop("microbatch", "chunk").join(numbers, on=["stage", "position"]).select(
+        "stage", *_BLOCK, "start_ns", "end_ns"
+    )  # fmt: skip
+
+
+def _fits(own: pl.DataFrame, beside: pl.DataFrame) -> bool:
+    """Whether no block of `own` contradicts a dependency."""
+    both = own.join(beside, on=_BLOCK, suffix="_other")
+    later = pl.col("stage") > pl.col("stage_other")
+    fed = later == (pl.col("kind") == "F")
+    early = pl.when(fed).then(pl.col("end_ns_other") - pl.col("start_ns")).otherwise(
+        pl.col("end_ns") - pl.col("start_ns_other")
+    )  # fmt: skip
+    return not bool((both.filter(pl.col("kind") != "W").select(early > BLOCKS_NS).to_series()).any())
