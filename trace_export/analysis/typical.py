@@ -20,6 +20,8 @@ MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
 VARIED = 0.02
 """And lengths that vary by this share."""
+SHORT = 0.4
+"""What ranks take for a launch after each block is at most this share of a block; what takes longer is a wait."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,13 @@ class Typical:
     def _launched(self) -> tuple[Ints, Floats]:
         """The blocks that follow another of their rank in a step, and the delay that each would have if it started as
         soon after that as the middle rank ever does: only some ranks show that, for the others wait for transfers, but
-        they would show it if they were quicker."""
+        they would show it if they were quicker. A wait that is not short beside a block is no launch."""
         graph = self.graph
         rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.first & ~graph.blind)
         since = graph.end[rows - 1]
-        launched: Floats = since + soonest(graph.rank[rows], graph.start[rows] - since) - graph.ready[rows]
+        gap = soonest(graph.rank[rows], graph.start[rows] - since)
+        gap = gap if len(rows) and gap <= SHORT * np.median(graph.length[rows]) else 0.0
+        launched: Floats = since + gap - graph.ready[rows]
         return rows, launched
 
     def _members(self) -> tuple[Ints, Floats, Floats]:
