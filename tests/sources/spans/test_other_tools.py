@@ -208,6 +208,20 @@ def test_work_between_the_passes_whose_kind_names_none_is_told_of(name: str, tmp
     assert loaded.ranks["outside"].to_list() == pytest.approx([share] * 2)
 
 
+@pytest.mark.parametrize(
+    "name", ["recv_forward", "Send-B", "all_reduce", "ncclDevKernel_SendRecv", "P2P", "wait", "idle"]
+)
+def test_communication_and_waits_between_the_passes_are_no_work(name: str, tmp_path: Path) -> None:
+    timing = Timing({"F": 10**7, "B": 10**7, "OPT": 10**6}, 10**6, lead=10**6, gap=10**6)
+    run = simulate([one_f_one_b(stage, 2, 4) for stage in range(2)], timing, range(2), random.Random(1))
+    rows = [(b.rank, b.kind, b.start_ns, b.end_ns) for b in run.blocks]
+    rows += [(b.rank, name, b.end_ns, b.end_ns + 10**6) for b in run.blocks]
+    path = tmp_path / "mine.csv"
+    pl.DataFrame(rows, ["rank", "kind", "start", "end"], orient="row").write_csv(path)
+    loaded = api.load(path, columns="rank=rank,kind=kind,start=start,end=end")
+    assert not [note for note in loaded.notes if note.code == "compute-outside-blocks"]
+
+
 def test_negative_numbers_mean_none(tmp_path: Path) -> None:
     run = api.load(table(tmp_path, iteration=pl.lit(0), stage=pl.lit(-1)), columns=MAP.replace("step=iteration,", ""))
     known = api.load(table(tmp_path), columns=MAP).ranks["stage"]

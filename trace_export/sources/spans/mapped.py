@@ -40,6 +40,8 @@ EXACT_DIGITS = range(11, 18)
 """Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
 DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
 
+NO_WORK = r"(?i)send|recv|receive|p2p|comm|reduce|gather|scatter|broadcast|all.?to.?all|[nhr]ccl|barrier|wait|sync|idle"
+"""Kinds that say of communication or of a wait."""
 ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes this many times as long as another's."""
 
@@ -85,7 +87,8 @@ def _with_other_work(profile: Profile, path: Path) -> Profile:
     spans = profile.spans.sort("start_ns")
     passes = spans.filter(pl.col("kind").is_not_null()).with_columns(next="start_ns", until="end_ns")
     passes = passes.with_columns(pl.col("until").cum_max().over("rank"))
-    other = spans.filter(pl.col("kind").is_null()).select("rank", "marker", "start_ns", "end_ns")
+    unnamed = pl.col("kind").is_null() & ~pl.col("marker").cast(pl.String).str.contains(NO_WORK).fill_null(False)
+    other = spans.filter(unnamed).select("rank", "marker", "start_ns", "end_ns")
     last, next_ = passes.select("rank", "start_ns", "until"), passes.select("rank", "start_ns", "next")
     other = other.join_asof(last, on="start_ns", by="rank", check_sortedness=False)
     other = other.join_asof(next_, on="start_ns", by="rank", strategy="forward", check_sortedness=False)
