@@ -11,7 +11,7 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
-from trace_export import api, requests
+from trace_export import api, run
 from trace_export.choices import Detail
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import device_tasks
@@ -142,7 +142,7 @@ def test_the_command_reads_a_trace_once(tmp_path: Path) -> None:
     many_tasks(tmp_path / "rank0.json")
     with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
         api.export(tmp_path, tmp_path / "kept", detail="kernels")
-    with patch.object(requests, "KEPT_SOURCES", 0):
+    with patch.object(run, "KEPT_SOURCES", 0):
         api.export(tmp_path, tmp_path / "read", detail="kernels")
     kept, read = ({f.name: f.read_bytes() for f in (tmp_path / out).iterdir()} for out in ("kept", "read"))
     assert len(kept) == 2

@@ -123,5 +123,6 @@ def test_what_cannot_be_repaired_is_counted(tmp_path: Path) -> None:
 
 
 def test_a_time_that_is_not_utf_8_is_no_number() -> None:
-    table = chrome_json.times([msgspec.Raw(b'"\xe6"'), msgspec.Raw(b"1.5")], [msgspec.Raw(b""), msgspec.Raw(b"2")])
+    events = [(b'"\xe6"', b""), (b"1.5", b"2")]
+    table = chrome_json.times([chrome_json.Event(ts=msgspec.Raw(ts), dur=msgspec.Raw(dur)) for ts, dur in events])
     assert table.rows() == [(None, None), (1500, 3500)]
