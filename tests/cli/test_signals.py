@@ -123,3 +123,30 @@ def test_a_command_that_is_run_ignores_no_signal() -> None:
     )
     own = (1 << 31) - 1  # not 32 and 33, which the C library ignores where Python 3.13 starts a process
     assert int(done.stdout.split()[1], 16) & own == 0
+
+
+IN_A_FINALIZER = """
+import os, signal, sys, time
+from trace_export.cli import signals
+
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.Signals[sys.argv[1]])
+        sum(range(1000))
+
+signals.end_in_order()
+held = Held()
+try:
+    del held
+    for _ in range(10_000):
+        time.sleep(0.001)
+except (KeyboardInterrupt, SystemExit) as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.parametrize(("name", "raised"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "SystemExit")])
+def test_a_signal_within_a_finalizer_unwinds_after_it(name: str, raised: str) -> None:
+    """Python drops what is raised there."""
+    done = subprocess.run([sys.executable, "-c", IN_A_FINALIZER, name], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{raised}\n", "")

@@ -75,7 +75,6 @@ def _keep(folder: Path, form: str, job: Job, read: set[int]) -> None:
 
 
 WRONG = {
-    103: "a link seems slow where the rank at its other end, which stops at random, is not read",
     **dict.fromkeys((37, 127, 139), "unequal stages that a slow replica hides in the whole run"),
 }
 """Seeds for which a part names what the whole does not, and why."""

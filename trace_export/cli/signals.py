@@ -18,6 +18,9 @@ INTERRUPTED = "trace-export: interrupted; files already written are complete"
 
 ENDING = (SIGINT, signal.SIGTERM, signal.SIGHUP)
 
+SOON_S = 0.001
+"""A finalizer has returned after this time."""
+
 _received = 0
 
 Handler = Callable[[int, FrameType | None], None]
@@ -32,6 +35,7 @@ def end_at_once() -> None:
 def end_in_order() -> None:
     """From here on a signal unwinds the program, so that workers stop and temporary files go; a second one does not
     wait for that."""
+    sys.unraisablehook = _unwind_later
     _handle(ENDING, _unwind)
 
 
@@ -70,6 +74,16 @@ def _unwind(number: int, frame: FrameType | None) -> None:
     if number == SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
+
+
+def _unwind_later(unraisable: sys.UnraisableHookArgs) -> None:
+    """Python drops an exception that leaves a finalizer, or a callback of a weak reference, as imports have: what a
+    signal raised there is raised again once that has returned."""
+    if not _received or not isinstance(unraisable.exc_value, KeyboardInterrupt | SystemExit):
+        sys.__unraisablehook__(unraisable)
+        return
+    signal.signal(signal.SIGALRM, lambda _, frame: _unwind(_received, frame))
+    signal.setitimer(signal.ITIMER_REAL, SOON_S)
 
 
 def _end_at_once(number: int, frame: FrameType | None) -> None:
