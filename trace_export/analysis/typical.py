@@ -135,7 +135,7 @@ class Typical:
         since = graph.end[rows - 1]
         gap = soonest(graph.rank[rows], graph.start[rows] - since)
         gap = gap if len(rows) and gap <= SHORT * np.median(graph.length[rows]) else 0.0
-        launched: Floats = since + gap - graph.ready[rows]
+        launched: Floats = (since + gap - graph.ready[rows]).astype(np.float64)
         return rows, launched
 
     def _members(self) -> tuple[Ints, Floats, Floats]:

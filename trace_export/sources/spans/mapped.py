@@ -101,7 +101,8 @@ def _with_other_work(profile: Profile, path: Path) -> Profile:
     if many.is_empty():
         return profile
     names = other.group_by("marker").agg(length.alias("ns")).sort("ns", "marker", descending=[True, False])["marker"]
-    text = f"work between the passes, up to {many['outside'].max():.1%} of the time of a rank, counts as idle: its kind"
+    most = float(many.select(pl.col("outside").max()).item())
+    text = f"work between the passes, up to {most:.1%} of the time of a rank, counts as idle: its kind"
     what = f"{text} ({', '.join(map(_short, names[:3].to_list()))}) names no pass; call passes F, B, W or OPT"
     ranks = profile.ranks.drop("outside").join(shares, on="rank", how="left", maintain_order="left")
     note = Note("compute-outside-blocks", "warning", what, str(path), many.height)
