@@ -92,19 +92,19 @@ class Typical:
 
     @cached_property
     def usual_delay(self) -> Floats:
-        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late, and
-        at least what a launch takes after the block before; of a collective at least what its other members take after
-        what they wait for: they do in common what nobody recorded). The pause between steps, and waits for what was not
-        recorded, stay as they are; where several ranks of a stage have a pause before a step, it is at most that of the
-        rank at the lowest fifth."""
-        return self._usual(launches=True)
+        """`kept_delay`, of blocks at least what a launch takes after the block before."""
+        found = self.kept_delay.copy()
+        rows, launched = self._launched()
+        found[rows] = np.clip(launched, found[rows], self.delay[rows])
+        return found
 
     @cached_property
     def kept_delay(self) -> Floats:
-        """`usual_delay` but for launches: for replays in which other blocks come to follow one of their rank."""
-        return self._usual(launches=False)
-
-    def _usual(self, *, launches: bool) -> Floats:
+        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of a
+        collective at least what its other members take after what they wait for: they do in common what nobody
+        recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
+        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth. For replays in which
+        other blocks come to follow one of their rank: launches are in none of them."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
@@ -112,9 +112,6 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        if launches:
-            rows, launched = self._launched()
-            found[rows] = np.clip(launched, found[rows], self.delay[rows])
         rows, in_common, others = self._members()
         found[rows] = np.minimum(np.clip(found[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))

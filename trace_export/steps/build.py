@@ -320,8 +320,7 @@ def _transfers(
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        ended = _done_before(recorded, lanes, first, joint, operations)
-        start, end, posted = _transfer_times(edges, known, ended, first, operations)
+        start, end, posted = _transfer_times(recorded, edges, known, lanes, first, joint, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
@@ -388,21 +387,25 @@ def _exchanged(
 
 
 def _transfer_times(
-    edges: pl.DataFrame, known: Flags, ended: Times, first: Flags, operations: Operations
-) -> tuple[Times, Times, Flags]:
-    """Start and end of each transfer, and whether one without a message began when its receiver fell idle; `ended` as
-    `_done_before` has it."""
+    recorded: Recorded, edges: pl.DataFrame, known: Flags, lanes: _Lanes, first: Flags, joint: list[Waits],
+    operations: Operations,
+) -> tuple[Times, Times, Flags]:  # fmt: skip
+    """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
+    sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
+    met = np.maximum(sent, received)
+    if known.all():
+        return met, np.maximum(met, arrived), np.zeros(len(known), np.bool_)
     count = len(first)
     blocks = pl.DataFrame(
         {
             "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
-            "end": operations.end[:count], "ended": ended, "work": operations.sort[:count] == WORK,
+            "end": operations.end[:count], "ended": _done_before(recorded, lanes, first, joint, operations),
+            "work": operations.sort[:count] == WORK,
         }
     ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
     begin, took, posted = guess.transfers(edges.with_columns(known=pl.Series(known)), blocks)
-    columns = [edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived")]
-    start = np.where(known, np.maximum(columns[0], columns[1]), begin)
-    return start, np.where(known, np.maximum(start, columns[2]), begin + took), posted
+    start = np.where(known, met, begin)
+    return start, np.where(known, np.maximum(start, arrived), begin + took), posted
 
 
 def _done_before(recorded: Recorded, lanes: _Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:

@@ -42,9 +42,6 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
     within a step, null for the first block of one: its rank may have paused before), work.
     """
-    if edges["known"].all():
-        nothing = np.zeros(len(edges), np.int64)
-        return nothing, nothing, nothing > 0
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
     number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
