@@ -85,6 +85,18 @@ def test_a_few_steps_of_work_alone_are_enough(
     assert not found.wrong
 
 
+@pytest.mark.parametrize("name", ["slow rank", "slow replica"])
+@pytest.mark.parametrize("seed", seeds(1, 16))
+def test_most_of_many_replicas_wait_for_one(
+    name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """In a table of work alone: what they wait at the end of a step is no pause of their later stages."""
+    case = drawn(seed, name, "work", replicas=8, tensor=1, steps=4, stages=2 + seed % 3)
+    found = judge(tmp_path, case)
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
 def test_a_host_that_nobody_recorded_is_not_said(tmp_path: Path) -> None:
     """A table without a column of hosts says nothing of them."""
     case = drawn(3, "slow rank", "work", tensor=1)

@@ -480,7 +480,15 @@ def _goes_on(
     free, rows = rows[~fed[rows]], rows[fed[rows]]
     if not len(free) or not len(rows):
         return operations, []
-    delay = np.maximum(0, operations.start - ready_of(waits, operations.start, operations.end))[free]
+    ready = ready_of(waits, operations.start, operations.end)
+    openings = pl.DataFrame(
+        {
+            "who": np.zeros(len(free), np.int64), "step": operations.step[free], "start": operations.start[free],
+            "end": operations.end[free], "ready": ready[free],
+        }
+    )  # fmt: skip
+    met = openings.join(barriers.together(openings), on=["who", "step"], how="left", maintain_order="left")
+    delay = met.select((pl.col("start") - pl.max_horizontal("ready", "last_ready")).clip(0)).to_series().to_numpy()
     usual = round(lowest_fifth(operations.rank[free], delay))
     ended = operations.end[rows - 1]
     at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
