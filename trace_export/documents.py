@@ -1,17 +1,16 @@
-"""What the JSON documents have in common: the units of their fields, rows of tables, and how they are written.
+"""What the JSON documents have in common: the units of their fields, how they are filled, and how they are written.
 
-The type of a document stands beside the code that fills it. docs/schemas has the JSON Schema of each, made from these
-types.
+The type of a document stands beside the code that fills it, and is its only definition: docs/schemas has the JSON
+Schema of each, made from these types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import orjson
+import msgspec
 import polars as pl
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 Time = Annotated[int, Meta(description="nanoseconds of the Unix epoch, on the aligned clock")]
 Ns = Annotated[int, Meta(description="nanoseconds")]
@@ -25,10 +24,16 @@ Version = Annotated[
     Meta(description="grows where a field is removed or its meaning changes; new fields may come without it"),
 ]
 
-Row = TypeVar("Row")
+Made = TypeVar("Made", bound=Struct)
 
 
-class NoteRow(TypedDict):
+class Document(Struct, tag_field="document"):
+    """What every document begins with: its name, which is the `tag` of its class, and its version."""
+
+    version: Version
+
+
+class NoteRow(Struct):
     """A note: programs tell them apart by `code` (docs/messages.md), never by `text`. `where` is a path, perhaps with a
     line; `count` the number of cases."""
 
@@ -39,7 +44,7 @@ class NoteRow(TypedDict):
     count: int
 
 
-class SentenceRow(TypedDict):
+class SentenceRow(Struct):
     """A sentence of the verdict. `code` is the same in every version, `facts` are the numbers in `text`; `next`: what
     to do about it, or empty."""
 
@@ -49,11 +54,35 @@ class SentenceRow(TypedDict):
     next: str
 
 
-def rows(table: pl.DataFrame, row: type[Row]) -> list[Row]:
-    """The rows of a table, with the columns that the TypedDict `row` names."""
-    return [] if table.is_empty() else cast(list[Row], table.select(*row.__annotations__).to_dicts())
+def from_attributes(kind: type[Made], source: object, **given: object) -> Made:
+    """A document, or a part of one: each of its fields as it is `given`, or else the attribute of `source`; of a table
+    the rows, and of an object the part that the type of the field describes."""
+    values = {"version": VERSION} | given
+    return kind(**{
+        field.name: _part(values[field.name] if field.name in values else getattr(source, field.name), field.type)
+        for field in msgspec.structs.fields(kind)
+    })  # fmt: skip
 
 
-def encode(document: Mapping[str, Any]) -> str:
+def rows(table: pl.DataFrame, row: type[Made]) -> list[Made]:
+    """The rows of a table, with the columns that are fields of `row`."""
+    if table.is_empty():  # it may have no columns either
+        return []
+    return [row(**values) for values in table.select(row.__struct_fields__).iter_rows(named=True)]
+
+
+def _part(value: Any, kind: Any) -> Any:
+    """The value of a field of the type `kind`, which is a Struct, a list of them, one of these or None, or neither."""
+    inner = next(
+        (each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, Struct)), None
+    )
+    if isinstance(value, pl.DataFrame):
+        return rows(value, inner) if inner else value.to_dicts()
+    if inner is None or value is None or isinstance(value, Struct):
+        return value
+    return [_part(each, inner) for each in value] if isinstance(value, list | tuple) else from_attributes(inner, value)
+
+
+def encode(document: Struct) -> str:
     """The document as text; NaN becomes null."""
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -6,14 +6,20 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import jsonschema
+import polars as pl
 import pytest
+from msgspec import Struct
 
 from tests.analysis.test_gate import run_of
 from tests.conftest import AscendRun, Cli
 from tests.support import schemas
+from trace_export import documents
+from trace_export.documents import Document
 
 
 def strict(part: Any) -> Any:
@@ -37,6 +43,32 @@ def test_the_files_are_those_of_the_types() -> None:
     for name in schemas.DOCUMENTS:
         text = (schemas.FOLDER / f"{name}.schema.json").read_text("utf-8")
         assert text == schemas.text(name), "write it anew: python -m tests.support.schemas"
+
+
+class Place(Struct):
+    stage: int
+    ms: float | None
+
+
+class Answer(Document, tag="answer"):
+    slow: list[Place]
+    first: Place | None
+    text: str
+
+
+def test_a_document_is_filled_from_attributes_tables_and_what_is_given() -> None:
+    table = pl.DataFrame({"ms": [1.5, None], "stage": [3, 4], "more": ["", ""]})
+    nan = SimpleNamespace(stage=3, ms=float("nan"), more="")
+    source = SimpleNamespace(slow=table, first=nan, text="its own", version=1)
+    assert json.loads(documents.encode(documents.from_attributes(Answer, source, text="given"))) == {
+        "document": "answer",
+        "version": 2,
+        "slow": [{"stage": 3, "ms": 1.5}, {"stage": 4, "ms": None}],
+        "first": {"stage": 3, "ms": None},
+        "text": "given",
+    }
+    assert documents.from_attributes(Answer, source, slow=(nan,), first=None) == Answer(2, [ANY], None, "its own")
+    assert documents.rows(pl.DataFrame(), Place) == []
 
 
 RUNS = (

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from trace_export.analysis.gate import Gate
 from trace_export.analysis.report_document import CausePlace
-from trace_export.documents import VERSION, MeanNs, SentenceRow, Version, rows
+from trace_export.documents import Document, MeanNs, SentenceRow, from_attributes
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
 
 
-class WholeRow(TypedDict):
+class WholeRow(Struct):
     """A figure of both runs: nanoseconds, or for a bubble a share (then `change` is null)."""
 
     what: str
@@ -23,7 +24,7 @@ class WholeRow(TypedDict):
     change: float | None
 
 
-class LevelDifference(TypedDict):
+class LevelDifference(Struct):
     """What a level adds to a step of A and of B (0: it has none), see `levels` of the report. The differences of all
     levels sum up to that of the steps."""
 
@@ -54,7 +55,7 @@ class CauseDifference(CausePlace):
     difference: MeanNs | None
 
 
-class BlockRow(TypedDict):
+class BlockRow(Struct):
     """A kind of block on a stage: how many of them A and B have, their mean lengths, and the slowest rank of each with
     its mean. `change` is b / a - 1."""
 
@@ -73,12 +74,10 @@ class BlockRow(TypedDict):
     b_slowest_ns: MeanNs | None
 
 
-class CompareDocument(TypedDict):
+class CompareDocument(Document, tag="compare"):
     """`trace-export compare A B --format json`: what differs between two runs. `unlike`: what makes them incomparable,
     such as "schedule: 1F1B and ZB-H1"; blocks that are not alike have no row."""
 
-    document: Literal["compare"]
-    version: Version
     names: tuple[str, str]
     gate: Gate | None
     verdict: list[SentenceRow]
@@ -91,15 +90,4 @@ class CompareDocument(TypedDict):
 
 def compare_document(comparison: Comparison) -> CompareDocument:
     """The document of `comparison`."""
-    return {
-        "document": "compare",
-        "version": VERSION,
-        "names": comparison.names,
-        "gate": comparison.gate,
-        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in comparison.verdict],
-        "unlike": list(comparison.unlike),
-        "whole": rows(comparison.whole, WholeRow),
-        "levels": rows(comparison.levels, LevelDifference),
-        "causes": rows(comparison.causes, CauseDifference),
-        "blocks": rows(comparison.blocks, BlockRow),
-    }
+    return from_attributes(CompareDocument, comparison)

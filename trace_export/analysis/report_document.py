@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
+from msgspec import Struct
 
 from trace_export.analysis.report_tables import DEFINITIONS
-from trace_export.documents import VERSION, MeanNs, NoteRow, Ns, Ratio, SentenceRow, Share, Time, Version, rows
+from trace_export.documents import (
+    Document,
+    MeanNs,
+    NoteRow,
+    Ns,
+    Ratio,
+    SentenceRow,
+    Share,
+    Time,
+    from_attributes,
+    rows,
+)
 from trace_export.model import STEP_KEY
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
     from trace_export.analysis.theory import Theory
-    from trace_export.analysis.trust import Trust
 
 
-class StepRow(TypedDict):
+class StepRow(Struct):
     """A step. `pipeline_ns` is from the first block of a replica to its last of forward, backward or weight gradient, a
     mean over the ranks; `step_ns` from the first block of the step to that of the next. `whole`: all its blocks were
     recorded on all ranks. `window`: the number of the recording within its run, null where there is one."""
@@ -35,7 +45,7 @@ class StepRow(TypedDict):
     step_ns: Ns | None
 
 
-class RankRow(TypedDict):
+class RankRow(Struct):
     """A rank in a step: its busy time, the pipeline time of its replica, and its bubble, the idle share of it."""
 
     run: int | None
@@ -48,8 +58,8 @@ class RankRow(TypedDict):
     bubble: Share | None
 
 
-class _Idle(TypedDict):
-    """Idle time by cause."""
+class _Idle(Struct, kw_only=True):
+    """Idle time by cause, after the fields of a row."""
 
     warm_up_ns: MeanNs
     forward_ns: MeanNs
@@ -63,7 +73,9 @@ class _Idle(TypedDict):
     cool_down_ns: MeanNs
 
 
-class _StageInStep(TypedDict):
+class StageRow(_Idle):
+    """A stage in a step, means over its ranks: busy and idle time, and the idle time by cause."""
+
     run: int | None
     step: int | None
     stage: int | None
@@ -73,11 +85,7 @@ class _StageInStep(TypedDict):
     own_ns: MeanNs
 
 
-class StageRow(_StageInStep, _Idle):
-    """A stage in a step, means over its ranks: busy and idle time, and the idle time by cause."""
-
-
-class _StageInRun(TypedDict):
+class _StageInRun(_Idle):
     stage: int | None
     ranks: int
     busy_ns: MeanNs
@@ -85,14 +93,14 @@ class _StageInRun(TypedDict):
     bubble_own: Share | None
 
 
-class StageMeanRow(_StageInRun, _Idle):
+class StageMeanRow(_StageInRun, kw_only=True):
     """A stage over the whole steps, the busiest first: means over its ranks, and what it is idle for `mostly`."""
 
     mostly: str | None
     mostly_ns: MeanNs
 
 
-class IdleRow(TypedDict):
+class IdleRow(Struct):
     """Idle time by cause: the mean per rank and step, and its share of the pipeline time."""
 
     cause: str
@@ -100,7 +108,7 @@ class IdleRow(TypedDict):
     share: Share | None
 
 
-class CausePlace(TypedDict):
+class CausePlace(Struct):
     """What a cause is, and where."""
 
     code: str
@@ -135,7 +143,7 @@ class CauseRow(CausePlace):
     parts: list[str] | None
 
 
-class LevelRow(TypedDict):
+class LevelRow(Struct):
     """The step with one thing more as it was measured; what that adds, and its share of the step. The additions sum up
     to the measured step."""
 
@@ -145,7 +153,7 @@ class LevelRow(TypedDict):
     share: float
 
 
-class TrustDocument(TypedDict):
+class TrustDocument(Struct):
     """How far gains can be believed: the step with ordinary delays and the late starts of `causes`, by the measured
     one; the share of the work that began before its input was there; that of the time in which ranks wait for what was
     not recorded; what ranks lack that others have. `gains`: whether they are given."""
@@ -157,7 +165,7 @@ class TrustDocument(TypedDict):
     gains: bool
 
 
-class DeviationRow(TypedDict):
+class DeviationRow(Struct):
     """The first block of a rank that stands elsewhere than in the recognised schedule."""
 
     run: int | None
@@ -169,7 +177,7 @@ class DeviationRow(TypedDict):
     found: str | None
 
 
-class Schedule(TypedDict):
+class Schedule(Struct):
     """The schedule that the order of the blocks follows or comes closest to. `distance`: the share of blocks that are
     elsewhere; `runner_up`: the next best and its distance; `twins`: schedules of the same order."""
 
@@ -184,7 +192,7 @@ class Schedule(TypedDict):
     deviations: list[DeviationRow]
 
 
-class PathPart(TypedDict):
+class PathPart(Struct):
     """What a step's longest chain spends: `kind` of block, or wire, collective, delay, overlap; `of`: what is delayed
     (`pause` before the first block of a rank), or goes over the wire."""
 
@@ -195,7 +203,7 @@ class PathPart(TypedDict):
     of: str | None
 
 
-class PathMeanRow(TypedDict):
+class PathMeanRow(Struct):
     """What the longest chain of a mean step spends: `part` (work, wire, collective, delay, pause, overlap), the
     `kind` of block; its share of the chain."""
 
@@ -207,7 +215,7 @@ class PathMeanRow(TypedDict):
     share: float
 
 
-class CriticalPath(TypedDict):
+class CriticalPath(Struct):
     """The longest chain of a step; the parts add up to its length."""
 
     run: int | None
@@ -216,7 +224,7 @@ class CriticalPath(TypedDict):
     parts: list[PathPart]
 
 
-class LinkRow(TypedDict):
+class LinkRow(Struct):
     """A link's transfers: means of the time in which only the receiver, only the sender, or both were there."""
 
     src_rank: int
@@ -231,14 +239,14 @@ class LinkRow(TypedDict):
     median_wire_ns: MeanNs | None
 
 
-class ClosedForm(TypedDict):
+class ClosedForm(Struct):
     """The published formula of the idle time per rank, and its value."""
 
     formula: str
     idle_ns: MeanNs
 
 
-class ChangeRow(TypedDict):
+class ChangeRow(Struct):
     """What the model says of a change; `in_flight`: micro-batches whose activations the worst stage holds at once;
     `band`: the share of the pipeline time that is saved lies so near to `saved` in 9 of 10 cases."""
 
@@ -250,7 +258,7 @@ class ChangeRow(TypedDict):
     band: Share
 
 
-class FiguresDocument(TypedDict):
+class FiguresDocument(Struct):
     """What `compare` needs of this run besides the rest of the document: see `RunFigures`."""
 
     traits: dict[str, str | int]
@@ -258,12 +266,10 @@ class FiguresDocument(TypedDict):
     blocks: list[dict[str, Any]]
 
 
-class ReportDocument(TypedDict):
+class ReportDocument(Document, tag="report"):
     """`trace-export report --json`: how much bubble, where, and why. `causes`, `levels` and `trust` are those of the
     whole run, `idle` and what has steps those of the selection. `clocks` says how sure waits across hosts are."""
 
-    document: Literal["report"]
-    version: Version
     hosts: list[str]
     started_ns: Time | None
     verdict: list[SentenceRow]
@@ -287,44 +293,22 @@ class ReportDocument(TypedDict):
     notes: list[NoteRow]
 
 
-def trust_document(trust: Trust) -> TrustDocument:
-    """The document of `trust`."""
-    return cast(TrustDocument, {**asdict(trust), "lacking": list(trust.lacking), "gains": trust.gains})
-
-
 def report_document(report: Report) -> ReportDocument:
     """The document of `report`."""
     theory = report.theory
-    form, figures = theory.closed_form, report.figures
-    return {
-        "document": "report",
-        "version": VERSION,
-        "hosts": list(report.hosts),
-        "started_ns": report.started_ns,
-        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in report.verdict],
-        "definitions": DEFINITIONS,
-        "causes": rows(report.causes, CauseRow),
-        "levels": rows(report.found.levels, LevelRow),
-        "trust": trust_document(report.found.trust),
-        "idle": rows(report.idle, IdleRow),
-        "steps": rows(report.steps, StepRow),
-        "ranks": rows(_ranks(report.ranks), RankRow),
-        "stages": rows(report.stages, StageRow),
-        "stage_means": rows(report.stage_means, StageMeanRow),
-        "critical_path": _path(report),
-        "path_means": rows(report.path_means, PathMeanRow),
-        "links": rows(report.links, LinkRow),
-        "schedule": _schedule(theory),
-        "closed_form": None if form is None else {"formula": form.formula, "idle_ns": form.idle_ns},
-        "what_if": rows(theory.changes, ChangeRow),
-        "figures": {
-            "traits": figures.traits,
-            "whole": figures.whole.to_dicts(),
-            "blocks": figures.blocks.to_dicts(),
-        },
-        "clocks": report.clocks.removeprefix("; "),
-        "notes": [cast(NoteRow, asdict(note)) for note in report.notes],
-    }
+    return from_attributes(
+        ReportDocument,
+        report,
+        definitions=DEFINITIONS,
+        levels=report.found.levels,
+        trust=report.found.trust,
+        ranks=_ranks(report.ranks),
+        critical_path=_path(report),
+        schedule=_schedule(theory),
+        closed_form=theory.closed_form,
+        what_if=theory.changes,
+        clocks=report.clocks.removeprefix("; "),
+    )
 
 
 def _ranks(ranks: pl.DataFrame) -> pl.DataFrame:
@@ -344,22 +328,17 @@ def _path(report: Report) -> list[CriticalPath]:
     sums = named.group_by(key, maintain_order=True).agg(pl.col("ns").sum()).filter(pl.col("ns") != 0)
     order = sums.sort(*STEP_KEY, "ns", descending=[False, False, True])
     parts = order.partition_by(STEP_KEY, as_dict=True, include_key=False, maintain_order=True)
-    return [
-        {"run": run, "step": step, "length_ns": int(each["ns"].sum()), "parts": rows(each, PathPart)}
-        for (run, step), each in parts.items()
-    ]
+    return [CriticalPath(run, step, int(each["ns"].sum()), rows(each, PathPart)) for (run, step), each in parts.items()]
 
 
 def _schedule(theory: Theory) -> Schedule:
     found, plan = theory.recognition, theory.recognition.plan
-    return {
-        "name": plan.name if plan else None,
-        "certainty": found.certainty,
-        "stages": plan.stages if plan else None,
-        "microbatches": plan.microbatches if plan else None,
-        "chunks": plan.chunks if plan else None,
-        "distance": found.distance,
-        "runner_up": found.runner_up,
-        "twins": list(found.twins),
-        "deviations": rows(theory.deviations, DeviationRow),
-    }
+    return from_attributes(
+        Schedule,
+        found,
+        name=plan and plan.name,
+        stages=plan and plan.stages,
+        microbatches=plan and plan.microbatches,
+        chunks=plan and plan.chunks,
+        deviations=theory.deviations,
+    )

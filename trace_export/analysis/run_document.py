@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from trace_export.analysis.model_summary import ModelSummary
-from trace_export.documents import VERSION, MeanNs, NoteRow, Ns, Share, Time, Version, rows
+from trace_export.documents import VERSION, Document, MeanNs, NoteRow, Ns, Share, Time, from_attributes
 from trace_export.errors import path_text
 
 if TYPE_CHECKING:
     from trace_export.analysis.summary import Summary
 
 
-class ClockStepRow(TypedDict):
+class ClockStepRow(Struct):
     """How a clock that was set is corrected from `from_ns` on, as it shows it."""
 
     from_ns: Time
@@ -24,7 +25,7 @@ class ClockStepRow(TypedDict):
     reference_ns: Time
 
 
-class ClockRow(TypedDict):
+class ClockRow(Struct):
     """How a host's clock was corrected: t - offset_ns - round(drift * (t - reference_ns)). `component`: its group,
     where nothing connects several groups of hosts; `reference_host`: the one whose offset is 0 in mid-window; `steps`:
     where the clock was set. docs/clocks.md explains the rest."""
@@ -47,15 +48,13 @@ class ClockRow(TypedDict):
     label: str | None
 
 
-class ExportDocument(TypedDict):
+class ExportDocument(Document, tag="export"):
     """`trace-export export --json`: the run in a few facts, and the files that were written. `blocks` counts the blocks
     of each kind; `host_times` is the share of the work whose times are those of the host, `outside`
     the largest share of a device's computing outside all blocks, null where that is little; `step_ns`, `pipeline_ns`
     (means) and `bubble` are of the whole steps where there are any; `failures` are the sources that could not be
     read."""
 
-    document: Literal["export"]
-    version: Version
     hosts: list[str]
     kinds: list[str]
     ranks: int
@@ -77,37 +76,19 @@ class ExportDocument(TypedDict):
     files: list[str]
 
 
-class SimulateDocument(TypedDict):
+class SimulateDocument(Document, tag="simulate"):
     """`trace-export simulate --json`: each simulated schedule, and the files that were written."""
 
-    document: Literal["simulate"]
-    version: Version
     schedules: list[ModelSummary]
     files: list[str]
 
 
 def export_document(run: Summary, files: Sequence[Path]) -> ExportDocument:
     """The document of a run and the files written of it."""
-    facts = {name: value for name, value in vars(run).items() if name in ExportDocument.__annotations__}
-    return cast(
-        ExportDocument,
-        {
-            "document": "export",
-            "version": VERSION,
-            **facts,
-            "clocks": rows(run.clocks, ClockRow),
-            "notes": [asdict(note) for note in run.notes],
-            "failures": [str(error) for error in run.failures],
-            "files": [path_text(path) for path in files],
-        },
-    )
+    failures = [str(error) for error in run.failures]
+    return from_attributes(ExportDocument, run, failures=failures, files=list(map(path_text, files)))
 
 
 def simulate_document(models: Sequence[ModelSummary], files: Sequence[Path]) -> SimulateDocument:
     """The document of simulated schedules and the files written of them."""
-    return {
-        "document": "simulate",
-        "version": VERSION,
-        "schedules": list(models),
-        "files": [path_text(path) for path in files],
-    }
+    return SimulateDocument(VERSION, list(models), list(map(path_text, files)))

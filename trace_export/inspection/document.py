@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from trace_export.documents import NoteRow, Ns, Time, Version
+from msgspec import Struct
+
+from trace_export.documents import Document, NoteRow, Ns, Time
 
 
 class Facts(TypedDict, total=False):
@@ -34,7 +36,7 @@ class Facts(TypedDict, total=False):
     inferred: list[str]
 
 
-class RunRow(TypedDict):
+class RunRow(Struct):
     """A run of the job that the sources hold: its number (1 is the oldest), when it began by its earliest clock, how
     many ranks, windows and steps it has, which ranks are missing (ranges such as "1,4-7"), and whether the rest of the
     document is about it. `steps` is null where only the beginning of the sources was read and steps are not recorded.
@@ -49,7 +51,7 @@ class RunRow(TypedDict):
     read: bool
 
 
-class SourceRow(TypedDict):
+class SourceRow(Struct):
     """A profile that was found."""
 
     kind: str
@@ -59,7 +61,7 @@ class SourceRow(TypedDict):
     rank_origin: str | None
 
 
-class RankRow(TypedDict):
+class RankRow(Struct):
     """A rank, with counts of its blocks by kind, its side of transfers and collectives, and the length of its recording
     in seconds. `first_ns` is on the clock of its host. Where only the `beginning` was read, counts are of that, and
     `about_steps` estimates the steps of the whole."""
@@ -89,11 +91,9 @@ class RankRow(TypedDict):
     about_steps: int | None
 
 
-class InspectDocument(TypedDict):
+class InspectDocument(Document, tag="inspect"):
     """`trace-export inspect --json`: whether what lies in a folder can be drawn, and what each source holds."""
 
-    document: Literal["inspect"]
-    version: Version
     verdict: str
     facts: Facts
     runs: list[RunRow]

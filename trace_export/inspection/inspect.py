@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -38,7 +38,6 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.units import duration
 
 if TYPE_CHECKING:
-    from trace_export.documents import NoteRow
     from trace_export.inspection.document import Facts
 
 KINDS = [*WORK_KINDS, "OPT"]
@@ -66,21 +65,11 @@ class Inspection:
 
     def json(self) -> str:
         """Everything, as one JSON document."""
-        from trace_export.documents import VERSION, encode, rows
-        from trace_export.inspection.document import InspectDocument, RankRow, RunRow, SourceRow
+        from trace_export.documents import encode, from_attributes
+        from trace_export.inspection.document import InspectDocument
 
-        document: InspectDocument = {
-            "document": "inspect",
-            "version": VERSION,
-            "verdict": self.verdict,
-            "facts": cast("Facts", self.facts),
-            "runs": rows(self.runs, RunRow),
-            "sources": rows(self.sources, SourceRow),
-            "ranks": rows(self.ranks, RankRow),
-            "notes": [cast("NoteRow", asdict(note)) for note in self.notes],
-            "failures": [str(error) for error in self.failures],
-        }
-        return encode(document)
+        failures = [str(error) for error in self.failures]
+        return encode(from_attributes(InspectDocument, self, failures=failures))
 
 
 def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> Inspection:

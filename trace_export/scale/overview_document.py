@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Literal
 
-from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument, trust_document
-from trace_export.documents import VERSION, MeanNs, NoteRow, Ratio, SentenceRow, Share, Version, rows
+from msgspec import Struct
+
+from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument
+from trace_export.documents import Document, MeanNs, NoteRow, Ratio, SentenceRow, Share, from_attributes
 from trace_export.scale import words
 
 if TYPE_CHECKING:
     from trace_export.scale.build import Overview
 
 
-class StepRow(TypedDict):
+class StepRow(Struct):
     """A step: its pipeline time as a mean over the ranks, and the longest; the time to the next step; the bubble."""
 
     run: int | None
@@ -26,7 +27,7 @@ class StepRow(TypedDict):
     bubble: Share | None
 
 
-class BandRow(TypedDict):
+class BandRow(Struct):
     """A stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the mean idle
     share."""
 
@@ -40,7 +41,7 @@ class BandRow(TypedDict):
     idle: Share | None
 
 
-class ExceptionRow(TypedDict):
+class ExceptionRow(Struct):
     """What differs from its peers, whether or not it costs anything. `rank`, `host` and so on where it is one, `ranks`
     all of them; a link goes from `rank` to `to_rank`. `ratio`: the length of its blocks or transfers by that of its
     peers. `value` and `usual`: of clocks ns/ns; of settings micro-batches in a step, or 1 and 0 where the order of
@@ -59,7 +60,7 @@ class ExceptionRow(TypedDict):
     ratio: Ratio | None
 
 
-class ReplicaRow(TypedDict):
+class ReplicaRow(Struct):
     """A data-parallel replica. Those with one `cohort` behave alike; `speed`: its work on a micro-batch by the usual
     one; `order`: a hash of the order of its blocks."""
 
@@ -73,7 +74,7 @@ class ReplicaRow(TypedDict):
     certainty: str | None
 
 
-class FailureRow(TypedDict):
+class FailureRow(Struct):
     """Sources that could not be read: how many for one reason, and the first."""
 
     what: str
@@ -81,12 +82,10 @@ class FailureRow(TypedDict):
     count: int
 
 
-class OverviewDocument(TypedDict):
+class OverviewDocument(Document, tag="overview"):
     """`trace-export overview --json`: a run of any number of ranks. `causes`, `levels` and `trust` as in `report`, of
     the replicas `explained`: of up to 1,024 ranks all. `representative`: the replica that is most like the others."""
 
-    document: Literal["overview"]
-    version: Version
     ranks: int
     hosts: int
     sources: int
@@ -108,24 +107,10 @@ class OverviewDocument(TypedDict):
 
 def overview_document(overview: Overview) -> OverviewDocument:
     """The document of an overview."""
-    return {
-        "document": "overview",
-        "version": VERSION,
-        "ranks": overview.ranks["rank"].n_unique(),
-        "hosts": overview.hosts.height,
-        "sources": overview.sources,
-        "unread": overview.unread,
-        "missing_ranks": overview.missing_ranks,
-        "explained": list(overview.explained),
-        "representative": overview.representative,
-        "verdict": [cast(SentenceRow, asdict(sentence)) for sentence in words.sentences(overview)],
-        "causes": rows(overview.causes, CauseRow),
-        "levels": rows(overview.levels, LevelRow),
-        "trust": trust_document(overview.trust),
-        "steps": rows(overview.steps, StepRow),
-        "bands": rows(overview.bands, BandRow),
-        "exceptions": rows(overview.exceptions, ExceptionRow),
-        "replicas": rows(overview.replicas, ReplicaRow),
-        "failures": rows(overview.failures, FailureRow),
-        "notes": [cast(NoteRow, asdict(note)) for note in overview.notes],
-    }
+    return from_attributes(
+        OverviewDocument,
+        overview,
+        ranks=overview.ranks["rank"].n_unique(),
+        hosts=overview.hosts.height,
+        verdict=words.sentences(overview),
+    )
