@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -158,6 +159,28 @@ def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path
     baseline.write_text(half, encoding="utf-8")
     assert subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env=environment, check=False).returncode == 4
     assert "is 100% more" in summary.read_text("utf-8")
+
+
+def test_the_example_by_hand_is_what_report_says(run_cli: Cli, tmp_path: Path) -> None:
+    """Its figures are worked out on the page; three steps, so that a slow stage can be told from chance."""
+    (picture,) = (block for block in blocks(DOCS / "slowdown.md", "text") if block.startswith("stage 0:"))
+    lines = [re.findall(r"([FB])(\d) (\d+)-(\d+)", line) for line in picture.splitlines()]
+    rows = [
+        f"{stage},{kind},{microbatch},{step},{int(start) + 24 * step},{int(end) + 24 * step}"
+        for stage, line in enumerate(lines)
+        for kind, microbatch, start, end in line
+        for step in range(3)
+    ]
+    (tmp_path / "blocks.csv").write_text("\n".join(("rank,kind,microbatch,step,start,end", *rows)), "utf-8")
+    names = "rank=rank,stage=rank,kind=kind,microbatch=microbatch,step=step,start=start:ms,end=end:ms"
+    document = json.loads(run_cli("report", tmp_path / "blocks.csv", "--columns", names, "--json").stdout)
+    (cause,) = document["causes"]
+    assert (cause["code"], cause["stage"]) == ("slow-stage", 1)
+    assert (cause["gain_ns"], cause["even_ns"]) == (pytest.approx(6e6), pytest.approx(1.5e6))
+    levels = {row["level"]: row["adds_ns"] / 1e6 for row in document["levels"] if row["adds_ns"]}
+    assert levels == pytest.approx({"work": 15, "schedule": 7.5, "stages": 1.5})
+    facts = next(sentence["facts"] for sentence in document["verdict"] if sentence["code"] == "step")
+    assert facts["bubble"] == pytest.approx(0.375)
 
 
 def test_the_gallery_is_what_its_commands_draw(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
-"""Prints the table of all cases at the end of the tests: planted, said, true gain, said gain."""
+"""Prints the table of all cases at the end of the tests, and of each cause how many are right."""
 
 from __future__ import annotations
+
+from itertools import groupby
 
 import pytest
 
@@ -14,7 +16,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if rows:
         terminalreporter.section("verdicts")
-        right = sum(row.endswith("right") for row in rows)
-        for row in sorted(rows):
+        rows.sort()
+        for row in rows:
             terminalreporter.write_line(row)
-        terminalreporter.write_line(f"{right} of {len(rows)} right")
+        for cause, cases in groupby(rows, key=lambda row: row.partition(" (")[0]):
+            terminalreporter.write_line(f"| {cause} | {_right(list(cases))} |")
+        terminalreporter.write_line(_right(rows))
+
+
+def _right(rows: list[str]) -> str:
+    return f"{sum(row.endswith('right') for row in rows)} of {len(rows)} right"
