@@ -1,6 +1,6 @@
 """Profiler databases of torch_npu, MindSpore or msprof: their tables as the frames that `reader.py` makes blocks of.
 
-`rows` reads one database, with numbers for texts; `tables` looks the texts up and makes the tables of many at once.
+`rows` reads one database; `tables` makes the tables of many at once.
 
 Tables without rows are absent and columns come and go with the version, so both are asked for before they are used.
 Times are ns of the host's wall clock; names are ids into STRING_IDS; 4294967295 means "not available".
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -93,68 +93,80 @@ def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
-    found = texts(db, {i for column in columns for i in frame[column].unique().to_list()} - {None})
-    ids, names = pl.Series(list(found), dtype=TIME), pl.Series(list(found.values()), dtype=TEXT)
-    return frame.with_columns(
-        pl.col(c).replace_strict(ids, names, default=None, return_dtype=TEXT) if found else pl.lit(None, TEXT).alias(c)
-        for c in columns
-    )
+    (found,) = _named(db, {"": frame}, {"": columns}).values()
+    return found
+
+
+def _named(
+    db: Database, tables: Mapping[str, pl.DataFrame], numbered: Mapping[str, Sequence[str]]
+) -> dict[str, pl.DataFrame]:
+    """The `tables` with texts for the ids in the columns that are `numbered` in each; all are looked up at once."""
+    ids = [tables[table][column].cast(TIME) for table, columns in numbered.items() for column in columns]
+    found = texts(db, pl.concat(ids).unique().drop_nulls())
+    old, new = pl.Series(list(found), dtype=TIME), pl.Series(list(found.values()), dtype=TEXT)
+
+    def text(column: str) -> pl.Expr:
+        if not found:
+            return pl.lit(None, TEXT).alias(column)
+        return pl.col(column).replace_strict(old, new, default=None, return_dtype=TEXT)
+
+    return {table: frame.with_columns(map(text, numbered.get(table, ()))) for table, frame in tables.items()}
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a database holds, with numbers of STRING_IDS for texts: the marker ranges as the host saw them (`marks`) and
-    as the `device` did, the `calls` of PyTorch that rules of the user name (with texts), the `operators` of
-    communication (None: only markers announce them) and the `tasks` that these are made of."""
+    """What a database holds. Its `tables` are the marker ranges as the host saw them (`marks`) and as the `device` did,
+    the `calls` of PyTorch that rules of the user name, the `operators` of communication and the `tasks` that these are
+    made of. `communicates`: operators were recorded; otherwise only markers announce them."""
 
-    db: Database
-    marks: pl.DataFrame
-    device: pl.DataFrame
-    calls: pl.DataFrame
-    operators: pl.DataFrame | None
-    tasks: pl.DataFrame
-
-
-def by_device(rows: Rows) -> tuple[dict[int, Rows], int]:
-    """The rows of each device that markers are on, in order, and of how many ranges no device reached the end.
-    Operators are left out where the profiler does not say where they ran."""
-    alone = pl.lit(0, INT).alias("capture")
-    reached, unreached = matched(rows.marks.with_columns(alone), rows.device.with_columns(alone))
-    says = rows.db.has("COMMUNICATION_OP", "deviceId")
-    found = {
-        device: replace(
-            rows,
-            marks=reached.filter(device=device).select(rows.marks.columns),
-            device=rows.device.filter(device=device),
-            calls=rows.calls.clear(),
-            operators=communication(rows.db, device) if says else _NO_OPERATORS,
-        )
-        for device in sorted(reached["device"].drop_nulls().unique())
-    }
-    return found, unreached.height
+    tables: Mapping[str, pl.DataFrame]
+    communicates: bool
 
 
 def rows(db: Database, dialects: Dialects, *, on_device: bool) -> Rows:
     """The rows of a database; without `on_device` its markers only as the host saw them."""
     marked, communicates = db.has("MSTX_EVENTS"), db.has("COMMUNICATION_OP")
-    return Rows(
-        db,
-        host_marks(db) if marked else _NO_MARKS,
-        device_marks(db) if marked and on_device else _NOT_ON_DEVICE,
-        api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_CALLS,
-        communication(db) if communicates else None,
-        copying(db) if communicates else _NO_COPYING,
-    )
+    found = {
+        "marks": host_marks(db) if marked else _NO_MARKS,
+        "device": device_marks(db) if marked and on_device else _NOT_ON_DEVICE,
+        "calls": api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_CALLS,
+        "operators": communication(db) if communicates else _NO_OPERATORS,
+        "tasks": copying(db) if communicates else _NO_COPYING,
+    }
+    return Rows(_named(db, found, NUMBERED), communicates)
+
+
+def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
+    """The rows of each device that markers are on, in order, and of how many ranges no device reached the end.
+    Operators are left out where the profiler does not say where they ran."""
+    alone = pl.lit(0, INT).alias("capture")
+    marks, on_device = rows.tables["marks"], rows.tables["device"]
+    reached, unreached = matched(marks.with_columns(alone), on_device.with_columns(alone))
+    says = db.has("COMMUNICATION_OP", "deviceId")
+    found = {}
+    for device in sorted(reached["device"].drop_nulls().unique()):
+        tables = {
+            "marks": reached.filter(device=device).select(marks.columns),
+            "device": on_device.filter(device=device),
+            "calls": rows.tables["calls"].clear(),
+            "operators": named(db, communication(db, device) if says else _NO_OPERATORS, *NUMBERED["operators"]),
+        }
+        found[device] = replace(rows, tables={**rows.tables, **tables})
+    return found, unreached.height
 
 
 def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
     """The marks (`MARKS`), operators and copies of these captures, one at least, each with `CAPTURE`; and of how many
     ranges of a capture its device reached no end."""
-    found = _named(captures)
+    numbers, found = pl.Series(list(captures), dtype=INT), {}
+    for table in next(iter(captures.values())).tables:
+        frames = [one.tables[table] for one in captures.values()]
+        whole = pl.concat(frames, how="vertical_relaxed")
+        found[table] = whole.with_columns(numbers.gather(places(frames)).alias("capture"))
     host = pl.concat([found["marks"], found["calls"].select(found["marks"].columns)])
     reached, unreached = matched(host, found["device"])
     marks = placed(reached)
-    recorded = [place for place, one in captures.items() if one.operators is not None]
+    recorded = [place for place, one in captures.items() if one.communicates]
     operators = described(found["operators"])
     announced = _announced(marks.filter(~pl.col("capture").is_in(recorded)))
     return {
@@ -162,41 +174,6 @@ def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[
         "operators": pl.concat([conform(operators, {**OPERATORS, **CAPTURE}), announced]),
         "copies": copies(found["tasks"], operators),
     }, dict(unreached.group_by("capture").len().iter_rows())
-
-
-def _named(captures: Mapping[int, Rows]) -> dict[str, pl.DataFrame]:
-    """The tables of all captures as one each, with `CAPTURE`, and with texts for their numbers."""
-    parts = {
-        "marks": [one.marks for one in captures.values()],
-        "device": [one.device for one in captures.values()],
-        "calls": [one.calls for one in captures.values()],
-        "operators": [_NO_OPERATORS if one.operators is None else one.operators for one in captures.values()],
-        "tasks": [one.tasks for one in captures.values()],
-    }
-    numbers = pl.Series(list(captures), dtype=INT)
-    found = {
-        table: pl.concat(frames, how="vertical_relaxed").with_columns(numbers.gather(places(frames)).alias("capture"))
-        for table, frames in parts.items()
-    }
-    names = _texts(captures, found)
-    for table, columns in NUMBERED.items():
-        for column in columns:
-            own = names.rename({"id": column})
-            named = found[table].join(own, on=["capture", column], how="left", maintain_order="left")
-            found[table] = named.with_columns(pl.col("name").alias(column)).drop("name")
-    return found
-
-
-def _texts(captures: Mapping[int, Rows], found: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
-    """The texts of all numbers in the tables `found`: capture, id, name."""
-    ids = [found[table].select("capture", id=column) for table, columns in NUMBERED.items() for column in columns]
-    wanted = dict(pl.concat(ids).drop_nulls().unique().group_by("capture").agg("id").iter_rows())
-    rows = [
-        (capture, number, text)
-        for capture, numbers in wanted.items()
-        for number, text in texts(captures[capture].db, numbers).items()
-    ]
-    return pl.DataFrame(rows, {**CAPTURE, "id": TIME, "name": TEXT}, orient="row")
 
 
 def device_marks(db: Database) -> pl.DataFrame:

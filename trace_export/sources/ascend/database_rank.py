@@ -49,7 +49,7 @@ def _by_device(db: Database, found: Recorded) -> list[Recorded]:
     listed = _devices_of(db, found.rank)
     if len(listed) < 2 or found.rows is None:
         return [found]
-    by_device, unreached = database.by_device(found.rows)
+    by_device, unreached = database.by_device(db, found.rows)
     if len(by_device) < 2:
         if not by_device and len(database.has_work_on(db, listed)) > 1:
             what = f"{SEVERAL}, and no marker is on any of them"

@@ -108,7 +108,8 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     after = issued.sort("host_end_ns").join_asof(
         begins, on="host_end_ns", by=stream, strategy="forward", check_sortedness=False
     )
-    after = pl.concat([after, _by_stream(timed.filter(pl.col("host_start_ns").is_null()))])
+    if timed.height > issued.height:
+        after = pl.concat([after, _by_stream(timed.filter(pl.col("host_start_ns").is_null()))])
     late = pl.col("end_ns") - pl.col("begins") > OVERLAP_NS
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():

@@ -62,22 +62,20 @@ def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list
     """The profile of each of several sources, every one with a rank at least. In `whole` their ranks are numbered from
     0: each is that of these `numbers` in the source at these `places`, which are in order, and has a host of its own.
     What else `whole` has, each has."""
-    owners = {
-        "rank": pl.Series(range(len(numbers)), dtype=INT), "number": pl.Series(numbers, dtype=INT),
-        "place": pl.Series(places, dtype=INT),
-    }  # fmt: skip
     count = max(places) + 1
-    hosts = whole.hosts.with_columns(owners["place"].alias("place"))
+    number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, places))
+    hosts = whole.hosts.with_columns(pl.Series("place", places, INT))
     parts: dict[str, list[Any]] = {"hosts": _by_place(hosts, count)}
     for name in TABLES:
         frame: pl.DataFrame = getattr(whole, name)
         if frame.height:  # each profile keeps an empty table of `whole`
-            placed = frame.join(pl.DataFrame(owners), on="rank", maintain_order="left").with_columns(rank="number")
-            parts[name] = _by_place(placed.select(*frame.columns, "place"), count)
+            parts[name] = _by_place(frame.with_columns(number.alias("rank"), owner.alias("place")), count)
     return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in range(count)]
 
 
 def _by_place(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
+    if count == 1:
+        return [frame.drop("place")]
     own = frame.partition_by("place", as_dict=True, include_key=False)
     return [own.get((place,), frame.clear().drop("place")) for place in range(count)]
 
