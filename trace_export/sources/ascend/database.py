@@ -158,11 +158,11 @@ def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
 def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
     """The marks (`MARKS`), operators and copies of these captures, one at least, each with `CAPTURE`; and of how many
     ranges of a capture its device reached no end."""
-    numbers, found = pl.Series(list(captures), dtype=INT), {}
+    found = {}
     for table in next(iter(captures.values())).tables:
         frames = [one.tables[table] for one in captures.values()]
         whole = pl.concat(frames, how="vertical_relaxed")
-        found[table] = whole.with_columns(numbers.gather(places(frames)).alias("capture"))
+        found[table] = whole.hstack([places(frames, list(captures)).alias("capture")])
     host = pl.concat([found["marks"], found["calls"].select(found["marks"].columns)])
     reached, unreached = matched(host, found["device"])
     marks = placed(reached)
@@ -273,6 +273,8 @@ def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
     """`OPERATORS` and `CAPTURE` that HCCL marked itself, in the domain `communication`, as JSON. These names have no
     index."""
     own = ranges.filter(pl.col("domain") == "communication")
+    if own.is_empty():
+        return empty({**OPERATORS, **CAPTURE})
     parsed = []
     for text in own["text"].unique():
         with suppress(orjson.JSONDecodeError):

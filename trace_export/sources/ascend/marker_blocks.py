@@ -96,12 +96,17 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     host issued after them on the same stream end where that one begins."""
     on_device = pl.col("origin") == "device"
     early = (on_device & (pl.col("start_ns") < pl.col("host_start_ns") - CLOCK_NOISE_NS)).fill_null(False)
-    notes = _noted(
-        blocks.filter(early),
-        Note("tasks-before-launch", "warning", "ranges that begin on the device before the host issued them, left out"),
-    )
-    blocks = blocks.filter(~early).with_row_index("at")
+    notes, is_early = [], blocks.select(early).to_series()
+    if is_early.any():
+        text = "ranges that begin on the device before the host issued them, left out"
+        notes = _noted(blocks.filter(is_early), Note("tasks-before-launch", "warning", text))
+        blocks = blocks.filter(~is_early)
     stream = ["capture", "stream"]
+    until = pl.col("end_ns").cum_max().shift(1).over(stream)
+    timed = blocks.filter(on_device, pl.col("kind").is_not_null()).sort("start_ns")
+    if not timed.select((until - pl.col("start_ns") > OVERLAP_NS).any()).item():
+        return blocks, notes  # no range runs into another one: most recordings
+    blocks = blocks.with_row_index("at")
     timed = blocks.filter(on_device, pl.col("kind").is_not_null())
     issued = timed.filter(pl.col("host_start_ns").is_not_null())
     begins = issued.select(*stream, host_end_ns="host_start_ns", begins="start_ns").sort("host_end_ns")

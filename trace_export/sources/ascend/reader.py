@@ -159,7 +159,7 @@ def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[in
 
 def _joined(tables: Sequence[pl.DataFrame], schema: Schema) -> pl.DataFrame:
     """The tables of all ranks as one, with `CAPTURE`."""
-    return conform(pl.concat(tables).with_columns(places(tables).alias("capture")), {**schema, **CAPTURE})
+    return conform(pl.concat(tables).hstack([places(tables).alias("capture")]), {**schema, **CAPTURE})
 
 
 def _busy(parts: Sequence[Recorded], ranges: pl.DataFrame) -> pl.Series:
@@ -175,6 +175,8 @@ def _busy(parts: Sequence[Recorded], ranges: pl.DataFrame) -> pl.Series:
 
 def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
     """The stage that the markers of each rank name: those of trace_export.instrument do."""
+    if names["place"].null_count() == names.height:
+        return {}
     told = marks.select("capture", "text").unique().join(names.select("text", "place").drop_nulls(), on="text")
     return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 

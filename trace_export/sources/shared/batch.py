@@ -64,23 +64,27 @@ def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list
     What else `whole` has, each has."""
     count = max(places) + 1
     number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, places))
-    hosts = whole.hosts.with_columns(pl.Series("place", places, INT))
-    parts: dict[str, list[Any]] = {"hosts": _by_place(hosts, count)}
+    parts: dict[str, list[Any]] = {"hosts": _by_place(whole.hosts, pl.lit(pl.Series(places, dtype=INT)), count)}
     for name in TABLES:
         frame: pl.DataFrame = getattr(whole, name)
         if frame.height:  # each profile keeps an empty table of `whole`
-            parts[name] = _by_place(frame.with_columns(number.alias("rank"), owner.alias("place")), count)
+            parts[name] = _by_place(frame, owner, count, rank=number)
     return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in range(count)]
 
 
-def _by_place(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
+def _by_place(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
+    """The rows of each of `count` sources: `owner` says which one has a row. Columns become what they are `changed`
+    to."""
     if count == 1:
-        return [frame.drop("place")]
-    own = frame.partition_by("place", as_dict=True, include_key=False)
-    return [own.get((place,), frame.clear().drop("place")) for place in range(count)]
+        return [frame.with_columns(**changed) if changed else frame]
+    placed = frame.with_columns(owner.alias("place"), **changed)
+    own = placed.partition_by("place", as_dict=True, include_key=False)
+    return [own.get((place,), frame.clear()) for place in range(count)]
 
 
-def places(tables: Sequence[Sized]) -> pl.Series:
-    """For each row of the `tables` of several sources, put one after the other, the place of its source (Int32)."""
+def places(tables: Sequence[Sized], numbers: Sequence[int] | None = None) -> pl.Series:
+    """For each row of the `tables` of several sources, put one after the other, the place of its source, or its number
+    (Int32)."""
     rows = np.fromiter(map(len, tables), np.int64)
-    return pl.Series(np.arange(len(tables), dtype=np.int32).repeat(rows), dtype=INT)
+    which = np.arange(len(tables), dtype=np.int32) if numbers is None else np.array(numbers, np.int32)
+    return pl.Series(which.repeat(rows), dtype=INT)
