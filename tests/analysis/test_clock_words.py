@@ -1,4 +1,4 @@
-"""The one line on all clocks, from a few rows by hand."""
+"""What is said of clocks, from a few rows by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from trace_export.analysis.clock_words import clocks_line
+from trace_export.analysis.clock_words import clock_method, clocks_line
 from trace_export.model import CLOCKS, conform
 
 FITTED = {
@@ -59,3 +59,20 @@ def test_one_line_for_all_clocks(rows: list[dict[str, Any]], line: str) -> None:
         infer_schema_length=None,
     )
     assert clocks_line(conform(table, CLOCKS).with_columns(label="host")) == line
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (FITTED, "p2p, against a"),
+        ({**FITTED, "user_offset_ns": -5000, "steps": SET}, "user offset -5 µs, p2p, against a, set 1 ×"),
+        ({**FITTED, "reference_host": None, "component": 2}, "p2p, nothing connects its group of hosts to the others"),
+        ({**FITTED, "status": "confirmed"}, "wall, confirmed by p2p"),
+        ({**WALL, "reference_host": "a"}, "wall"),
+        ({"status": "none", "reference_host": "a"}, "as recorded"),
+        ({"status": "single-host"}, "the only host, nothing to align"),
+    ],
+)
+def test_how_a_clock_was_corrected(row: dict[str, Any], words: str) -> None:
+    """A host has a reference beside its method only where it was fitted against that."""
+    assert clock_method({**dict.fromkeys(CLOCKS), **row}) == words
