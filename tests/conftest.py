@@ -42,7 +42,9 @@ for number, usual in (
 
 UNTIMED = (HealthCheck.too_slow,)  # a busy machine fails no test
 settings.register_profile("fresh examples", deadline=None, suppress_health_check=UNTIMED)
-settings.register_profile("same examples", settings.get_profile("fresh examples"), derandomize=True, database=None)
+settings.register_profile(
+    "same examples", settings.get_profile("fresh examples"), derandomize=True, database=None, max_examples=40
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 Cli = Callable[..., subprocess.CompletedProcess[str]]

@@ -19,6 +19,12 @@ def logs(samples: Path) -> Path:
     return samples / "paddle" / "two_machines"
 
 
+@pytest.fixture(scope="module")
+def read(logs: Path) -> trace_export.Run:
+    """The run of `logs`, read once: a run is never changed."""
+    return trace_export.load(logs)
+
+
 def offset_ms(run: trace_export.Run) -> float:
     """How far the second machine's clock was corrected against that of the first."""
     offsets = run.clocks.sort("host")["offset_ns"]
@@ -35,27 +41,28 @@ def true_offset_ms(logs: Path, run: trace_export.Run) -> float:
     return float(ahead["start_ns"][2] - ahead["start_ns"][0])
 
 
-def test_clocks_are_aligned_by_the_whole_run_whatever_is_selected(logs: Path, run_cli: Cli, tmp_path: Path) -> None:
+def test_clocks_are_aligned_by_the_whole_run_whatever_is_selected(
+    logs: Path, read: trace_export.Run, run_cli: Cli, tmp_path: Path
+) -> None:
     """Fitted on the 30 ms alone, the offset would be 3.907 ms."""
-    assert true_offset_ms(logs, trace_export.load(logs)) == pytest.approx(3.2, abs=0.01)
+    assert true_offset_ms(logs, read) == pytest.approx(3.2, abs=0.01)
     run_cli(logs, "--time", WINDOW, "--out", tmp_path, "--format", "csv")
     blocks = pl.read_csv(tmp_path / "pipeline_profile.csv").height
     assert blocks == 10
     for run in (
-        trace_export.load(logs, window=WINDOW).align(),
         trace_export.load(logs, window=Window(0, 30_000_000)).align(),
-        trace_export.load(logs).select(window=WINDOW).align(),
-        trace_export.load(logs).align().select(window=WINDOW),
+        read.select(window=WINDOW).align(),
+        read.align().select(window=WINDOW),
         trace_export.load(logs, steps=3).align().select(window=WINDOW),
     ):
         assert offset_ms(run) == pytest.approx(3.2, abs=0.01)
         assert run.spans.height == blocks
-    assert offset_ms(trace_export.load(logs, steps=3).align()) == offset_ms(trace_export.load(logs).align())
+    assert offset_ms(read.select(steps=3).align()) == offset_ms(read.align())
 
 
 @pytest.mark.parametrize("steps", ["2-3", [2, 3], (3, 2), range(2, 4), {2, 3}, "3,2"])
-def test_a_set_of_numbers_can_be_given_in_many_forms(logs: Path, steps: object) -> None:
-    run = trace_export.load(logs, steps=steps)  # type: ignore[arg-type]
+def test_a_set_of_numbers_can_be_given_in_many_forms(read: trace_export.Run, steps: object) -> None:
+    run = read.select(steps=steps)  # type: ignore[arg-type]
     assert run.spans["step"].unique().sort().to_list() == [2, 3]
 
 
@@ -76,16 +83,16 @@ def test_what_no_block_is_left_of(logs: Path) -> None:
         run.align().write(logs / "never.svg")
 
 
-def test_a_run_is_aligned_once(logs: Path) -> None:
-    run = trace_export.load(logs)
+def test_a_run_is_aligned_once(read: trace_export.Run) -> None:
+    run = read
     aligned = run.align()
     with pytest.raises(UsageError, match="aligned already"):
         aligned.align("wall")
     assert run.align("wall").clocks["offset_ns"].to_list() == [0, 0]
 
 
-def test_a_span_table_is_on_one_clock(logs: Path, tmp_path: Path) -> None:
-    run = trace_export.load(logs).align()
+def test_a_span_table_is_on_one_clock(read: trace_export.Run, tmp_path: Path) -> None:
+    run = read.align()
     table, *_ = run.write(tmp_path, ["parquet"])
     again = trace_export.load(table).align()
     with pytest.raises(UsageError, match="offsets_ns: this run has one clock only"):
@@ -95,15 +102,15 @@ def test_a_span_table_is_on_one_clock(logs: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_file_of_clocks_can_be_applied(logs: Path, tmp_path: Path) -> None:
-    run = trace_export.load(logs).align()
+def test_a_file_of_clocks_can_be_applied(read: trace_export.Run, tmp_path: Path) -> None:
+    run = read.align()
     _, alignment = run.write(tmp_path, "csv")
-    assert trace_export.load(logs).align(alignment).spans.equals(run.spans)
-    assert trace_export.load(logs).align(str(alignment)).spans.equals(run.spans)
+    assert read.align(alignment).spans.equals(run.spans)
+    assert read.align(str(alignment)).spans.equals(run.spans)
 
 
-def test_offsets_come_first(logs: Path) -> None:
-    run = trace_export.load(logs).align("none", offsets_ns={"machine1": -3_200_000})
+def test_offsets_come_first(read: trace_export.Run) -> None:
+    run = read.align("none", offsets_ns={"machine1": -3_200_000})
     assert offset_ms(run) == pytest.approx(3.2)
 
 
@@ -151,8 +158,8 @@ def test_further_tables_of_two_runs_have_both(samples: Path, tmp_path: Path) -> 
     assert pl.read_parquet(tmp_path / "both.ranks.parquet")["side"].to_list() == ["A"] * 4 + ["B"] * 4
 
 
-def test_a_report_and_its_page(logs: Path, tmp_path: Path) -> None:
-    run = trace_export.load(logs, steps="2-3").align()
+def test_a_report_and_its_page(read: trace_export.Run, tmp_path: Path) -> None:
+    run = read.select(steps="2-3").align()
     assert run.report().steps["step"].to_list() == [2, 3]
     assert run.report() is run.report()
     page = run.write_report(tmp_path)
@@ -161,16 +168,16 @@ def test_a_report_and_its_page(logs: Path, tmp_path: Path) -> None:
     assert run.summary().steps == 2
 
 
-def test_a_heat_map(logs: Path, tmp_path: Path) -> None:
-    run = trace_export.load(logs).align()
+def test_a_heat_map(logs: Path, read: trace_export.Run, tmp_path: Path) -> None:
+    run = read.align()
     assert run.write_heat_map(tmp_path) == tmp_path / "pipeline_slowdown.svg"
     assert run.write_heat_map(tmp_path / "a.svg").read_text() == (tmp_path / "pipeline_slowdown.svg").read_text()
     with pytest.raises(trace_export.UsageError, match="ask for one of them"):
         api.report(logs, tmp_path, html=True, heat_map="svg")
 
 
-def test_no_input_is_overwritten(logs: Path, tmp_path: Path) -> None:
-    table, *_ = trace_export.load(logs).write(tmp_path, "csv")
+def test_no_input_is_overwritten(read: trace_export.Run, tmp_path: Path) -> None:
+    table, *_ = read.write(tmp_path, "csv")
     before = table.read_bytes()
     run = trace_export.load(table, steps=2)
     for force in (False, True):
@@ -199,15 +206,15 @@ def test_a_simulation_has_the_durations_of_the_command() -> None:
     assert repr(one) == "<Simulation .: steps 0, stages 0-3, 0.33 s from the first block to the last, one clock>"
 
 
-def test_a_run_says_what_it_is(logs: Path) -> None:
-    assert repr(trace_export.load(logs)).endswith(
+def test_a_run_says_what_it_is(read: trace_export.Run) -> None:
+    assert repr(read).endswith(
         "steps 2-4, stages 0-3, 0.984 s from the first block to the last, each host on its own clock>"
     )
 
 
-def test_inspect_takes_a_table(logs: Path, run_cli: Cli, tmp_path: Path) -> None:
+def test_inspect_takes_a_table(read: trace_export.Run, run_cli: Cli, tmp_path: Path) -> None:
     """Its counts are those of the run that it was written from."""
-    run = trace_export.load(logs).align()
+    run = read.align()
     (table,) = run.write(tmp_path / "blocks.parquet")
     found = trace_export.inspect(table)
     kinds = run.spans.group_by("rank", "kind").len().pivot("kind", index="rank", values="len").sort("rank")

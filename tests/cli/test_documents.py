@@ -18,6 +18,7 @@ from msgspec import Struct
 from tests.analysis.test_gate import run_of
 from tests.conftest import AscendRun, Cli
 from tests.support import schemas
+from tests.support.rows import slow
 from trace_export import documents
 from trace_export.documents import Document
 
@@ -83,7 +84,8 @@ RUNS = (
 
 
 CASES = [
-    *(("inspect", sample) for sample in RUNS),
+    *(("inspect", sample) for sample in RUNS[:1] + RUNS[4:]),
+    *(pytest.param("inspect", sample, marks=pytest.mark.slow) for sample in RUNS[1:4]),
     *(("report", sample) for sample in ("rocpd/two_hosts", "ascend", "unmarked")),
     *(("export", sample) for sample in ("ascend", "unmarked")),
     ("overview", "ascend"),
@@ -100,7 +102,9 @@ def test_what_a_command_prints_is_what_the_schema_says(
     assert list(checker(command).iter_errors(json.loads(result.stdout))) == [], result.stderr
 
 
-@pytest.mark.parametrize("name", ["dualpipev", "dualpipev not fused", "batched transfers", "clipped", "level none"])
+@pytest.mark.parametrize(
+    "name", ["dualpipev", *slow(["dualpipev not fused", "batched transfers", "clipped", "level none"])]
+)
 def test_a_report_of_transfers_both_ways_is_what_the_schema_says(
     name: str, ascend_run: AscendRun, run_cli: Cli
 ) -> None:

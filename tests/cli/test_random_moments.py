@@ -45,7 +45,7 @@ COMMANDS = (
     "report {samples}/paddle/single --format html --out {out}/why.html",
     "overview {samples}/paddle/two_machines --format html,parquet --out {out}",
 )
-MOMENTS = [2, pytest.param(100, marks=pytest.mark.slow)]
+MOMENTS = [1, pytest.param(100, marks=pytest.mark.slow)]
 
 
 class _Started:

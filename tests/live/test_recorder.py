@@ -14,7 +14,7 @@ from trace_export.live.look import Watch
 from trace_export.read import load_options
 from trace_export.run import Request
 
-STAGES, STEPS = 4, range(14)
+STAGES, STEPS = 4, range(7)
 CLOCK_ERROR_NS = 2_400_000
 
 

@@ -33,6 +33,9 @@ def rows(options: dict[str, Values], **traits: tuple[object, ...]) -> list[Any]:
     ]
 
 
+OF_REPORTS = rows(REPORT)
+
+
 def document(text: str) -> dict[str, Any]:
     """The JSON document, which is as the type of its command says."""
     found: dict[str, Any] = json.loads(text)
@@ -62,7 +65,7 @@ def test_a_chart_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
         assert set(shown["stage"]) == set(table["stage"])
 
 
-@pytest.mark.parametrize("row", rows(REPORT))
+@pytest.mark.parametrize("row", OF_REPORTS)
 def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path: Path) -> None:
     """Step, pipeline time and bubble of `report` are those of `export` and, of the whole run, those of the job; a
     run compared with itself differs in nothing."""
@@ -89,7 +92,7 @@ def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path:
         assert not same["causes"]
 
 
-@pytest.mark.parametrize("row", rows(REPORT))
+@pytest.mark.parametrize("row", OF_REPORTS)
 def test_the_overview_agrees_with_the_report(row: Row, tmp_path: Path) -> None:
     """Bubble, step and pipeline time, levels and causes are the same on both pages, whatever is selected."""
     given = Input.of(row)

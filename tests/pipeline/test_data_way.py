@@ -13,6 +13,7 @@ import pytest
 from samples.generators import nsys, unmarked
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import Block, simulate
+from tests.support.rows import crossed
 from trace_export import Run, load
 
 FORMATS: dict[str, dict[str, Any]] = {"nsys": {}, "kineto": {"kineto": True}, "rocpd": {"rocpd": True}}
@@ -42,8 +43,7 @@ def test_messages_tell_two_chunks_of_two_micro_batches(form: str, tmp_path: Path
     assert "Interleaved 1F1B" in " ".join(note.text for note in run.notes)
 
 
-@pytest.mark.parametrize("microbatches", [4, 6])
-@pytest.mark.parametrize("kept", [(0, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize(("kept", "microbatches"), crossed([(0, 1), (1, 2), (2, 3)], [4, 6]))
 def test_two_stages_of_four(kept: tuple[int, int], microbatches: int, tmp_path: Path) -> None:
     program = unmarked.Program("1f1b", stages=4, microbatches=microbatches)
     blocks = unmarked.write(tmp_path, program, kineto=True)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from samples.generators import paddle as generate_paddle
 from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
+from tests.support.rows import crossed
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform, empty
 from trace_export.pipeline import labels, steps
 from trace_export.pipeline.interpret import interpret
@@ -247,8 +248,7 @@ def test_an_unknown_order_whose_ends_may_be_cut_off_is_not_numbered() -> None:
         assert [n.code for n in found.notes] == ["schedule-unknown", "microbatch-unknown"]
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("cut_ms", [60, 150])
+@pytest.mark.parametrize(("seed", "cut_ms"), crossed(range(12), [60, 150]))
 def test_numbers_by_order_of_appearance_are_right_in_cut_captures(seed: int, cut_ms: int) -> None:
     """One or two steps of 1F1B, each rank cut elsewhere: where no order shows which blocks these are, none has one."""
     clocks = Clocks(
@@ -424,7 +424,7 @@ def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Prof
 
 
 @given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=10)
 def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
     stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
 ) -> None:

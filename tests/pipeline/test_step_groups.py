@@ -70,7 +70,7 @@ def _tables(profile: Profile) -> list[pl.DataFrame]:
     return [bubbles.ranks, bubbles.steps, waits, bubbles.slices.sort(pl.all()), sequences(profile.passes())]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(profile=runs(), size=st.integers(1, 60))
 def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) -> None:
     whole = _tables(profile)

@@ -11,6 +11,7 @@ import pytest
 import trace_export
 from samples.generators import kineto, nsys, rocpd
 from samples.generators.pipeline import MS, Block, WrongTimes
+from tests.support.rows import crossed
 from trace_export import Run
 
 S = 10**9
@@ -58,8 +59,7 @@ def counted(run: Run, code: str) -> int:
     return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
 
 
-@FORMATS
-@pytest.mark.parametrize("by", [3 * S, 20 * MS, 3600 * S])
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [3 * S, 20 * MS, 3600 * S]))
 def test_a_kernel_that_runs_on_while_the_next_of_its_stream_runs_is_cut(form: str, by: int, tmp_path: Path) -> None:
     """The first kernel of a block, which is then as long as it was, and the last one of another, which then lasts until
     the next block begins: nobody can know how much of that it ran."""
@@ -76,8 +76,7 @@ def test_a_kernel_that_runs_on_while_the_next_of_its_stream_runs_is_cut(form: st
     assert counted(run, "tasks-before-launch") == 0
 
 
-@FORMATS
-@pytest.mark.parametrize("by", [3 * S, 3600 * S])
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [3 * S, 3600 * S]))
 def test_the_last_kernel_of_a_stream_that_outlasts_the_recording_is_cut(form: str, by: int, tmp_path: Path) -> None:
     """It is then as long as the longest other kernel of its stream, which no block is shorter than."""
     last = max((b for b in WRITERS[form](tmp_path / "true", {}) if b.rank == 1), key=lambda b: b.end_ns)
@@ -92,8 +91,7 @@ def test_the_last_kernel_of_a_stream_that_outlasts_the_recording_is_cut(form: st
     assert found == wanted
 
 
-@FORMATS
-@pytest.mark.parametrize("by", [-300 * MS, -5 * MS, -5 * 3600 * S])
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-300 * MS, -5 * MS, -5 * 3600 * S]))
 def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, tmp_path: Path) -> None:
     """The first kernels of two blocks, which then begin with their second one, as those of a session's beginning."""
     hits = {(0, 1, "F", 0, 0): by, (0, 1, "F", 1, 0): by}
