@@ -14,9 +14,11 @@ import trace_export
 from samples.generators import paddle
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS
-from trace_export.analysis.compare import Comparison, compare
+from trace_export import Run
+from trace_export.analysis.compare import compare
 
 SOUND = Job(jitter=0.01)
+SLOW = replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4})
 MANY = Job(replicas=16, microbatches=4, jitter=0.01)
 CASES: dict[str, tuple[Job, dict[str, Any], str, dict[str, Any], str]] = {
     "slow-stage": (SOUND, {"slow": {(0, 2): 1.4, (1, 2): 1.4}}, "nsys", {"stage": 2, "ranks": [4, 5]}, "stages"),
@@ -27,22 +29,34 @@ CASES: dict[str, tuple[Job, dict[str, Any], str, dict[str, Any], str]] = {
 """A job, what is planted in it, how it is written, the place of the cause, and the level that it is of."""
 
 
-def written(folder: Path, job: Job, form: str = "nsys") -> Path:
+def written(folder: Path, job: Job, form: str = "nsys") -> Run:
     WRITERS[form](folder, job)
-    return folder
+    return trace_export.load(folder, jobs=1).align()
 
 
-def compared(a: Path, b: Path) -> Comparison:
-    return trace_export.compare(a, b, jobs=1).comparison
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """Runs without a cause: of `SOUND` for Nsight Systems, of `MANY` as a table."""
+    folder = tmp_path_factory.mktemp("sound")
+    jobs = {"nsys": SOUND, "table": MANY}
+    return {form: written(folder / form / "a", job, form) for form, job in jobs.items()}
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with a slow stage."""
+    return written(tmp_path_factory.mktemp("slow") / "b", SLOW)
 
 
 @pytest.mark.parametrize("code", CASES)
-def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(code: str, tmp_path: Path) -> None:
-    sound, planted, form, place, level = CASES[code]
-    job = replace(sound, **planted)
-    a, b = written(tmp_path / "a", sound, form), written(tmp_path / "b", job, form)
-    longer = simulate(job).step_ns - simulate(sound).step_ns
-    found, back = compared(a, b), compared(b, a)
+def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(
+    code: str, sound: dict[str, Run], tmp_path: Path
+) -> None:
+    without, planted, form, place, level = CASES[code]
+    job = replace(without, **planted)
+    a, b = sound[form], written(tmp_path / "b", job, form)
+    longer = simulate(job).step_ns - simulate(without).step_ns
+    found, back = a.compare(b), b.compare(a)
 
     assert found.levels["difference"].sum() == pytest.approx(longer, abs=2_000)
     most = found.levels.sort(pl.col("difference").abs()).row(-1, named=True)
@@ -64,10 +78,9 @@ def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(code: str, tmp
     assert [s.text for s in back.verdict if s.code == "cause-changed"] == [said.text]
 
 
-def test_one_slow_rank_of_many_is_in_the_blocks(tmp_path: Path) -> None:
+def test_one_slow_rank_of_many_is_in_the_blocks(sound: dict[str, Run], tmp_path: Path) -> None:
     """Means and medians of its stage hardly change."""
-    slow = replace(MANY, slow_ranks={21: 1.3})
-    found = compared(written(tmp_path / "a", MANY, "table"), written(tmp_path / "b", slow, "table"))
+    found = sound["table"].compare(written(tmp_path / "b", replace(MANY, slow_ranks={21: 1.3}), "table"))
     first = found.blocks.row(0, named=True)
     assert (first["stage"], first["kind"], first["b_slowest"]) == (1, "B", 21)
     assert first["b_slowest_ns"] / first["a_slowest_ns"] == pytest.approx(1.3, rel=0.02)
@@ -76,19 +89,17 @@ def test_one_slow_rank_of_many_is_in_the_blocks(tmp_path: Path) -> None:
     assert sorted(blocks.flagged) == [0, 1]
 
 
-def test_a_cause_of_both_has_both_gains(tmp_path: Path) -> None:
-    jobs = [replace(SOUND, slow={(0, 2): factor, (1, 2): factor}) for factor in (1.2, 1.4)]
-    a, b = (written(tmp_path / name, job) for name, job in zip("ab", jobs, strict=True))
-    found = compared(a, b)
-    longer = simulate(jobs[1]).step_ns - simulate(jobs[0]).step_ns
+def test_a_cause_of_both_has_both_gains(slow: Run, tmp_path: Path) -> None:
+    less = replace(SOUND, slow={(0, 2): 1.2, (1, 2): 1.2})
+    found = written(tmp_path / "a", less).compare(slow)
+    longer = simulate(SLOW).step_ns - simulate(less).step_ns
     assert found.causes["difference"].to_list() == [pytest.approx(longer, rel=0.1)]
     (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
     assert said.startswith("In both: Stage 2 is slow (ranks 4-5, node0)")
 
 
-def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(tmp_path: Path) -> None:
-    longer = replace(SOUND, pause=30 * MS)
-    found = compared(written(tmp_path / "a", SOUND), written(tmp_path / "b", longer))
+def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(sound: dict[str, Run], tmp_path: Path) -> None:
+    found = sound["nsys"].compare(written(tmp_path / "b", replace(SOUND, pause=30 * MS)))
     (cause,) = found.causes.rows(named=True)
     assert (cause["code"], cause["difference"]) == ("long-pause", pytest.approx(30 * MS, rel=0.01))
     assert cause["a_gain_ns"] == pytest.approx(SOUND.gap + SOUND.lead, rel=0.1)
@@ -97,24 +108,23 @@ def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(tmp_path: 
 
 
 def test_a_copy_does_not_differ(tmp_path: Path) -> None:
-    slow = replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}, uneven=0.2)
-    found = compared(written(tmp_path / "a", slow), written(tmp_path / "b", slow))
+    job = replace(SLOW, uneven=0.2)
+    found = written(tmp_path / "a", job).compare(written(tmp_path / "b", job))
     assert found.causes.height > 0
     for table in (found.whole, found.levels, found.causes, found.blocks):
         assert set(table["difference"].drop_nulls()) == {0.0}
     assert [s.code for s in found.verdict] == ["difference", "levels-changed", "no-cause-changed"]
 
 
-def test_only_blocks_that_are_alike_are_compared(tmp_path: Path) -> None:
+def test_only_blocks_that_are_alike_are_compared(sound: dict[str, Run], tmp_path: Path) -> None:
     """The backward of 1F1B holds the weight gradient, that of ZB-H1 does not."""
-    whole = written(tmp_path / "a", SOUND)
-    split = written(tmp_path / "b", replace(SOUND, schedule="zb-h1"))
-    found = compared(whole, split)
+    whole = sound["nsys"]
+    found = whole.compare(written(tmp_path / "b", replace(SOUND, schedule="zb-h1")))
     assert found.unlike == ("schedule: 1F1B and ZB-H1", "backwards: whole and split into B and W")
     assert found.verdict[0].code == "unlike"
     assert set(found.blocks["kind"]) == {"F", "OPT"}
     assert json.loads(found.json())["unlike"] == list(found.unlike)
-    more = compared(whole, written(tmp_path / "c", replace(SOUND, microbatches=12)))
+    more = whole.compare(written(tmp_path / "c", replace(SOUND, microbatches=12)))
     assert more.unlike == ("micro-batches: 8 and 12",)
     assert more.blocks.is_empty()
     assert more.levels["difference"].sum() > 0
@@ -126,36 +136,35 @@ def test_times_of_the_host_are_called_so_and_not_held_against_those_of_the_devic
     for folder in (a, b):
         paddle.write_records(folder, job)
     paddle.write_logs(device, job)
-    both = compared(a, b)
+    one, again, of_device = (trace_export.load(folder, jobs=1).align() for folder in (a, b, device))
+    both = one.compare(again)
     assert not both.unlike
     assert both.verdict[0].text.endswith(", in times of the host and not of the device.")
-    other = compared(a, device)
+    other = one.compare(of_device)
     assert "times: of the host and of the device" in other.unlike
     assert other.blocks.is_empty()
     assert "times of the host" not in other.verdict[1].text
 
 
-def test_places_of_other_sizes_are_not_the_same(tmp_path: Path) -> None:
+def test_places_of_other_sizes_are_not_the_same(slow: Run, tmp_path: Path) -> None:
     """Stage 2 of four holds other layers than stage 2 of five."""
-    jobs = [replace(SOUND, stages=stages, slow={(0, 2): 1.4, (1, 2): 1.4}) for stages in (4, 5)]
-    found = compared(*(written(tmp_path / name, job) for name, job in zip("ab", jobs, strict=True)))
+    found = slow.compare(written(tmp_path / "a", replace(SLOW, stages=5)))
     assert found.causes["stage"].to_list() == [2, 2]
     assert found.causes.select(pl.col("a_gain_ns", "b_gain_ns").is_null().sum()).row(0) == (1, 1)
 
 
 def test_a_step_beside_another(tmp_path: Path) -> None:
     """The levels are of the steps that are compared, and add up to their lengths."""
-    folder = written(tmp_path / "a", replace(SOUND, steps=4, uneven=0.3))
-    found = trace_export.compare(folder, steps_a=0, steps_b=1, jobs=1).comparison
+    written(tmp_path / "a", replace(SOUND, steps=4, uneven=0.3))
+    found = trace_export.compare(tmp_path / "a", steps_a=0, steps_b=1, jobs=1).comparison
     time = found.whole.filter(pl.col("what") == "step time").row(0, named=True)
     assert time["difference"] != 0
     assert found.levels["difference"].sum() == pytest.approx(time["difference"])
     assert abs(found.levels.filter(pl.col("level") == "work")["difference"].item()) > 0
 
 
-def test_without_gains_no_cause_is_held_against_the_other_run(tmp_path: Path) -> None:
-    slow = written(tmp_path / "a", replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}))
-    figures = trace_export.load(slow).align().baseline().figures
+def test_without_gains_no_cause_is_held_against_the_other_run(slow: Run) -> None:
+    figures = slow.baseline().figures
     found = compare(figures, replace(figures, gains=False))
     assert found.causes["difference"].to_list() == [None]
     assert [s.code for s in found.verdict] == ["difference", "levels-changed", "causes-unknown"]
@@ -163,10 +172,9 @@ def test_without_gains_no_cause_is_held_against_the_other_run(tmp_path: Path) ->
     assert table.row(0) == ("slow stage", "stage 2, ranks 4-5, node0", "yes", "yes")
 
 
-def test_a_baseline_keeps_levels_and_causes(tmp_path: Path) -> None:
-    slow = written(tmp_path / "a", replace(SOUND, slow={(0, 2): 1.4, (1, 2): 1.4}))
-    kept = trace_export.load(slow).align().save_baseline(tmp_path / "kept.json")
-    found = trace_export.compare(kept, slow, jobs=1).comparison
+def test_a_baseline_keeps_levels_and_causes(slow: Run, tmp_path: Path) -> None:
+    kept = slow.save_baseline(tmp_path / "kept.json")
+    found = trace_export.compare(kept, slow.place, jobs=1).comparison
     assert found.causes["code"].to_list() == ["slow-stage"]
     for table in (found.whole, found.levels, found.causes, found.blocks):
         assert set(table["difference"].drop_nulls()) == {0.0}

@@ -170,6 +170,13 @@ def test_a_baseline_that_is_none(content: str | None, message: str, run_cli: Cli
     assert f"{kept}: {message}" in refused.stderr
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The text of a baseline."""
+    folder = tmp_path_factory.mktemp("saved")
+    return trace_export.load(run_of(folder / "a.parquet", 1e6)).save_baseline(folder / "main.json").read_text("utf-8")
+
+
 @pytest.mark.parametrize(("find", "put", "message"), [
     ('"trace_export baseline 2"', '"trace_export baseline 1"', "is not a baseline of this version"),
     ('"gains": true', '"gains": 1', '"gains" is neither true nor false'),
@@ -178,10 +185,9 @@ def test_a_baseline_that_is_none(content: str | None, message: str, run_cli: Cli
     ('"step": 0', '"step": "x"', 'a value of "steps" is not of its type'),
     ("{", "{{", "is not JSON"),
 ])  # fmt: skip
-def test_a_damaged_baseline(find: str, put: str, message: str, tmp_path: Path) -> None:
-    path = trace_export.load(run_of(tmp_path / "a.parquet", 1e6)).save_baseline(tmp_path / "main.json")
-    text = path.read_text("utf-8")
-    assert find in text
-    path.write_text(text.replace(find, put, 1))
+def test_a_damaged_baseline(find: str, put: str, message: str, saved: str, tmp_path: Path) -> None:
+    path = tmp_path / "main.json"
+    assert find in saved
+    path.write_text(saved.replace(find, put, 1))
     with pytest.raises(SourceError, match=message):
         baseline.read(path)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.conftest import ROOT
 from tests.support.command import command
 
 PAGE = (ROOT / "trace_export" / "docs" / "agents.md").read_text(encoding="utf-8")
-JOB = Job(stages=4, microbatches=8, replicas=1, steps=8, clipped=False, gap=MS, shapes={})
+JOB = Job(stages=4, microbatches=8, replicas=1, steps=4, clipped=False, gap=MS, shapes={})
 SLOW = replace(JOB, shapes={2: Shape(slower=1.3)})
 
 
@@ -45,6 +46,19 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def answer(workplace: Path) -> Callable[[str], Any]:
+    """The document that a command prints there; several questions have one command."""
+
+    @cache
+    def ask(line: str) -> Any:
+        done = command(*shlex.split(line)[1:], cwd=workplace)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return ask
+
+
 def at(document: Any, path: str) -> Any:
     """What stands at `verdict[0].facts`."""
     for name, number in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
@@ -54,22 +68,20 @@ def at(document: Any, path: str) -> Any:
 
 
 @pytest.mark.parametrize(("line", "where"), [row[1:] for row in questions()], ids=[row[0] for row in questions()])
-def test_an_answer_stands_where_the_page_says(line: str, where: str, workplace: Path) -> None:
-    done = command(*shlex.split(line)[1:], cwd=workplace)
-    assert done.returncode == 0, done.stderr
-    document = json.loads(done.stdout)
+def test_an_answer_stands_where_the_page_says(line: str, where: str, answer: Callable[[str], Any]) -> None:
+    document = answer(line)
     for path, code in re.findall(r"`([\w.\[\]]+)`(?: \(code `([\w-]+)`\))?", where):
         found = at(document, path)
         if code:
             assert code in {said["code"] for said in found}
 
 
-def test_the_answers_are_what_was_planted(workplace: Path) -> None:
+def test_the_answers_are_what_was_planted(workplace: Path, answer: Callable[[str], Any]) -> None:
     report = json.loads((workplace / "before.json").read_text("utf-8"))
     gain = simulate(SLOW).step_ns - simulate(JOB).step_ns
     assert (report["causes"][0]["code"], report["causes"][0]["stage"]) == ("slow-stage", 2)
     assert report["causes"][0]["gain_ns"] == pytest.approx(gain, rel=report["causes"][0]["band"])
-    deeper = json.loads(command("report", workplace / "logs", "--detail", "kernels", "--json").stdout)
+    deeper = answer("trace-export report logs --detail kernels --json")
     assert deeper["verdict"][1]["code"] == "slow-blocks"
     assert deeper["verdict"][1]["facts"]["parts"][0]["what"] == "slower"
 
