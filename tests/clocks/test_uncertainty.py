@@ -11,7 +11,14 @@ from tests.clocks.observed import observed
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import ClockSettings, Problem
 from trace_export.clocks.solve import Solution, fit
-from trace_export.clocks.uncertainty import COMMON_SPREAD_US, centred, drift_variation, member_variance
+from trace_export.clocks.uncertainty import (
+    COMMON_SPREAD_US,
+    PROBED,
+    centred,
+    drift_variation,
+    member_variance,
+    uncertainty,
+)
 
 STRETCH_US = 125.0
 """The eighth part of a window of 1000 µs."""
@@ -78,6 +85,21 @@ def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> Non
 
 
 SPAN_US = 1e6
+
+
+def test_of_more_hosts_than_are_solved_for_the_others_get_the_largest_deviation() -> None:
+    """A chain of hosts, of which every other one is solved for; those at its ends are known least."""
+    hosts = PROBED + 1
+    sent = np.linspace(0, SPAN_US, 12)
+    jitter = [3.0, -5.0, 8.0, -2.0, 6.0, -7.0, 1.0, -4.0, 9.0, -1.0, 2.0, -6.0]
+    chain = [(a, b, s, s + 20 + j) for n in range(hosts - 1) for a, b in ((n, n + 1), (n + 1, n))
+             for s, j in zip(sent, jitter, strict=True)]  # fmt: skip
+    problem = Problem.of(observed(hosts, chain, []), np.zeros(2 * (hosts - 1), np.int64), ClockSettings())
+    deviation, _ = uncertainty(problem, fit(problem), np.zeros(hosts, np.int64))
+    solved, others = deviation[::2], deviation[1::2]
+    assert solved.argmin() not in (0, len(solved) - 1)
+    assert solved.max() > 1.5 * solved.min()
+    assert (others == solved.max()).all()
 
 
 def test_without_drift_all_rates_are_equal() -> None:

@@ -206,16 +206,18 @@ def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
     assert shown(text, split_weights(one.timeline, passes)) == "W g h, B A, W g h, B B, W g h, W g h, B C"
 
 
-def test_what_lies_between_forwards_is_cut_off() -> None:
-    text = "a b | n a b | a b n | A"
+@pytest.mark.parametrize(
+    ("text", "trimmed"),
+    [
+        ("a b | n a b | a b n | A", ["a b"] * 3),
+        ("d x d | a b c d | a b c d | a b c d | A", ["d x d", *["a b c d"] * 3]),  # the capture begins inside the first
+        ("x a b | x a b | a b x | A", ["a b"] * 3),
+        ("x a b x | x a b x | x a b x | A", ["x a b x"] * 3),  # each begins and ends with it
+    ],
+)
+def test_what_lies_between_forwards_is_cut_off(text: str, trimmed: list[str]) -> None:
     one = step(text)
-    assert rows(text, trim(one, one.own)) == ["a b"] * 3
-
-
-def test_of_a_forward_in_which_the_capture_begins_nothing_follows_for_the_others() -> None:
-    text = "d x d | a b c d | a b c d | a b c d | A"
-    one = step(text)
-    assert rows(text, trim(one, one.own)) == ["d x d", "a b c d", "a b c d", "a b c d"]
+    assert rows(text, trim(one, one.own)) == trimmed
 
 
 def test_rows_are_alike_by_what_they_have_in_common() -> None:
