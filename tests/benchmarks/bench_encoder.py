@@ -1,7 +1,6 @@
 """How fast traces are written, beside the usual ways, in one run.
 
     python -m tests.benchmarks.bench_encoder            # 1 M slices
-    python -m tests.benchmarks.bench_encoder --large    # and the memory that 10 M slices take (writes 2 GB)
 
 Slices lie in memory as columns, on 16 tracks, with 50 names (categorical, as device tasks have them) and three
 whole-number arguments.
@@ -109,36 +108,13 @@ def speed(folder: Path, count: int) -> Iterator[Row]:
     what = f"encoder, {len(frame):,} slices with 3 arguments"
     yield Row(f"{what}: Perfetto", ours.seconds, "raw write", raw.seconds, 3.0)
     yield Row(f"{what}: Perfetto", ours.seconds, "StreamingTraceProtoBuilder", Amount(builder, "s"), 1 / 15)
-    yield Row(f"{what}: Perfetto, size", Amount(len(data) / len(frame), "B a slice"), aim=70)
     yield Row(f"{what}: JSON", json.seconds, "orjson of dicts", Amount(dicts, "s"), 1 / 5)
-    yield Row(f"{what}: JSON, size", Amount(text.stat().st_size / len(frame), "B a slice"))
-
-
-def memory(folder: Path, count: int) -> Iterator[Row]:
-    """The peak above what the columns take, for each format."""
-    drawn = chart(slices(count))
-    for writer, name in ((perfetto, "a.pftrace"), (chrome, "a.json")):
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
-        before = resident("VmRSS")
-        writer.write(drawn, folder / name)
-        extra = Amount((resident("VmHWM") - before) / 1024, "MB")
-        yield Row(f"encoder, {count:,} slices as {name[2:]}: memory beside the columns", extra, aim=100)
-        (folder / name).unlink()
-
-
-def resident(key: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(text.split()[1]) for text in lines if text.startswith(key))
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         yield from speed(Path(folder), 20_000 if options.quick else 1_000_000)
-        if options.large:
-            yield from memory(Path(folder), 10_000_000)
 
 
 if __name__ == "__main__":
-    parser = table.parser(__doc__)
-    parser.add_argument("--large", action="store_true", help="also the memory of 10 M slices")
-    table.main(rows, parser.parse_args())
+    table.main(rows, table.parser(__doc__).parse_args())

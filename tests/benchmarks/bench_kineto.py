@@ -2,20 +2,17 @@
 
     python -m tests.benchmarks.bench_kineto [--megabytes 54]
 
-Each runs in a process of its own on the same files, so that processor time (user and system, of all threads) and peak
-memory are its own: `json.load`, `orjson.loads` and the trace processor (its WebAssembly build) of the whole file,
-HolisticTraceAnalysis where the Python named by the environment variable HTA_PYTHON has it, and of trace-export the
-blocks alone, the device tasks alone, and the command with --detail kernels; also of the same events on one line and
-gzipped, and of a trace four times as large. `start` is the import of the library alone.
+Each runs in a process of its own on the same file, so that processor time (user and system, of all threads) and peak
+memory are its own: `json.load` and the trace processor (its WebAssembly build) of the whole file, HolisticTraceAnalysis
+where the Python named by the environment variable HTA_PYTHON has it, and the command with --detail kernels; also of a
+trace four times as large.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -61,47 +58,11 @@ def _piece(number: int) -> tuple[str, str]:
 
 LARGER = 4
 """How many times as large the second trace is, of which the start of the command is a smaller part."""
-LINE, PACKED = "line.json", "packed.json.gz"
-
-
-def rewrite(path: Path) -> None:
-    """Writes the same trace on one line, as json.dumps does, and gzipped."""
-    import orjson
-
-    with path.with_name(LINE).open("w") as file:
-        json.dump(orjson.loads(path.read_bytes()), file)
-    with path.open("rb") as whole, gzip.open(path.with_name(PACKED), "wb", 6) as file:
-        shutil.copyfileobj(whole, file)
-
-
-def start(path: Path) -> None:
-    import trace_export.api  # noqa: F401
-
-
-def blocks(path: Path) -> None:
-    from trace_export.sources.read import read
-    from trace_export.sources.source import ReadOptions, Source
-
-    read(Source("kineto", path, "host"), ReadOptions())
-
-
-def tasks(path: Path) -> None:
-    from trace_export.sources.kineto.reader import read_tasks
-    from trace_export.sources.source import Source, TaskRequest
-
-    with tempfile.TemporaryDirectory() as folder:
-        read_tasks(TaskRequest(Source("kineto", path, "host"), "kernels", {0: 0}, None, Path(folder)))
 
 
 def json_load(path: Path) -> None:
     with path.open() as file:
         json.load(file)
-
-
-def orjson_loads(path: Path) -> None:
-    import orjson
-
-    orjson.loads(path.read_bytes())
 
 
 def trace_processor(path: Path) -> None:
@@ -111,13 +72,7 @@ def trace_processor(path: Path) -> None:
         pass
 
 
-def gunzip(path: Path) -> None:
-    with gzip.open(path) as file:
-        while file.read(1 << 20):
-            pass
-
-
-READERS = {f.__name__: f for f in (start, blocks, tasks, json_load, orjson_loads, trace_processor, gunzip)}
+READERS = {f.__name__: f for f in (json_load, trace_processor)}
 HTA = "import sys; from hta.common.trace import parse_trace_file as parse; parse(sys.argv[1])"
 
 
@@ -142,31 +97,24 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path, compiled = Path(folder) / "lines.json", Path(folder) / "compiled"
         write(path, megabytes)
-        small, line, packed = (path.with_name(name) for name in ("small.json", LINE, PACKED))
+        small = path.with_name("small.json")
         write(small, 1)
 
         def taken(name: str, trace: Path = path) -> Cost:
             return measured([sys.executable, "-m", "tests.benchmarks.bench_kineto", "--one", name, trace], compiled)
 
-        rewrite(path)
         exported(small, compiled)  # so that it is compiled
-        beside("", taken("start"), "", lambda: taken("trace_processor", small))
+        beside("", taken("json_load", small), "", lambda: taken("trace_processor", small))
         what = f"torch.profiler, {megabytes} MB"
         work = f"{what}: command with kernels"
-        idle, load = taken("start"), taken("json_load")
-        whole, alone = exported(path, compiled), taken("blocks")
+        load, whole = taken("json_load"), exported(path, compiled)
         yield Row(work, whole.seconds, "json.load", load.seconds, 1.0)
-        yield beside(work, whole, "orjson.loads", lambda: taken("orjson_loads"))
         yield beside(work, whole, "trace processor", lambda: taken("trace_processor"), 0.5)
         if python := os.environ.get("HTA_PYTHON"):
             yield beside(work, whole, "HTA", lambda: measured([python, "-c", HTA, path], compiled), 0.2)
         else:
             yield Row(work, reference="HTA", aim=0.2, missing="HTA_PYTHON does not name a Python that has it")
         yield Row(f"{work}, memory", whole.megabytes, "json.load", load.megabytes)
-        yield Row(f"{what}: blocks", alone.seconds, "json.load", load.seconds)
-        yield Row(f"{what}: blocks without the start", (alone - idle).seconds, "json.load", load.seconds)
-        yield Row(f"{what} on one line: command", exported(line, compiled).seconds, "by lines", whole.seconds, 1.1)
-        yield Row(f"{what} gzipped: blocks", taken("blocks", packed).seconds, "gunzip", taken("gunzip", packed).seconds)
         larger = LARGER * megabytes
         write(path, larger)
         work = f"torch.profiler, {larger} MB: command with kernels"

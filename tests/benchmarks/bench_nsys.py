@@ -1,23 +1,21 @@
 """How fast Nsight Systems exports are read, as ratios against a plain SQLite scan in the same run.
 
-    python -m tests.benchmarks.bench_nsys [--kernels 250000,1000000] [--rounds 10] [--unmarked]
+    python -m tests.benchmarks.bench_nsys [--kernels 1000000] [--rounds 10] [--unmarked]
 
 Makes exports of 8 processes with nested ranges, 2.75 calls for each kernel. For each size: the scan (all columns that
-are needed, summed by SQLite), the reader alone and the whole command with both trace files, in turns, and the command's
-peak memory; it fails where a block is not exact. Then the rows of the largest size in four files, with one job and with
-one for each core; those of the smallest as a folder of Parquet files beside SQLite; and how much longer the reader
-takes when it ignores the names of the same passes and finds them from their launches (`--unmarked`: only that). On a
-busy machine the ratios of processor time say more than those of the clock.
+are needed, summed by SQLite) and the whole command with both trace files, in turns, and the command's peak memory; it
+fails where a block is not exact. Then how much longer the reader takes when it ignores the names of the same passes and
+finds them from their launches (`--unmarked`: only that). On a busy machine the ratios of processor time say more than
+those of the clock.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -37,7 +35,7 @@ AIMS = {250_000: 4.0, 1_000_000: 2.0}
 """The most that the whole command may take of the scan, by kernels."""
 LEAST_UNMARKED = 170_000
 """Two steps, with fewer no pass is found without names."""
-AIM_UNMARKED, AIM_TABLES, AIM_MEMORY = 1.3, 1.0, 250.0
+AIM_UNMARKED, AIM_MEMORY = 1.3, 250.0
 SCAN = """
 SELECT total(start), total("end"), total(deviceId), total(streamId), total(correlationId), total(globalPid),
     total(shortName) FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -53,12 +51,6 @@ from trace_export.sources.source import ReadOptions, Source
 profile = read(Source("nsys", Path(sys.argv[1]), "host"), ReadOptions(infer=sys.argv[2]))
 profile.spans.select("rank", "kind", "start_ns", "end_ns").sort("rank", "start_ns").write_csv(sys.argv[3])
 """
-AS_FOLDER = """
-import sys
-from pathlib import Path
-from samples.generators.nsys_export import as_folder
-as_folder(Path(sys.argv[1]), Path(sys.argv[2]), ".parquet")
-"""
 NAMES = (
     "gemm", "cudaLaunchKernel_v7000", "cuLaunchKernelEx", "cudaEventRecord_v3020", "cudaDeviceSynchronize_v3020",
     "FusedAdam", *(f"kernel_{n}" for n in range(12)),
@@ -69,7 +61,7 @@ SYNCHRONIZE, UPDATE = 10**8, 10**9
 """Where the correlation ids of waits and of the optimizer's launches begin."""
 
 
-def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) -> pl.DataFrame:
+def make(path: Path, kernels: int) -> pl.DataFrame:
     """An export with about `kernels` kernels over all processes; the truth: rank, marker, start_ns, end_ns."""
     blocks = max(1, round(kernels / PROCESSES / PER_BLOCK))
     export = Export()
@@ -82,7 +74,7 @@ def make(path: Path, kernels: int, processes: Iterable[int] = range(PROCESSES)) 
         db.executescript("PRAGMA journal_mode = off; PRAGMA synchronous = off;")
         for first in range(0, blocks, 3 * MICROBATCHES):
             numbers = np.arange(first, min(first + 3 * MICROBATCHES, blocks))
-            parts = [step(rank, numbers, names) for rank in processes]
+            parts = [step(rank, numbers, names) for rank in range(PROCESSES)]
             for name, place in (("NVTX_EVENTS", 0), ("CUPTI_ACTIVITY_KIND_RUNTIME", 1)):
                 rows = sorted((row for part in parts for row in part[place]), key=lambda row: row[0])
                 db.executemany(f"INSERT INTO {name} VALUES ({','.join('?' * len(rows[0]))})", rows)
@@ -151,32 +143,15 @@ def marked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
     path.parent.mkdir(parents=True)
     truth = make(path, kernels)
     export = [*PROGRAM, "--log_dir", path.parent, "--out", folder / "out"]
-    turns = [
-        (of_work(lambda: scan(path)), of_command(read_command(path, "auto")), of_command(export)) for _ in range(rounds)
-    ]
-    unit, reader, whole = (median(turn[place] for turn in turns) for place in range(3))
+    turns = [(of_work(lambda: scan(path)), of_command(export)) for _ in range(rounds)]
+    unit, whole = (median(turn[place] for turn in turns) for place in range(2))
     of_command([*export, "--format", "parquet", "--align", "none"])
     got = pl.read_parquet(folder / "out" / "pipeline_profile.parquet").select(truth.columns)
     if sorted(got.rows()) != sorted(truth.rows()):
         raise SystemExit(f"{kernels} kernels: blocks are wrong")
     what = f"nsys, {kernels:,} kernels"
-    yield Row(f"{what}: reader with its start", reader.seconds, "scan", unit.seconds)
     yield Row(f"{what}: whole command", whole.seconds, "scan", unit.seconds, AIMS.get(kernels))
     yield Row(f"{what}: memory", whole.megabytes, aim=AIM_MEMORY)
-
-
-def tables(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
-    """A folder of Parquet files beside the SQLite file with the same tables."""
-    folder.mkdir(parents=True)
-    paths = [folder / "node0.sqlite", folder / "tables"]
-    make(paths[0], kernels)
-    of_command([sys.executable, "-c", AS_FOLDER, *paths])
-    turns = [tuple(of_command(read_command(path, "auto")) for path in paths) for _ in range(rounds)]
-    database, parquet = (median(turn[place] for turn in turns) for place in range(2))
-    one, other = (path.with_suffix(".auto.csv").read_bytes() for path in paths)
-    if one != other:
-        raise SystemExit(f"{kernels} kernels as Parquet: blocks differ")
-    yield Row(f"nsys, {kernels:,} kernels as Parquet: reader", parquet.seconds, "SQLite", database.seconds, AIM_TABLES)
 
 
 def unmarked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
@@ -191,16 +166,6 @@ def unmarked(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
         raise SystemExit(f"{kernels} kernels without names: blocks differ")
     what = f"nsys, {kernels:,} kernels without names"
     yield Row(f"{what}: reader", by_launches.seconds, "by names", by_names.seconds, AIM_UNMARKED)
-    yield Row(f"{what}: memory", by_launches.megabytes, "by names", by_names.megabytes)
-
-
-def jobs(kernels: int, rounds: int, folder: Path) -> Iterator[Row]:
-    (folder / "in").mkdir(parents=True)
-    for part in range(4):
-        make(folder / "in" / f"part{part}.sqlite", kernels, range(2 * part, 2 * part + 2))
-    export = [*PROGRAM, "--log_dir", folder / "in", "--out", folder / "out", "--jobs"]
-    one, many = (median(of_command([*export, n]) for _ in range(rounds)) for n in (1, os.cpu_count()))
-    yield Row(f"nsys, {kernels:,} kernels in 4 files: a job for each core", many.seconds, "one job", one.seconds)
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -211,14 +176,12 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         if not options.unmarked:
             for size in sizes:
                 yield from marked(size, rounds, Path(name) / str(size))
-            yield from jobs(sizes[-1], min(rounds, 3), Path(name) / "jobs")
-            yield from tables(sizes[0], min(rounds, 5), Path(name) / "tables")
         yield from unmarked(max(sizes[-1], LEAST_UNMARKED), min(rounds, 5), Path(name) / "unmarked")
 
 
 if __name__ == "__main__":
     parser = table.parser(__doc__)
-    parser.add_argument("--kernels", default="250000,1000000", help="numbers of kernels, comma-separated")
+    parser.add_argument("--kernels", default="1000000", help="numbers of kernels, comma-separated")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--unmarked", action="store_true", help="only blocks that are found without names")
     table.main(rows, parser.parse_args())

@@ -1,13 +1,12 @@
 """An overview of very many ranks.
 
-    python -m tests.benchmarks.bench_overview [tables|paddle|ascend]... [--ranks N] [--jobs N] [--place FOLDER]
+    python -m tests.benchmarks.bench_overview [tables|paddle]... [--ranks N] [--jobs N] [--place FOLDER]
 
 `tables` are span tables of hosts with planted exceptions, 128 ranks (16 stages of 8 tensor-parallel ranks) in a
 replica: 100,096 ranks have 13 million blocks in 12,512 tables (200 MB). It fails where the exceptions are not exactly
-those that were planted. `paddle` are logs and `ascend` databases of pipelines of eight ranks, two steps of 32
-micro-batches. Inputs are kept in FOLDER for the next run. Measured are the whole command, the largest memory of any
-process, the size of the page, how long a browser takes to open it, and for `paddle` and `ascend` the time of a second
-look for one replica.
+those that were planted. `paddle` are logs of pipelines of eight ranks, two steps of 32 micro-batches. Inputs are kept
+in FOLDER for the next run. Measured are the whole command; for `tables` the largest memory of any process, the size of
+the page and how long a browser takes to open it; and for `paddle` the time of a second look for one replica.
 
 Without --ranks there are few enough that making and reading them takes about a minute. The aims of 100,096 tables and
 16,384 logs, 10 minutes and 90 s on two cores, hold for as many ranks in proportion.
@@ -16,13 +15,11 @@ Without --ranks there are few enough that making and reading them takes about a 
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
-import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +28,7 @@ import polars as pl
 import psutil
 from playwright.sync_api import sync_playwright
 
-from samples.generators import ascend as generate_ascend
 from samples.generators import paddle as generate_paddle
-from samples.generators.ascend_export import hash_of
 from tests.benchmarks import table
 from tests.benchmarks.measure import PROGRAM, Amount, Cost, compile_package, of_command
 from tests.benchmarks.table import Row
@@ -59,45 +54,10 @@ def paddle(place: Path, ranks: int) -> None:
         shutil.copytree(place / "machine0", place / f"machine{machine}")
 
 
-def ascend(place: Path, ranks: int) -> None:
-    """Eight ranks a host, each host a pipeline of its own with the same blocks, about 1,000 device tasks a rank."""
-    job = generate_ascend.Job(
-        STAGES, MICROBATCHES, STEPS, data=ranks // STAGES, pipelines_first=True, hosts=1, kernels=30
-    )
-    first = place / "first"
-    generate_ascend.record(first, replace(job, data=1))
-    captures = sorted(first.iterdir(), key=lambda folder: int(folder.name.split("_")[1]))
-    for rank in range(job.ranks):
-        machine, device = divmod(rank, STAGES)
-        _rename(captures[device], place / f"node{machine}_{4000 + rank}_20251127120000000_ascend_pt", job, rank)
-    shutil.rmtree(first)
-
-
-def _rename(capture: Path, folder: Path, job: generate_ascend.Job, rank: int) -> None:
-    """A copy of the capture of a rank of the first pipeline, as another rank."""
-    machine, device = divmod(rank, STAGES)
-    output = folder / "ASCEND_PROFILER_OUTPUT"
-    output.mkdir(parents=True)
-    name = "ascend_pytorch_profiler_{}.db"
-    copy = Path(shutil.copyfile(capture / output.name / name.format(device), output / name.format(rank)))
-    before, after = (generate_ascend.group_of(column) for column in (0, machine))
-    numbers = [f"_{hash_of(group)[-3:]}_" for group in (before, after)]
-    with closing(sqlite3.connect(copy)) as db:
-        db.execute("PRAGMA synchronous = OFF")
-        db.execute("UPDATE RANK_DEVICE_MAP SET rankId = ?", (rank,))
-        db.execute("UPDATE HOST_INFO SET hostUid = ?, hostName = ?", (hash_of(f"node{machine}"), f"node{machine}"))
-        db.execute("UPDATE STRING_IDS SET value = ? WHERE value = ?", (after, before))
-        db.execute("UPDATE STRING_IDS SET value = replace(value, ?, ?) WHERE value LIKE 'hcom%'", numbers)
-        for key, value in generate_ascend.metadata(job, rank).items():
-            db.execute("UPDATE META_DATA SET value = ? WHERE name = ?", (json.dumps(value), key))
-        db.commit()
-    (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
-
-
-MAKERS = {"tables": (tables, 12_800), "paddle": (paddle, 2_048), "ascend": (ascend, 1_024)}
+MAKERS = {"tables": (tables, 12_800), "paddle": (paddle, 2_048)}
 AIM_MS = {"tables": 6.0, "paddle": 5.5}
 """Milliseconds a rank."""
-AIM_MEMORY, AIM_PAGE, AIM_OPENING, AIM_LOOK = {"tables": 1000, "paddle": 600, "ascend": 600}, 5.0, 2.0, 2.0
+AIM_MEMORY, AIM_PAGE, AIM_OPENING, AIM_LOOK = 1000, 5.0, 2.0, 2.0
 
 
 def used(*arguments: object) -> Cost:
@@ -161,21 +121,19 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
 def look(kind: str, ranks: int, logs: Path, out: Path, jobs: int | None) -> Iterator[Row]:
     whole = used("overview", logs, "--out", out, "--format", "html,parquet", *(["--jobs", jobs] if jobs else []))
     html, what = out / "pipeline_overview.html", f"overview of {ranks:,} ranks, {kind}"
-    yield Row(what, whole.seconds, aim=AIM_MS[kind] * ranks / 1e3 if kind in AIM_MS else None)
-    yield Row(f"{what}: a rank, CPU", Amount(whole.cpu / ranks * 1e3, "ms"))
-    yield Row(f"{what}: memory of the largest process", whole.megabytes, aim=AIM_MEMORY[kind])
-    yield Row(f"{what}: page", Amount(html.stat().st_size / 1e6, "MB"), aim=AIM_PAGE)
-    yield opening(html)
+    yield Row(what, whole.seconds, aim=AIM_MS[kind] * ranks / 1e3)
     if kind == "tables":
+        yield Row(f"{what}: memory of the largest process", whole.megabytes, aim=AIM_MEMORY)
+        yield Row(f"{what}: page", Amount(html.stat().st_size / 1e6, "MB"), aim=AIM_PAGE)
+        yield opening(html)
         found = named(pl.read_parquet(out / "pipeline_overview.exceptions.parquet"))
         planted = many(ranks).planted
         if found != replace(planted, links=tuple(sorted(planted.links))):
             raise SystemExit(f"named {found}, planted {planted}")
         return
     replica = ["export", logs, "--replica", "17", "--cache", out / "cache", "--out", out / "replica"]
-    first, second = used(*replica), used(*replica)
-    yield Row(f"{what}: one replica", first.seconds)
-    yield Row(f"{what}: one replica again, by the catalogue", second.seconds, aim=AIM_LOOK)
+    used(*replica)
+    yield Row(f"{what}: one replica again, by the catalogue", used(*replica).seconds, aim=AIM_LOOK)
 
 
 if __name__ == "__main__":

@@ -2,45 +2,31 @@
 
     python -m tests.benchmarks.bench_paddle [--gb 1.0] [--dense]
 
-The reader and the whole command against `grep -c "Profiler Info"` on the same file, the memory above what the process
-holds once its packages are imported, a line of 100 MB, and 8 files on all cores.
+The whole command against `grep -c "Profiler Info"` on the same file, and a line of 100 MB.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from samples.generators import paddle as generate_paddle
 from tests.benchmarks import table
-from tests.benchmarks.measure import PROGRAM, Amount, Cost, compile_package, least, of_command
+from tests.benchmarks.measure import PROGRAM, Cost, compile_package, least, of_command
 from tests.benchmarks.table import Row
 
 TEXT = b"[2025-10-09 08:53:20,113] [    INFO] - loss: 9.87654321, learning_rate: 3e-05, interval_runtime: 1.2345\n"
-READ = """
-import resource, sys
-from pathlib import Path
-from tests.support.one_source import read
-from trace_export.sources.source import ReadOptions, Source
-import polars; polars.DataFrame({"a": ["1"]}).select(polars.col("a").cast(int))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-profile = read(Source("paddle", Path(sys.argv[1]), "machine0", rank=0), ReadOptions())
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
-"""
-CAPITALS = TEXT.replace(b"loss", b"PPL of PP: loss")
-"""Text that has on each line what the search for records looks for first."""
-ROUNDS, LINE, PARTS = 3, 100_000_000, 8
+ROUNDS, LINE = 3, 100_000_000
 
 
-def make_log(path: Path, size: int, dense: bool, text: bytes = TEXT) -> None:
+def make_log(path: Path, size: int, dense: bool) -> None:
     """A log of about `size` bytes: the records of many steps, with a training's chatter between them unless dense."""
     with tempfile.TemporaryDirectory() as folder:
         generate_paddle.write(Path(folder), stages=1, microbatches=8, steps=200, first_step=0)
         steps = (Path(folder) / "workerlog.0").read_bytes().split(b"[INFO] loss")
-    chatter = b"" if dense else text * 20_000
+    chatter = b"" if dense else TEXT * 20_000
     with path.open("wb") as file:
         while file.tell() < size:
             for step in steps:
@@ -64,29 +50,15 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         make_log(log, size, options.dense)
         grep = best(["grep", "-c", "Profiler Info", log])
         export = [*PROGRAM, "--out", folder / "out", "--log_dir"]
-        idle = best([sys.executable, "-c", READ.replace("profile = ", "sys.exit() #"), log])
-        read = best([sys.executable, "-c", READ, log])
         whole = best([*export, log.parent])
         what = f"Paddle log of {table.short(size / 1e9)} GB"
-        yield Row(f"{what}: reader", (read - idle).seconds, "grep", grep.seconds, 3.0)
         yield Row(f"{what}: whole command", whole.seconds, "grep", grep.seconds, 3.0)
-        yield Row(f"{what}: memory of the reader beside the start", Amount(float(read.output), "MB"))
-        make_log(log, size, options.dense, CAPITALS)
-        grep, whole = best(["grep", "-c", "Profiler Info", log]), best([*export, log.parent])
-        yield Row(f"{what}, capital P on each line: whole command", whole.seconds, "grep", grep.seconds)
         line = folder / "line" / "workerlog.0"
         line.parent.mkdir()
         line.write_bytes(b"x" * min(LINE, size) + log.read_bytes()[:100_000])
         counted = best(["grep", "-c", "Profiler Info", line])
         one = best([*export, line.parent])
         yield Row("Paddle log with a line of 100 MB: whole command", one.seconds, "grep", counted.seconds)
-        many = folder / "many"
-        many.mkdir()
-        for n in range(PARTS):
-            make_log(many / f"workerlog.{n}", size // PARTS, options.dense)
-        pipe = best(["bash", "-c", f"for f in {many}/*; do cat $f | grep -c 'Profiler Info'; done"])
-        both = best([*export, many])
-        yield Row(f"{PARTS} Paddle logs of as much: whole command", both.seconds, "grep", pipe.seconds)
 
 
 if __name__ == "__main__":

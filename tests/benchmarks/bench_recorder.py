@@ -18,20 +18,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import trace_export.instrument as ti
 from tests.benchmarks import table
 from tests.benchmarks.measure import ROOT, Amount
 from tests.benchmarks.table import Row
 from trace_export.instrument import marks
-from trace_export.instrument.backends import Off
 from trace_export.instrument.backends.block_recorder import BlockRecorder
 
 AIM_US = 3.0
 CALLS, ROUNDS = 20_000, 7
-RANKS, BLOCKS = 4, 17
-"""Processes, and blocks of a step in each: eight forwards and backwards, and the optimizer."""
+RANKS = 4
 PYTHON = "TRACE_EXPORT_FRAMEWORKS_PYTHON"
 """Environment variable that names a Python with PyTorch."""
 
@@ -77,12 +74,9 @@ def step_times(python: str, pairs: int, folder: str) -> list[tuple[float, float]
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
-        marks.state.backend = Off()
-        without = best_us(marked)
         marks.state.backend = BlockRecorder(folder, None)
         recorded = best_us(marked)
     yield Row("a block: recorder, CPU", Amount(recorded, "µs"), aim=AIM_US)
-    yield Row("a block: recorder without what any mark costs, CPU", Amount(recorded - without, "µs"), aim=AIM_US)
     python = os.environ.get(PYTHON)
     work = "a step of four gloo processes, recorded, CPU"
     if python is None:
@@ -90,14 +84,9 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
         return
     with tempfile.TemporaryDirectory() as folder:
         pairs = step_times(python, 4 if options.quick else options.pairs, folder)
-        size = sum(path.stat().st_size for path in Path(folder).iterdir())
     on, off = (statistics.mean(kind) * 1e3 for kind in zip(*pairs, strict=True))
     noise = 2e3 * statistics.stdev(on - off for on, off in pairs) / len(pairs) ** 0.5
     yield Row(work, Amount(on, "ms"), "not recorded", Amount(off, "ms"), 1 + noise / off)
-    blocks = RANKS * BLOCKS
-    share = blocks * (recorded - without) / 1e3 / off
-    yield Row("recording, of that step", Amount(100 * share, "%"), aim=0.1)
-    yield Row("a block on the disk", Amount(size / (len(pairs) * blocks), "bytes"))
 
 
 if __name__ == "__main__":

@@ -13,9 +13,7 @@ import http.client
 import json
 import os
 import re
-import resource
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -29,9 +27,6 @@ from samples.generators.paddle import Job, log
 from tests.benchmarks import table
 from tests.benchmarks.measure import Amount
 from tests.benchmarks.table import Row
-from trace_export.live.look import Watch
-from trace_export.read import load_options
-from trace_export.run import Request
 
 AIM_S, AIM_SHARE = 2.0, 10.0
 """Seconds from the last line to the chart, and percent of a core."""
@@ -78,8 +73,8 @@ def charts(address: str, found: dict[int, float]) -> None:
                 found.setdefault(step["step"], time.time())
 
 
-def pace(folder: Path, options: list[str], writer: Writer, steps: range) -> tuple[dict[int, float], float, int]:
-    """Step → seconds from its last line to its chart; the share of a core; the peak memory in kB."""
+def pace(folder: Path, options: list[str], writer: Writer, steps: range) -> tuple[dict[int, float], float]:
+    """Step → seconds from its last line to its chart; the share of a core."""
     command = [sys.executable, "-m", "trace_export", "watch", str(folder), "--no-browser", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -93,9 +88,8 @@ def pace(folder: Path, options: list[str], writer: Writer, steps: range) -> tupl
             time.sleep(max(0.0, began + (step - steps.start + 1) - time.time()))
         time.sleep(3)
         share = (_cpu(process.pid) - before) / (time.time() - began)
-        peak = int(re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{process.pid}/status").read_text())[1])  # type: ignore[index]
         process.send_signal(signal.SIGINT)
-    return {step: shown[step] - at for step, at in written.items() if step in shown}, share, peak
+    return {step: shown[step] - at for step, at in written.items() if step in shown}, share
 
 
 def _cpu(process: int) -> float:
@@ -103,44 +97,19 @@ def _cpu(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def memory(folder: Path, writer: Writer, steps: int) -> Iterator[Row]:
-    """The resident memory while this many steps are read one after the other."""
-
-    def ticks() -> Iterator[None]:
-        for step in range(steps):
-            writer.write(step)
-            yield None
-
-    request = Request(load_options(folder, {"jobs": 1}))
-    page = os.sysconf("SC_PAGE_SIZE")
-    for number, _ in enumerate(Watch(request, 5, slowdown=False).looks(ticks())):
-        if number in (steps // 6, steps // 2, steps - 1):
-            now = int(Path("/proc/self/statm").read_text().split()[1]) * page
-            yield Row(f"watch: memory after {number + 1} steps", Amount(now / 1e6, "MB"))
-    yield Row("watch: peak of memory", Amount(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, "MB"))
-
-
 def rows(options: Namespace) -> Iterator[Row]:
     ranks, microbatches, steps = (4, 8, 3) if options.quick else (options.ranks, options.microbatches, options.steps)
     with TemporaryDirectory() as name:
         folder = Path(name)
         writer = Writer(folder, ranks, microbatches)
-        if options.memory:
-            yield from memory(folder, writer, options.memory)
-            return
         writer.write(0)
-        _, idle, _ = pace(folder, [], writer, range(0))
-        late, share, peak = pace(folder, [], writer, range(1, steps + 1))
+        late, share = pace(folder, [], writer, range(1, steps + 1))
         what, times = f"watch of {ranks} logs, a step a second", sorted(late.values())
         if len(times) < steps:
             yield Row(f"{what}: from the last line to the chart", missing=f"{len(times)} of {steps} steps were shown")
         else:
-            yield Row(f"{what}: from the last line to the chart, median", Amount(statistics.median(times), "s"))
             yield Row(f"{what}: from the last line to the chart, worst", Amount(times[-1], "s"), aim=AIM_S)
-        without = Amount(idle * 100, "%")
         yield Row(f"{what}: of one core", Amount(share * 100, "%"), aim=AIM_SHARE)
-        yield Row(f"{what}: of one core", Amount(share * 100, "%"), "logs that do not grow", without)
-        yield Row(f"{what}: memory", Amount(peak / 1e3, "MB"))
 
 
 if __name__ == "__main__":
@@ -148,5 +117,4 @@ if __name__ == "__main__":
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--microbatches", type=int, default=64)
     parser.add_argument("--steps", type=int, default=120)
-    parser.add_argument("--memory", type=int, metavar="STEPS")
     table.main(rows, parser.parse_args())

@@ -27,7 +27,8 @@ WARM_BYTES = 4 << 30
 _LAUNCHER = """
 import json, os, subprocess, sys, time
 began = time.perf_counter()
-_, status, usage = os.wait4(subprocess.Popen(sys.argv[2:]).pid, 0)
+child = subprocess.Popen(sys.argv[2:])  # kept: without a name it would wait for a short command itself
+_, status, usage = os.wait4(child.pid, 0)
 taken = time.perf_counter() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, os.waitstatus_to_exitcode(status)
 with open(int(sys.argv[1]), "w") as file:
     json.dump(taken, file)
