@@ -18,7 +18,6 @@ import pytest
 
 import trace_export
 from tests.conftest import ROOT, Cli
-from trace_export.messages import NOTES
 
 
 def test_version_and_help(run_cli: Cli) -> None:
@@ -262,14 +261,3 @@ def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_pat
     found = orjson.loads(result.stdout)
     assert [note["level"] for note in found["notes"] if note["code"] == "source-recorded-twice"] == ["warning"] * 2
     assert found["ranks"] == 4
-
-
-@pytest.mark.parametrize("command", ["export", "inspect", "report"])
-def test_json_has_the_code_of_every_note(command: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(samples / "nsys" / "two_hosts", logs)
-    result = run_cli(command, logs, "--json")
-    assert result.returncode == 0, result.stderr
-    notes = orjson.loads(result.stdout)["notes"]
-    assert notes
-    assert {note["code"] for note in notes} <= set(NOTES)

@@ -55,10 +55,10 @@ def workplace(tmp_path: Path, samples: Path) -> Path:
 
 RUNNABLE = [
     (path, line)
-    for path in (README, *sorted(DOCS.glob("*.md")))
-    for line in commands(path)
+    for line, path in {line: path for path in (README, *sorted(DOCS.glob("*.md"))) for line in commands(path)}.items()
     if not line.removeprefix("trace-export ").startswith(ELSEWHERE)
 ]
+"""Each line once, with the last page that has it."""
 
 
 @pytest.mark.parametrize(("path", "line"), RUNNABLE, ids=[f"{p.name}: {line}" for p, line in RUNNABLE])

@@ -21,10 +21,10 @@ from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.read import LoadOptions, load_options
 from trace_export.run import Request
-from trace_export.scale import words
+from trace_export.scale import parts, words
 from trace_export.scale.build import Overview, overview
 from trace_export.scale.measure import Task, read_part
-from trace_export.scale.parts import RANKS_A_PART, Part
+from trace_export.scale.parts import Part
 from trace_export.scale.places import RANK_PLACES
 from trace_export.scale.replicas import look
 from trace_export.sources.source import Source
@@ -422,13 +422,13 @@ def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
         assert ("in times of the host" in " ".join(said(made.overview))) is host
 
 
-REPLICAS = 130
+REPLICAS = 20
 
 
-def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path) -> None:
-    """The second start of the job died before one rank of the last replica had written anything. There are so many
-    replicas that they are read in several parts."""
-    assert 2 * REPLICAS > RANKS_A_PART
+def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second start of the job died before one rank of the last replica had written anything. The replicas are read
+    in several parts."""
+    monkeypatch.setattr(parts, "RANKS_A_PART", 16)
     for run in range(2):
         job = Job(2, 2, range(1, 3), data=REPLICAS, machines=REPLICAS, clock_errors_us=(0,) * REPLICAS)
         blocks = [
@@ -442,5 +442,5 @@ def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path) -> 
                 file.write(log(job, blocks, rank, 22300 + 1000 * run))
     for run, told in (("latest", True), (1, False)):
         wanted = Request(load_options(tmp_path, {"pp": 2, "tp": 1, "dp": REPLICAS, "run": run, "jobs": 1}))
-        found = overview(wanted, look(wanted.source, None), whole_ranks=64)
+        found = overview(wanted, look(wanted.source, None), whole_ranks=16)
         assert ("replicas-of-runs" in {note.code for note in found.notes}) is told

@@ -20,7 +20,7 @@ from samples.generators.layer_ranges import SPELLINGS, LayerRanges
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
-from tests.support.rows import seeds
+from tests.support.rows import crossed, seeds
 from trace_export.analysis.layer_ranges import layers
 from trace_export.analysis.layers import SURE, Split, best_split, layout, modules, parse
 from trace_export.errors import UsageError
@@ -167,8 +167,7 @@ def counted(folder: Path, **options: Any) -> tuple[Split, str]:
     return tuple(said.facts["layers"]), said.facts["counted_by"]
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("form", ["nsys", "kineto"])
+@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], SPELLINGS))
 def test_layers_are_counted_in_the_ranges_of_forwards(form: str, spelling: str, tmp_path: Path) -> None:
     """Also where the kernels say something else. Backwards repeat the ranges on the thread of the autograd engine."""
     WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling)))
@@ -176,8 +175,7 @@ def test_layers_are_counted_in_the_ranges_of_forwards(form: str, spelling: str, 
     assert counted(tmp_path, detail="kernels")[0] == HELD
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
-@pytest.mark.parametrize("form", ["nsys", "kineto"])
+@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], SPELLINGS))
 def test_the_ranges_of_layers_are_those_of_each_chunk(form: str, spelling: str, tmp_path: Path) -> None:
     held = (2, 3, 1, 4, 1, 2)
     job = replace(RANGED, stages=3, microbatches=6, schedule="interleaved", layers=LayerRanges(held, spelling))
@@ -193,8 +191,7 @@ BESIDE = {
 """Layers of an encoder and those that predict further tokens."""
 
 
-@pytest.mark.parametrize("spelling", BESIDE)
-@pytest.mark.parametrize("form", ["nsys", "kineto"])
+@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], BESIDE))
 def test_layers_that_only_one_stage_has_are_no_layers_of_the_model(form: str, spelling: str, tmp_path: Path) -> None:
     first, last = ([name.format(n) for n in range(3)] for name in BESIDE[spelling])
     WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling, {0: first, 3: last})))
