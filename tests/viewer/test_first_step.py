@@ -1,4 +1,4 @@
-"""What `open` takes a file for, and where it sees the first step."""
+"""What `open` takes a file for, and what it shows first."""
 
 from __future__ import annotations
 
@@ -8,90 +8,64 @@ from pathlib import Path
 
 import orjson
 import pytest
-from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
-from perfetto.trace_builder.proto_builder import TraceProtoBuilder
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
+from tests.support.profiles import profile, span
+from tests.writers.pictures.test_picture import run_of
+from trace_export.chart.layout import lay_out
 from trace_export.errors import SourceError
-from trace_export.viewer.first_step import first_step, trace_format, trace_in
+from trace_export.viewer.first_step import first_step, trace_in, track_to_pin
+from trace_export.writers.traces import chrome, perfetto
 
-STEPS = [(5_000, 9_000), (1_000, 4_500)]  # the earlier one stands later in the file
-
-
-def perfetto_trace(path: Path, steps: list[tuple[int, int]], *, defaults: bool = False) -> Path:
-    """A trace with a stage track whose slices are earlier than the steps, by perfetto's own builder."""
-    builder = TraceProtoBuilder()
-    for uuid, name in ((2, "stage 0"), (7, "Steps")):
-        packet = builder.add_packet()
-        packet.track_descriptor.uuid, packet.track_descriptor.name = uuid, name
-    if defaults:
-        packet = builder.add_packet()
-        packet.trusted_packet_sequence_id, packet.sequence_flags = 9, 1
-        packet.trace_packet_defaults.track_event_defaults.track_uuid = 7
-    for uuid, spans in ((2, [(10, 20), (30, 40)]), (7, steps)):
-        for start, end in spans:
-            for at, kind in ((start, TrackEvent.TYPE_SLICE_BEGIN), (end, TrackEvent.TYPE_SLICE_END)):
-                packet = builder.add_packet()
-                packet.timestamp, packet.trusted_packet_sequence_id = at, 9 if uuid == 7 else 3
-                packet.track_event.type = kind
-                if not (defaults and uuid == 7):
-                    packet.track_event.track_uuid = uuid
-    path.write_bytes(builder.serialize())
-    return path
+WRITERS = {"a.pftrace": perfetto.writing, "a.json": chrome.writing}
+RUN = lay_out(run_of("zb-h1", 2, 3, steps=2))
 
 
-def chrome_trace(path: Path, steps: list[tuple[int, int]]) -> Path:
-    events = [{"ph": "X", "name": "F0", "ts": 0, "dur": 2.5, "pid": 1, "tid": 3, "args": {"step": 0}}]
-    events += [
-        {
-            "ph": "X",
-            "name": f"step {n}",
-            "ts": start / 1000,
-            "dur": (end - start) / 1000,
-            "pid": 1,
-            "tid": 2,
-            "args": {"run": 0},
-        }
-        for n, (start, end) in enumerate(steps)
-    ]
-    path.write_bytes(orjson.dumps({"traceEvents": events}))
-    return path
+def first_of_packets(data: bytes) -> tuple[int, int]:
+    """The earliest slice on the track of steps, as the perfetto package reads the trace."""
+    packets = Trace.FromString(data).packet
+    track = next(p.track_descriptor.uuid for p in packets if p.track_descriptor.name == "Steps")
+    events = [(p.timestamp, p.track_event.type) for p in packets if p.track_event.track_uuid == track]
+    start = min(at for at, kind in events if kind == TrackEvent.TYPE_SLICE_BEGIN)
+    return start, min(at for at, kind in events if kind == TrackEvent.TYPE_SLICE_END and at > start)
 
 
-def packed(path: Path) -> Path:
-    target = path.with_name(path.name + ".gz")
-    target.write_bytes(gzip.compress(path.read_bytes()))
-    return target
+def first_of_json(data: bytes) -> tuple[int, int]:
+    """The earliest event that is a step; times are decimal microseconds."""
+    steps = [event for event in orjson.loads(data)["traceEvents"] if event.get("cat") == "step"]
+    first = min(steps, key=lambda event: event["ts"])
+    return round(first["ts"] * 1000), round((first["ts"] + first["dur"]) * 1000)
 
 
-@pytest.mark.parametrize("defaults", [False, True])
-def test_first_step_of_a_perfetto_trace(tmp_path: Path, defaults: bool) -> None:
-    path = perfetto_trace(tmp_path / "a.pftrace", STEPS, defaults=defaults)
-    assert trace_format(path) == trace_format(packed(path)) == "perfetto"
-    assert first_step(path) == first_step(packed(path)) == (1_000, 4_500)
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_first_step_is_that_of_the_trace(name: str, packed: bool, tmp_path: Path) -> None:
+    RUN.put(WRITERS[name](RUN, tmp_path / name, packed))
+    data = (tmp_path / name).read_bytes()
+    data = gzip.decompress(data) if packed else data
+    assert first_step(tmp_path / name) == (first_of_packets if name == "a.pftrace" else first_of_json)(data)
+    assert track_to_pin(tmp_path / name) == ""
 
 
-def test_first_step_of_a_chrome_trace(tmp_path: Path) -> None:
-    path = chrome_trace(tmp_path / "a.json", STEPS)
-    assert trace_format(path) == trace_format(packed(path)) == "chrome"
-    assert first_step(path) == first_step(packed(path)) == (1_000, 4_500)
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_trace_without_steps_and_one_of_others_say_nothing(name: str, tmp_path: Path) -> None:
+    chart = lay_out(profile([span(0, None, None, 0, 5, step=None)], {0: 0}))
+    chart.put(WRITERS[name](chart, tmp_path / name, False))
+    assert first_step(tmp_path / name) is None
+    (tmp_path / "other.json").write_bytes(orjson.dumps({"traceEvents": []}))
+    assert first_step(tmp_path / "other.json") is None
 
 
-def test_a_trace_without_steps_has_no_first(tmp_path: Path) -> None:
-    assert first_step(perfetto_trace(tmp_path / "a.pftrace", [])) is None
-    assert first_step(chrome_trace(tmp_path / "a.json", [])) is None
-
-
-@pytest.mark.parametrize("name", ["a.pftrace", "a.json"])
-def test_a_cut_or_flipped_trace_is_no_error(tmp_path: Path, name: str) -> None:
-    make = perfetto_trace if name == "a.pftrace" else chrome_trace
-    whole = make(tmp_path / name, STEPS).read_bytes()
-    cut = tmp_path / f"cut-{name}"
-    for size in range(1, len(whole)):
-        cut.write_bytes(whole[:size])
-        assert first_step(cut) in (None, (1_000, 4_500), (5_000, 9_000), (1_000, 9_000))
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_cut_or_flipped_trace_is_no_error(name: str, tmp_path: Path) -> None:
+    RUN.put(WRITERS[name](RUN, tmp_path / name, False))
+    whole = (tmp_path / name).read_bytes()[:300]
     for at in range(1, len(whole)):
-        cut.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
-        first_step(cut)
+        (tmp_path / name).write_bytes(whole[:at])
+        first_step(tmp_path / name)
+        (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        first_step(tmp_path / name)
+        track_to_pin(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -136,5 +110,4 @@ def test_archives_of_traces_are_traces(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text("{}")
     with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         tar.add(tmp_path / "trace.json", "trace.json")
-    assert trace_format(tmp_path / "a.tar") == "archive"
     assert first_step(tmp_path / "a.tar") is None

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
+import polars as pl
+
+from trace_export.chart.chart import Part
+from trace_export.chart.critical_path import TRACK
 from trace_export.model import Profile
 from trace_export.units import utc
+
+FIRST_STEP: Final = "first_step_ns"
+PINNED: Final = "pinned"
+"""The attributes of a trace by which `open` knows what to show first, see `first_view`."""
 
 
 def title(profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None) -> str:
@@ -56,6 +64,19 @@ def attributes(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> d
     }
     facts |= {f"clock {host}": text for host, text in clocks.items()}
     return {key: value for key, value in facts.items() if value is not None}
+
+
+def first_view(main: Part, origin_ns: int) -> dict[str, str | int]:
+    """What a viewer is to show first: start and end of the first step in the trace's own time, and the track that it
+    puts at the top. They come before all other attributes, so that the head of the file has them."""
+    steps = main.slices.filter(pl.col("category") == "step").select("start_ns", "end_ns").sort("start_ns")
+    view: dict[str, str | int] = {}
+    if steps.height:
+        start, end = steps.row(0)
+        view[FIRST_STEP] = f"{start - origin_ns}-{end - origin_ns}"
+    if any(track.name == TRACK for track in main.tracks):
+        view[PINNED] = TRACK
+    return view
 
 
 def _has_wall_clock(profile: Profile) -> bool:

@@ -28,7 +28,7 @@ from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
-from trace_export.chart.descriptions import attributes, rank_text, root_text, title
+from trace_export.chart.descriptions import attributes, first_view, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
 from trace_export.chart.texts import by_combination
 from trace_export.choices import ColorBy, Detail, Tracks
@@ -125,7 +125,8 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
     more = partial(
         device_tracks.tasks, profile, on_devices, options.device_tasks, first_id=len(main.tracks) + 1, seed=colour
     )
-    return Chart(name, origin, main, attributes(profile, origin, options.clocks), more)
+    facts = first_view(main, origin) | attributes(profile, origin, options.clocks)
+    return Chart(name, origin, main, facts, more)
 
 
 def _blocks(spans: pl.DataFrame, ranks: list[dict[str, Any]], color_by: ColorBy, texts: pl.Categorical) -> pl.DataFrame:

@@ -13,10 +13,6 @@ from trace_export.chart.running_counts import running_count
 from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
 from trace_export.ordering import ordered, run_number
 
-STEPS_TRACK = "Steps"
-STEP_NAME = "step {}"
-"""The name of the track that has one slice per step, and that of a slice, with the number of the step."""
-
 
 def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None, order: int) -> None:
     """A slice per (run, step) from its first block's start to its last block's end, and a mark where it ends.
@@ -32,7 +28,7 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
         .agg(
             pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("blocks").sum(), ranks=pl.col("rank").n_unique(),
         )
-        .with_columns(pl.format(STEP_NAME, "step").alias("name"), pl.lit("step").alias("category"))
+        .with_columns(pl.format("step {}", "step").alias("name"), pl.lit("step").alias("category"))
         .with_columns(pl.col("start_ns").alias("start_unix_ns"))
         .sort("start_ns", *STEP_KEY)
     )  # fmt: skip
@@ -44,9 +40,7 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
         )
     if steps["run"].n_unique() == 1:
         steps = steps.drop("run")
-    track = builder.track(
-        STEPS_TRACK, order, description="Each step, from its first block's start to its last block's end"
-    )
+    track = builder.track("Steps", order, description="Each step, from its first block's start to its last block's end")
     builder.slices(steps, track)
     builder.instants(
         steps.select(pl.col("end_ns").alias("ts_ns"), pl.format("end of step {}", "step").alias("name")), track
