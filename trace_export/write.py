@@ -317,19 +317,19 @@ def write_heat_map(slowdown: Slowdown, result: Report, name: str, path: Path, ou
 
     Raises OutputError, UsageError.
     """
-    from trace_export.writers.pictures import picture
-    from trace_export.writers.pictures.heat_map import HeatTable
+    from trace_export.writers.pictures import heat_map
+    from trace_export.writers.pictures.picture import write_still
 
     ranks = slowdown.parts.filter(pl.col("part") == "rank")
     cells = ranks.group_by("stage", "replica").agg(pl.col("slowdown").max())
     grid = cells.sort("replica").pivot("replica", index="stage", values="slowdown").sort("stage")
     sentences = [sentence.text for sentence in result.verdict if sentence.code != "certainty"]
-    table = HeatTable(
+    table = heat_map.HeatTable(
         f"Slowdown by rank: {name}", [str(stage) for stage in grid["stage"]], grid.columns[1:],
         [list(row[1:]) for row in grid.iter_rows()], HEAT, "stage", "replica", sentences,
     )  # fmt: skip
     with outputs.file(path) as temporary:
-        picture.write_heat_map(table, temporary, "svg" if path.suffix == ".svg" else "png")
+        write_still(heat_map.draw(table), temporary, path.suffix.removeprefix("."))
 
 
 def announce(content: Content, options: WriteOptions) -> list[Note]:

@@ -18,7 +18,7 @@ class OutputFormat:
     is MODULE:FUNCTION below this package, imported when it is needed. Of a trace it takes (chart, path, gzip=) and
     returns a context of what takes the parts of the chart, see `Chart.put`. The others write: a table takes (profile,
     path, beside=), a picture (chart, path, format=, steps=, bubbles=, style=). `check` is a function of the same form
-    that raises UsageError where the format needs a package that is not installed.
+    that takes the name of the format and raises UsageError where that needs a package that is not installed.
     """
 
     name: str
@@ -34,7 +34,7 @@ class OutputFormat:
     def ensure_installed(self) -> None:
         """Raises UsageError where a package that it needs is not installed."""
         if self.check:
-            _function(self.check)()
+            _function(self.check)(self.name)
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -47,8 +47,8 @@ OUTPUT_FORMATS = (
     OutputFormat("perfetto", "pftrace", "trace", "traces.perfetto:writing"),
     OutputFormat("chrome", "json", "trace", "traces.chrome:writing"),
     OutputFormat("svg", "svg", "picture", "pictures.picture:write"),
-    OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:check_png"),
-    OutputFormat("pdf", "pdf", "picture", "pictures.picture:write", "pictures.picture:check_pdf"),
+    OutputFormat("png", "png", "picture", "pictures.picture:write", "pictures.picture:renderer"),
+    OutputFormat("pdf", "pdf", "picture", "pictures.picture:write", "pictures.picture:renderer"),
     OutputFormat("html", "html", "picture", "pictures.picture:write"),
     OutputFormat("parquet", "parquet", "table", "tables:write_parquet"),
     OutputFormat("csv", "csv", "table", "tables:write_csv"),

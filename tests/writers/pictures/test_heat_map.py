@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from trace_export.writers.pictures.heat_map import SHADES, HeatTable, draw, shade
-from trace_export.writers.pictures.picture import write_heat_map
+from trace_export.writers.pictures.picture import write_still
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -65,7 +65,7 @@ def test_the_page_has_the_same_colours() -> None:
 
 
 def test_png(tmp_path: Path) -> None:
-    write_heat_map(table(2, 3), tmp_path / "a.png", "png")
+    write_still(draw(table(2, 3)), tmp_path / "a.png", "png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    write_heat_map(table(2, 3), tmp_path / "a.svg", "svg")
+    write_still(draw(table(2, 3)), tmp_path / "a.svg", "svg")
     assert ElementTree.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"

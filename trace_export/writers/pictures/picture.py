@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from importlib import import_module
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from trace_export.chart.chart import Chart
-from trace_export.choices import HeatMapFormat
 from trace_export.errors import UsageError, missing_extra
 from trace_export.selection import Numbers
 from trace_export.writers import mark
-from trace_export.writers.pictures import heat_map, svg
+from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import Figure, figure
-from trace_export.writers.pictures.heat_map import HeatTable
 from trace_export.writers.pictures.page import Contents, page
 from trace_export.writers.pictures.style import FigureStyle
 
@@ -75,21 +75,16 @@ def write_figure(
         from trace_export.writers.pictures.outlines import outlined
 
         still = replace(still, text=outlined(still.text, shown.style.font, still.fonts))
-    if format == "svg":
-        path.write_text(still.text, encoding="utf-8")
-    elif format == "pdf":
-        path.write_bytes(_pdf(still))
-    else:
-        path.write_bytes(_png(still, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS))
+    write_still(still, path, format, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS)
 
 
-def write_heat_map(table: HeatTable, path: Path, format: HeatMapFormat) -> None:
-    """Writes the table as a picture to `path`. Raises as `write`."""
-    still = heat_map.draw(table)
+def write_still(still: svg.Still, path: Path, format: str, sharpness: float = SHARPNESS) -> None:
+    """Writes a still picture; `format` is svg, png or pdf, `sharpness` pixels of a png for one of the picture. Raises
+    as `write`."""
     if format == "svg":
         path.write_text(still.text, encoding="utf-8")
     else:
-        path.write_bytes(_png(still, SHARPNESS))
+        path.write_bytes(_pdf(still) if format == "pdf" else _png(still, sharpness))
 
 
 def write_page(
@@ -107,40 +102,26 @@ def write_page(
     path.write_text(page(shown, report, STEPS_SHOWN), encoding="utf-8")
 
 
-def check_png() -> None:
-    """Raises UsageError where the extra that png needs is not installed."""
-    _check("png")
-
-
-def check_pdf() -> None:
-    """Raises UsageError where the extra that pdf needs is not installed."""
-    _check("pdf")
-
-
-def _check(format: str) -> None:
+def renderer(format: str) -> Any:
+    """What makes png and pdf of svg. Raises UsageError where its extra is not installed."""
     try:
-        import vl_convert  # noqa: F401
+        return import_module("vl_convert")
     except ImportError as error:
         raise missing_extra(f"`formats` {format}", "picture", ", or choose svg") from error
 
 
 def _pdf(still: svg.Still) -> bytes:
-    check_pdf()
-    import vl_convert
-
     points = f'width="{POINTS * still.width:g}" height="{POINTS * still.height:g}"'
-    pdf: bytes = vl_convert.svg_to_pdf(re.sub('width="[^"]*" height="[^"]*"', points, still.text, count=1))
+    svg_in_points = re.sub('width="[^"]*" height="[^"]*"', points, still.text, count=1)
+    pdf: bytes = renderer("pdf").svg_to_pdf(svg_in_points)
     return mark.marked_pdf(pdf)
 
 
 def _png(still: svg.Still, sharpness: float) -> bytes:
-    check_png()
-    import vl_convert
-
     scale = min(sharpness, sqrt(MOST_PIXELS / still.width / still.height))
     if scale < 1:
         raise UsageError(
             f"a png of {still.width:g} × {still.height:.0f} pixels is too large", "give fewer `steps`, or choose svg"
         )
-    png: bytes = vl_convert.svg_to_png(still.text, scale=scale)
+    png: bytes = renderer("png").svg_to_png(still.text, scale=scale)
     return mark.marked_png(png)
