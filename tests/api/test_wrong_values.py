@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"steps": 2.5}, "steps: 2.5 is not a whole number"),
     ({"steps": True}, "steps: True is not a whole number"),
     ({"steps": []}, "steps: names no number"),
-    ({"steps": count()}, "steps: .* is not a list of at most 1000000 entries"),
     ({"stages": range(3, 1)}, "stages: names no number"),
     ({"stages": b"1"}, "stages: b'1' is not a list"),
     ({"window": "1s"}, 'window: "1s" is not a window of time; write it like 1.5s-2.0s'),
@@ -134,27 +132,11 @@ def test_a_wrong_value_of_the_other_functions(
     assert list(tmp_path.iterdir()) == []
 
 
-class _Broken:
-    """An object that fails at whatever is tried with it."""
-
-    def __repr__(self) -> str:
-        raise RuntimeError("no repr")
-
-    def __iter__(self) -> Iterator[int]:
-        raise RuntimeError("no iteration")
-
-    def __index__(self) -> int:
-        raise RuntimeError("no number")
-
-    def __fspath__(self) -> str:
-        raise RuntimeError("no path")
-
-
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/.~"), max_size=12)
 single = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 12), st.integers(), st.floats(), st.complex_numbers(), words,
     st.binary(max_size=8), st.just(object()), st.just(pl.DataFrame()), st.just(Path("nowhere")), st.just(range(9)),
-    st.builds(lambda: 10**5000), st.builds(_Broken), st.just(Window(3, 1)), st.just(Declared(pp=0)),
+    st.builds(lambda: 10**5000), st.just(Window(3, 1)), st.just(Declared(pp=0)),
     st.sampled_from(["all", "auto", "none", "stage", "svg", "csv", "1-2", "0s-9s", "1F1B", "zb-v", "machine0"]),
 )  # fmt: skip
 values = st.one_of(
