@@ -22,6 +22,7 @@ from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 from tests.benchmarks import table
 from tests.benchmarks.measure import Amount, Cost, least, of_work
 from tests.benchmarks.table import Row
+from tests.support.charts import write_trace
 from trace_export.chart.chart import Chart, Part, Track
 from trace_export.writers.traces import chrome, perfetto
 
@@ -97,13 +98,13 @@ def speed(folder: Path, count: int) -> Iterator[Row]:
     frame = slices(count)
     drawn = chart(frame)
     trace, text, other = folder / "a.pftrace", folder / "a.json", folder / "other"
-    ours = best(lambda: perfetto.write(drawn, trace), trace)
+    ours = best(lambda: write_trace(perfetto, drawn, trace), trace)
     data = trace.read_bytes()
     raw = best(lambda: other.write_bytes(data), other)
     sample = frame.gather_every(max(1, len(frame) // SAMPLE)).rows()
     scale = len(frame) / len(sample)
     builder = best(lambda: package_builder(sample, other), other, 1).wall * scale
-    json = best(lambda: chrome.write(drawn, text), text)
+    json = best(lambda: write_trace(chrome, drawn, text), text)
     dicts = best(lambda: list_of_dicts(sample, other), other, 2).wall * scale
     what = f"encoder, {len(frame):,} slices with 3 arguments"
     yield Row(f"{what}: Perfetto", ours.seconds, "raw write", raw.seconds, 3.0)

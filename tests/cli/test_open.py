@@ -22,6 +22,7 @@ from playwright.sync_api import Browser
 import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support.browser import browser
+from tests.support.charts import write_trace
 from tests.support.wait import HANGS_S, wait_until
 from tests.viewer.test_trace_processor import stand_in
 from tests.writers.pictures.test_picture import run_of
@@ -38,7 +39,7 @@ STEP_NS = 10_000_000
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     path = tmp_path / "pipeline_profile.pftrace"
-    perfetto.write(lay_out(run_of("zb-h1", 2, 3, steps=2)), path)
+    write_trace(perfetto, lay_out(run_of("zb-h1", 2, 3, steps=2)), path)
     return path
 
 

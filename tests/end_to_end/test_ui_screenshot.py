@@ -17,6 +17,7 @@ from playwright.sync_api import Browser
 from tests.conftest import Cli
 from tests.support.browser import browser as browser
 from tests.support.browser import in_use
+from tests.support.charts import write_trace
 from tests.support.perfetto_ui import Ui, expand, hue_and_lightness, serving, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.pictures.test_picture import run_of
@@ -158,7 +159,7 @@ def test_paddle_sample_in_json(ui: Ui, samples: Path, tmp_path: Path, run_cli: C
 
 def test_every_rank_and_every_stream_below_its_stage(ui: Ui, tmp_path: Path) -> None:
     path = tmp_path / "a.pftrace"
-    perfetto.write(full_chart(tmp_path), path)
+    write_trace(perfetto, full_chart(tmp_path), path)
     page = ui.opened(path)
     closed = ui.seen(page, ["Steps", "stage 0 · rank 0", "stage 1 · rank 2", "stages busy", "Ranks"])
     expand(page, "^(stage 0 · rank 0|Ranks|rank 0)$")
@@ -183,7 +184,7 @@ def test_all_kinds_and_overlapping_blocks(ui: Ui, tmp_path: Path) -> None:
         span(0, "B", 1, 500, 700),
         span(0, "OPT", None, 700, 800),
     ]
-    perfetto.write(lay_out(profile(blocks, {0: 0})), tmp_path / "a.pftrace")
+    write_trace(perfetto, lay_out(profile(blocks, {0: 0})), tmp_path / "a.pftrace")
     picture = ui.picture(tmp_path / "a.pftrace", ["stage 0 · rank 0"])
     assert picture.text.count("stage 0 · rank 0") == picture.text.count("Steps")
     for seed in SEEDS.values():

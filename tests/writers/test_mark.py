@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
+from tests.support.charts import write_trace
 from tests.support.profiles import two_stages
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.clocks import alignment_file
@@ -27,10 +28,10 @@ PROFILE = two_stages()
 CHART = lay_out(PROFILE, ChartOptions())
 
 WRITERS: dict[str, Callable[[Path], None]] = {
-    "a.pftrace": lambda path: perfetto.write(CHART, path),
-    "a.pftrace.gz": lambda path: perfetto.write(CHART, path, gzip=True),
-    "a.json": lambda path: chrome.write(CHART, path),
-    "a.json.gz": lambda path: chrome.write(CHART, path, gzip=True),
+    "a.pftrace": lambda path: write_trace(perfetto, CHART, path),
+    "a.pftrace.gz": lambda path: write_trace(perfetto, CHART, path, gzip=True),
+    "a.json": lambda path: write_trace(chrome, CHART, path),
+    "a.json.gz": lambda path: write_trace(chrome, CHART, path, gzip=True),
     "a.svg": lambda path: picture.write(CHART, path, "svg"),
     "a.png": lambda path: picture.write(CHART, path, "png"),
     "a.pdf": lambda path: picture.write(CHART, path, "pdf"),

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.charts import write_trace
 from tests.support.profiles import ORIGIN, detailed, profile, span, two_stages
 from tests.support.texts import CHARACTERS
 from tests.support.trace_processor import TraceProcessor
@@ -63,7 +64,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def test_ids_times_and_names(tmp_path: Path) -> None:
-    chrome.write(full_chart(tmp_path), tmp_path / "a.json")
+    write_trace(chrome, full_chart(tmp_path), tmp_path / "a.json")
     events = load(tmp_path / "a.json")["traceEvents"]
     assert {e["pid"] for e in events} == {1}
     assert all(e["tid"] > 1 for e in events if "tid" in e)
@@ -80,14 +81,16 @@ def test_ids_times_and_names(tmp_path: Path) -> None:
 
 
 def test_the_origin_is_exact_in_the_metadata(tmp_path: Path) -> None:
-    chrome.write(lay_out(two_stages(), detailed(two_stages())), tmp_path / "a.json")
+    write_trace(chrome, lay_out(two_stages(), detailed(two_stages())), tmp_path / "a.json")
     loaded = load(tmp_path / "a.json")
     assert loaded["metadata"]["origin_unix_ns"] == ORIGIN == loaded["otherData"]["origin_unix_ns"]
     assert "p2p" in loaded["metadata"]["clock node-a"]
 
 
 def test_text_is_raw_utf8_and_times_have_three_decimals(tmp_path: Path) -> None:
-    chrome.write(lay_out(profile([span(0, None, None, 0, 1_234_567, marker='损失 "x"')], {0: 0})), tmp_path / "a.json")
+    write_trace(
+        chrome, lay_out(profile([span(0, None, None, 0, 1_234_567, marker='损失 "x"')], {0: 0})), tmp_path / "a.json"
+    )
     text = (tmp_path / "a.json").read_text()
     assert '"损失 \\"x\\""' in text
     assert re.search(r'"dur": *1234\.567,', text)
@@ -96,7 +99,7 @@ def test_text_is_raw_utf8_and_times_have_three_decimals(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["C:\\logs\\", "\\", "\\\\", '\\"', '"\\'])
 def test_a_backslash_at_the_end_keeps_the_file_readable(tmp_path: Path, text: str) -> None:
     """The trace processor v52 takes the quote after it for an escaped one; the text is legal JSON all the same."""
-    chrome.write(lay_out(profile([span(0, "F", 0, 0, 5, marker=text)], {0: 0})), tmp_path / "a.json")
+    write_trace(chrome, lay_out(profile([span(0, "F", 0, 0, 5, marker=text)], {0: 0})), tmp_path / "a.json")
     (block,) = [e for e in load(tmp_path / "a.json")["traceEvents"] if e["name"] == "F0"]
     assert block["args"]["marker"] == text
     with TraceProcessor(tmp_path / "a.json") as processor:
@@ -106,7 +109,7 @@ def test_a_backslash_at_the_end_keeps_the_file_readable(tmp_path: Path, text: st
 
 def test_numbers_in_track_names_are_as_wide_as_the_widest(tmp_path: Path) -> None:
     blocks = [span(rank, "F", 0, rank, rank + 1) for rank in range(12)]
-    chrome.write(lay_out(profile(blocks, {rank: rank for rank in range(12)})), tmp_path / "a.json")
+    write_trace(chrome, lay_out(profile(blocks, {rank: rank for rank in range(12)})), tmp_path / "a.json")
     events = load(tmp_path / "a.json")["traceEvents"]
     names = [e["args"]["name"] for e in events if e["name"] == "thread_name"]
     assert names == sorted(names)
@@ -116,7 +119,7 @@ def test_numbers_in_track_names_are_as_wide_as_the_widest(tmp_path: Path) -> Non
 @pytest.mark.parametrize("length", [5_000, 3_000_000])
 def test_one_long_text_does_not_widen_the_others(tmp_path: Path, length: int) -> None:
     blocks = [span(0, "F", i, i, i + 1, marker="x" * length if i == 50 else "short") for i in range(100)]
-    chrome.write(lay_out(profile(blocks, {0: 0}), ChartOptions()), tmp_path / "a.json")
+    write_trace(chrome, lay_out(profile(blocks, {0: 0}), ChartOptions()), tmp_path / "a.json")
     events = load(tmp_path / "a.json")["traceEvents"]
     assert (tmp_path / "a.json").stat().st_size < 2 * length + 100_000
     assert sum(len(e.get("args", {}).get("marker", "")) for e in events) == length + 99 * 5

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.charts import write_trace
 from tests.support.profiles import ORIGIN, detailed, profile, span, table
 from tests.support.trace_check import differences
 from tests.support.trace_processor import TraceProcessor
@@ -60,7 +61,7 @@ def test_every_task_lies_once_on_a_track_of_its_rank(writer: ModuleType, name: s
         chart = lay_out(run, detailed(run))
         ids = [track.id for part in chart.parts() for track in part.tracks]
         assert sorted(ids) == list(range(1, len(ids) + 1))
-        writer.write(chart, folder / name)
+        write_trace(writer, chart, folder / name)
         assert differences(chart, folder / name) == []
         found = _tasks(folder / name)
     wanted = [(text, f"rank {rank}", start, length) for text, rank, _, start, length in named]

@@ -9,6 +9,7 @@ from types import ModuleType
 import polars as pl
 import pytest
 
+from tests.support.charts import write_trace
 from tests.support.profiles import concluded, two_stages
 from tests.support.trace_check import differences
 from tests.writers.traces.test_writers import FORMATS, full_chart
@@ -31,15 +32,17 @@ def without(chart: Chart, kept: pl.Expr) -> Chart:
 def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: str, tmp_path: Path) -> None:
     chart = full_chart(tmp_path)
     path = tmp_path / name
-    writer.write(without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
+    write_trace(writer, without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
     found = differences(chart, path)
     assert 'track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
     assert any("arrows: 7 in the file, 8 expected" in line for line in found)
     longer = pl.when(pl.col("name") == "Optimizer").then(pl.col("end_ns") + 1).otherwise("end_ns")
-    writer.write(replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path)
+    write_trace(
+        writer, replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path
+    )
     # The first event is 1550 ns before the first block, and the last block ends 1003 ns after that one.
     assert 'track "rank 3": 2554 ns to the last in the file, 2553 expected' in differences(chart, path)
-    writer.write(chart, path)
+    write_trace(writer, chart, path)
     found = differences(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
     assert 'track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
 
@@ -51,9 +54,9 @@ def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:
         end_ns=pl.when(pl.col("name") == "F0").then(pl.col("end_ns") + 50).otherwise("end_ns")
     )
     chart = replace(chart, main=replace(chart.main, slices=crossing))
-    perfetto.write(chart, tmp_path / "a.pftrace")
+    write_trace(perfetto, chart, tmp_path / "a.pftrace")
     assert any("misplaced_end_event" in line for line in differences(chart, tmp_path / "a.pftrace"))
-    chrome.write(chart, tmp_path / "a.json")
+    write_trace(chrome, chart, tmp_path / "a.json")
     assert any("slice_drop_overlapping_complete_event" in line for line in differences(chart, tmp_path / "a.json"))
 
 
@@ -88,7 +91,7 @@ def test_clocks_that_disagree_leave_only_arrows_that_lead_on(ahead_ns: int, tmp_
     lost = sum(starts[dst] <= starts[src] for src, dst in edges.select("src", "dst").iter_rows())
     assert chart.main.slices["flow_out"].list.len().sum() == edges.height - lost
     for writer, name in ((chrome, "a.json"), (perfetto, "a.pftrace")):
-        writer.write(chart, tmp_path / name)
+        write_trace(writer, chart, tmp_path / name)
         assert differences(chart, tmp_path / name) == []
     said = [note.text for note in announce(content, options)]
     assert [text.split(" of the ways")[0] for text in said] == ([f"{lost} of {edges.height}"] if lost else [])

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.charts import write_trace
 from tests.support.profiles import (
     ORIGIN,
     detailed,
@@ -81,7 +82,7 @@ def test_every_block_of_any_profile(
     made = profile([finish(dict(row)) for row in rows], {rank: rank // 2 for rank in range(6)})
     chart = lay_out(made, ChartOptions(tracks="rank"))
     path = tmp_path_factory.mktemp("traces") / name
-    writer.write(chart, path)
+    write_trace(writer, chart, path)
     with TraceProcessor(path) as processor:
         assert processor.problems().is_empty()
         found = [s for s in read_slices(processor) if s["category"] == "block"]
@@ -109,7 +110,7 @@ def sorted_items(row: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
 def test_arrows_counters_and_marks(writer: ModuleType, name: str, tmp_path: Path) -> None:
-    writer.write(full_chart(tmp_path), tmp_path / name)
+    write_trace(writer, full_chart(tmp_path), tmp_path / name)
     with TraceProcessor(tmp_path / name) as processor:
         assert processor.problems().is_empty()
         arrows = processor.query(
@@ -133,7 +134,7 @@ def test_the_same_chart_gives_the_same_bytes_zipped_or_not(writer: ModuleType, n
     import gzip
 
     for file, zipped in (("one", False), ("two", False), ("one.gz", True), ("two.gz", True)):
-        writer.write(full_chart(tmp_path), tmp_path / file, gzip=zipped)
+        write_trace(writer, full_chart(tmp_path), tmp_path / file, gzip=zipped)
     plain = (tmp_path / "one").read_bytes()
     assert plain == (tmp_path / "two").read_bytes()
     assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "two.gz").read_bytes()
@@ -144,7 +145,7 @@ def test_the_same_chart_gives_the_same_bytes_zipped_or_not(writer: ModuleType, n
 def test_what_was_in_the_file_before_is_gone(writer: ModuleType, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(b"x" * 1_000_000)
     for file in (name, "fresh"):
-        writer.write(full_chart(tmp_path), tmp_path / file)
+        write_trace(writer, full_chart(tmp_path), tmp_path / file)
     assert (tmp_path / name).read_bytes() == (tmp_path / "fresh").read_bytes()
 
 
@@ -171,14 +172,14 @@ def test_of_two_traces_the_one_that_fails_is_named(
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
 def test_a_chart_without_a_slice_is_still_a_trace(writer: ModuleType, name: str, tmp_path: Path) -> None:
-    writer.write(lay_out(profile([], {})), tmp_path / name)
+    write_trace(writer, lay_out(profile([], {})), tmp_path / name)
     with TraceProcessor(tmp_path / name) as processor:
         assert processor.problems().is_empty()
         assert processor.query("select count(*) n from slice").item() == 0
 
 
 def test_perfetto_tracks_are_one_tree_with_lanes_drawn_as_one(tmp_path: Path) -> None:
-    perfetto.write(full_chart(tmp_path), tmp_path / "a.pftrace")
+    write_trace(perfetto, full_chart(tmp_path), tmp_path / "a.pftrace")
     with TraceProcessor(tmp_path / "a.pftrace") as processor:
         tracks = processor.query(
             "select t.name, p.name parent, extract_arg(t.source_arg_set_id, 'sibling_order_rank') place,"
@@ -201,7 +202,7 @@ def test_perfetto_tracks_are_one_tree_with_lanes_drawn_as_one(tmp_path: Path) ->
 
 
 def test_colours_are_asked_for_by_correlation_id(tmp_path: Path) -> None:
-    perfetto.write(lay_out(two_stages()), tmp_path / "a.pftrace")
+    write_trace(perfetto, lay_out(two_stages()), tmp_path / "a.pftrace")
     with TraceProcessor(tmp_path / "a.pftrace") as processor:
         seeds = processor.query(
             "select distinct extract_arg(arg_set_id, 'debug.kind') kind, extract_arg(arg_set_id, 'correlation_id') seed"

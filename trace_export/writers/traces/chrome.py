@@ -25,14 +25,10 @@ from trace_export.writers.traces.sink import Write, opened
 _PROCESS: Final = 1
 
 
-def write(chart: Chart, path: Path, gzip: bool = False) -> None:
-    """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
-    chart.put(writing(chart, path, gzip))
-
-
 @contextmanager
 def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
-    """A function that appends a part of `chart` to the trace at `path`. Raises OSError as `open` does."""
+    """A function that appends a part of `chart` to the trace at `path`, in memory that does not grow with its device
+    tasks. Raises OSError as `open` does."""
     facts = dumps(ATTRIBUTES | chart.attributes)
     process = {"ph": "M", "name": "process_name", "pid": _PROCESS, "args": {"name": chart.title}}
     digits = _digits(chart.main.tracks)

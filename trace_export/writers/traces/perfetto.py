@@ -18,14 +18,10 @@ from trace_export.writers.traces.sink import opened
 _EXPLICIT_ORDER = 3
 
 
-def write(chart: Chart, path: Path, gzip: bool = False) -> None:
-    """Writes `chart` to `path`, in memory that does not grow with its device tasks. Raises OSError as `open` does."""
-    chart.put(writing(chart, path, gzip))
-
-
 @contextmanager
 def writing(chart: Chart, path: Path, gzip: bool = False) -> Iterator[Put]:
-    """A function that appends a part of `chart` to the trace at `path`. Raises OSError as `open` does."""
+    """A function that appends a part of `chart` to the trace at `path`, in memory that does not grow with its device
+    tasks. Raises OSError as `open` does."""
     with opened(path, gzip) as sink:
         sink(packet(_attributes(ATTRIBUTES | chart.attributes)))
         encoder = Encoder(sink, chart.origin_ns)
