@@ -80,17 +80,47 @@
     }
   }
 
-  // The longest label of each colour: blocks of one width have all their labels, or none.
-  const longest = new Map();
+  // The longest label of each colour, and the lengths of its blocks, sorted.
+  const longest = new Map(), lengths = new Map();
   for (let i = 0; i < ends.length; i++) {
     const fill = value(data.fill, i), label = value(data.label, i) ?? "";
+    if (!label) continue;
     if (label.length > (longest.get(fill) ?? "").length) longest.set(fill, label);
+    if (!lengths.has(fill)) lengths.set(fill, []);
+    lengths.get(fill).push(ends[i] - starts[i]);
+  }
+  for (const [fill, all] of lengths) lengths.set(fill, Float64Array.from(all).sort());
+
+  // From which width on blocks of a colour have their labels: where the longest has room, or where the next gap between
+  // their widths is, so that blocks of about one width have all their labels, or none.
+  function leastLabelled(fill) {
+    const room = pen.measureText(longest.get(fill)).width + 2;
+    const scale = plotWidth() / (view.to - view.from);
+    const from = 0.95 * room, to = 1.15 * room;
+    let best = room, nearest = Infinity, below = from;
+    const all = lengths.get(fill);
+    let low = 0, high = all.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (all[middle] * scale > from) high = middle; else low = middle + 1;
+    }
+    for (let i = low; below < to; i++) {
+      const above = i < all.length ? Math.min(all[i] * scale, to) : to;
+      const distance = Math.max(below - room, room - above, 0);
+      if (above - below >= 0.02 * room && distance < nearest) {
+        nearest = distance;
+        best = distance ? (below + above) / 2 : room;
+      }
+      below = above;
+    }
+    return best;
   }
 
   function drawLine(line) {
     const { y, h } = lines[line];
     pen.font = NUMBERS;
     pen.textAlign = "center";
+    const least = new Map();
     let drawnTo = -1;
     for (let i = firstAfter(line, view.from); i < data.offsets[line + 1] && starts[i] < view.to; i++) {
       const left = x(starts[i]), right = x(ends[i]);
@@ -106,8 +136,10 @@
       drawnTo = right;
       // A block that is cut by the edge has its number in the part that is seen.
       const seen = Math.min(right, gutter + plotWidth()) - Math.max(left, gutter);
-      const label = value(data.label, i);
-      if (seen > 8 && h >= 10 && label && pen.measureText(longest.get(value(data.fill, i))).width + 2 <= seen) {
+      const label = value(data.label, i), fill = value(data.fill, i);
+      if (!label || seen <= 8 || h < 10) continue;
+      if (!least.has(fill)) least.set(fill, leastLabelled(fill));
+      if (seen >= least.get(fill)) {
         pen.fillStyle = data.text;
         pen.fillText(label, Math.max(left, gutter) + seen / 2, y + h / 2 + 4);
       }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from math import ceil, floor, log10
 from textwrap import wrap
 from typing import Any
@@ -280,19 +280,34 @@ def _patterns(figure: Figure) -> str:
 
 
 def _numbers(placed: pl.DataFrame, text: float) -> str:
-    """The labels of blocks in which the longest label of their colour has room: blocks of one width have all theirs, or
-    none."""
-    fitting = placed.filter(
-        pl.col("label") != "",
-        pl.col("label").str.len_chars().max().over("fill") * LETTER * text + 1 <= pl.col("w"),
-        pl.col("h") >= text,
-    )
+    """The labels of blocks in which the longest label of their colour has room: blocks of about one width have all
+    theirs, or none."""
+    labelled = placed.filter(pl.col("label") != "")
+    fitting = labelled.filter(pl.col("w") >= _least_labelled(labelled, text), pl.col("h") >= text)
     words = fitting["label"].unique(maintain_order=True)
     spelt = pl.Series([safe(word) for word in words], dtype=pl.String)
     label = pl.col("label").replace_strict(words, spelt, return_dtype=pl.String) if len(words) else pl.col("label")
     x, y = (pl.col("x") + pl.col("w") / 2).round(1), (pl.col("y") + pl.col("h") / 2 + 0.36 * text).round(1)
     texts = fitting.select(pl.format('<text x="{}" y="{}">{}</text>', x, y, label).str.join("")).item()
     return f'<g class="n">{texts}</g>'
+
+
+def _least_labelled(labelled: pl.DataFrame, text: float) -> pl.Series:
+    """For each block from which width on those of its colour have their labels: where the longest has room, or where
+    the next gap between their widths is."""
+    room = pl.col("label").str.len_chars().max() * LETTER * text + 1
+    needed = labelled.group_by("fill").agg(room.alias("room"), pl.col("w").unique().sort())
+    least = {fill: _gap_near(room, widths) for fill, room, widths in needed.iter_rows()}
+    return labelled["fill"].replace_strict(least, return_dtype=pl.Float64)
+
+
+def _gap_near(room: float, widths: list[float]) -> float:
+    """`room`, moved into the nearest gap between the `widths`; as it is where there is none nearby."""
+    near = [0.95 * room, *(width for width in widths if 0.95 < width / room < 1.15), 1.15 * room]
+    gaps = [(below, above) for below, above in pairwise(near) if above - below >= 0.02 * room]
+    distance = lambda gap: max(gap[0] - room, room - gap[1], 0)  # noqa: E731
+    below, above = min(gaps, key=distance, default=(room, room))
+    return room if below <= room <= above else (below + above) / 2
 
 
 def _axis(size: _Size, top: float) -> str:
