@@ -167,7 +167,8 @@ def write_files(
 
         shown, below = paired(profile, other.measured.profile)
         causes = [] if other.comparison is None else other.comparison.causes.rows(named=True)
-        cause = next((each for each in causes if each["ranks"]), None)
+        placed = [each for each in causes if each["ranks"]]
+        cause = next((each for each in placed if not each["parts"]), next(iter(placed), None))  # several are nowhere
         if cause is not None and options.drawing["tracks"] == "stage":
             shown, below = _both_around(shown, below, cause)
         parts = [(steps, shown) for steps, _ in parts[:1]]

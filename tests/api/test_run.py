@@ -126,7 +126,7 @@ def test_device_tasks_are_drawn_as_by_the_command(samples: Path, run_cli: Cli, t
 def test_two_runs_in_one_chart(samples: Path, tmp_path: Path) -> None:
     one, other = (trace_export.load(samples / "paddle" / name).align() for name in ("single", "two_machines"))
     (chart,) = one.write(tmp_path / "both.json", beside=other)
-    assert b"stage 3 (two_machines)" in chart.read_bytes()
+    assert "stage 3 · rank 3 (two_machines)".encode() in chart.read_bytes()
     assert set(one.compare(other).blocks["kind"]) == {"F", "B", "OPT"}
 
 

@@ -67,13 +67,14 @@ def test_stages_that_only_the_other_run_has_are_drawn_below() -> None:
     chart = lay_out(few, ChartOptions(runs=("a", "b"), overlays=(beside(many, "b"),)))
     names = {track.id: track.name for track in chart.main.tracks}
     drawn = chart.main.slices.filter(pl.col("of_run") == "b")["track"].replace_strict(names, return_dtype=pl.String)
-    assert drawn.to_list() == [f"stage {stage} (b)" for stage in range(4)]
+    assert drawn.to_list() == [f"stage {rank} · rank {rank} (b)" for rank in range(4)]
     order = [name for name in names.values() if name.startswith("stage ")]
     assert order == [
-        "stage 0 · rank 0 (a)", "stage 0 (b)", "stage 1 · rank 1 (a)", "stage 1 (b)", "stage 2 (b)", "stage 3 (b)",
+        "stage 0 · rank 0 (a)", "stage 0 · rank 0 (b)", "stage 1 · rank 1 (a)", "stage 1 · rank 1 (b)",
+        "stage 2 · rank 2 (b)", "stage 3 · rank 3 (b)",
     ]  # fmt: skip
 
 
 def test_names_may_hold_braces() -> None:
     overlay = beside(run([10], 0, 0), "a{b}")
-    assert overlay.track.format(3) == "stage 3 (a{b})"
+    assert overlay.track.format(3, rank=5) == "stage 3 · rank 5 (a{b})"

@@ -72,15 +72,15 @@ def _renumbered(b: Profile, pairs: pl.DataFrame) -> Profile:
 
 
 def beside(other: Profile, name: str) -> Overlay:
-    """The blocks of `other` (from `paired`) on tracks called `stage 0 (name)`, also of stages that only it has; one
-    rank stands for each stage, the first."""
+    """The blocks of `other` (from `paired`) on tracks called `stage 0 · rank 0 (name)`, also of stages that only it
+    has; one rank stands for each stage, the first."""
     drawn = other.ranks.join(other.spans, on="rank", how="semi").sort("rank").unique("stage", maintain_order=True)
     slices = (
         other.spans.drop("id")
         .join(drawn.select("rank", "stage", "host"), on="rank", how="inner", maintain_order="left")
         .with_columns(block_name(has_chunks(other.spans)), category=pl.lit("block"), of_run=pl.lit(name))
     )
-    return Overlay(f"stage {{}} ({_literal(name)})", slices, complete=True)
+    return Overlay(f"stage {{}} · rank {{rank}} ({_literal(name)})", slices, complete=True)
 
 
 def _literal(text: str) -> str:

@@ -53,7 +53,8 @@ class Overlay:
     out, or with `complete` below all others.
 
     `slices`: stage, start_ns, end_ns, name, and perhaps category, kind, microbatch, rank and seed, as in `chart.SLICES`
-    and `model.SPANS`; all further columns are arguments. `track`: the name of the tracks, in which {} is the stage.
+    and `model.SPANS`; all further columns are arguments. `track`: the name of the tracks, in which {} is the stage, and
+    {rank} the rank of its slices.
     """
 
     track: str
@@ -242,5 +243,6 @@ def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, 
             order.setdefault(stage, STAGES + ROOM * len(order) + 1)
         for (stage,), group in coloured.group_by("stage", maintain_order=True):
             if stage in order:
-                builder.slices(group, builder.track(overlay.track.format(stage), order[stage]))
+                name = overlay.track.format(stage, rank=group["rank"].first())
+                builder.slices(group, builder.track(name, order[stage]))
                 order[stage] += 1
