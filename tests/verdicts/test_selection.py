@@ -16,6 +16,7 @@ from tests.support.command import command
 from tests.support.rows import crossed, seeds
 from tests.verdicts.cases import PLANTED, drawn
 from tests.verdicts.judge import causes, report
+from trace_export.analysis.verdict import LEVELS
 
 ELSEWHERE = ("slow rank", "late rank", "held host")
 
@@ -132,3 +133,21 @@ def test_what_a_schedule_waits_is_not_said_of_a_part_of_its_stages(
     assert document["levels"] == []
     step = next(each["text"] for each in document["verdict"] if each["code"] == "step")
     assert "not known" in step
+
+
+@pytest.mark.parametrize("form", ["nsys", "table"])
+def test_a_step_that_warms_up_comes_first_and_can_be_left_out(form: str, tmp_path: Path) -> None:
+    """The first step takes 6 times as long; the truth is the same job without that."""
+    job = Job(stages=4, replicas=1, microbatches=8, steps=4)
+    usual = report(tmp_path / "usual", job, form)["verdict"]
+    first, *rest = report(tmp_path / "warm", replace(job, warm_up=(6.0,)), form)["verdict"]
+    step_ns = next(s["facts"]["step_ns"] for s in usual if s["code"] == "step")
+    assert (first["code"], first["facts"]["steps"]) == ("slow-steps", [0])
+    assert first["facts"]["others_ns"] == pytest.approx(step_ns, rel=0.05)
+    assert first["next"].endswith("report DIR --steps 1-3")
+    said = json.loads(command("report", tmp_path / "warm", "--steps", "1-3", "--json").stdout)["verdict"]
+    assert [sentence["code"] for sentence in said] == [sentence["code"] for sentence in usual]
+    made = next(s["facts"] for s in said if s["code"] == "step")
+    assert made["step_ns"] == pytest.approx(step_ns, rel=0.05)
+    assert sum(made.get(f"{level}_ns", 0) for level in LEVELS) == pytest.approx(made["step_ns"], rel=0.01)
+    assert "slow-steps" not in [sentence["code"] for sentence in rest]

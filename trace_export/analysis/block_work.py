@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.cause_words import ranks_text
+from trace_export.analysis.cause_words import listed, ranks_text
 from trace_export.analysis.verdict import Sentence
 from trace_export.inference.kernel_names import PRODUCTS, KernelNames
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
@@ -158,7 +158,7 @@ def sentence(
                       {"what": "rest", "kernel": None, "ns": rest}]  # fmt: skip
     said = [part for part in large if abs(part.ns) >= SAID * total]
     than = f"than those of {ranks_text(asked.peers)}"
-    text = f"{who} take {duration(total)} more in a step {than}: {_and([part.text for part in said])}."
+    text = f"{who} take {duration(total)} more in a step {than}: {listed([part.text for part in said])}."
     return Sentence("slow-blocks", facts, text, _next(parts, cause, then))
 
 
@@ -439,10 +439,6 @@ def short(name: str) -> str:
 
 def _signed(ns: float) -> str:
     return duration(ns) if ns >= 0 else f"{duration(-ns)} less"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def _next(parts: Sequence[Part], cause: Mapping[str, Any], then: str) -> str:

@@ -70,6 +70,11 @@ def numbers(ranks: Sequence[int]) -> str:
     return f"{text[:RANKS_SAID].rpartition(',')[0]},… ({len(ranks)} ranks)"
 
 
+def listed(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {numbers(ranks)}"
 

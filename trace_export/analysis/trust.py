@@ -11,7 +11,7 @@ import polars as pl
 from trace_export.analysis.typical import Typical
 from trace_export.ordering import packed
 from trace_export.steps.graph import WORK, Graph, Ints
-from trace_export.steps.replay import Replay
+from trace_export.steps.replay import Replay, Windows
 
 TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
 """Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
@@ -77,31 +77,34 @@ def trust(typical: Typical, replay: Replay, late: Sequence[Ints], measured: floa
         kept[members] = typical.delay[members]
     replayed = float(replay.means([(typical.length, kept)])[0]) / measured if measured else 1.0
     time = replay.windows.steps * len(graph.recorded.ranks) * measured
-    idle = _idle(graph)
+    idle = _idle(graph, replay.windows)
     named = np.unique(graph.rank[np.concatenate([*late, np.empty(0, np.int64)]).astype(np.int64)])
-    unknown = float(typical.delay[graph.blind & graph.counted].sum())
+    measured_steps = np.isin(graph.step, replay.windows.step)  # those that `measured` is the mean of
+    unknown = float(typical.delay[graph.blind & graph.counted & measured_steps].sum())
     much = idle.filter(pl.col("share") > IDLE)["rank"]
     if 2 * len(much) > len(idle) or 2 * int((~much.is_in(named.tolist())).sum()) >= max(len(idle), 1):
-        unknown += float(idle["delay"].sum())
+        unknown += float(idle["measured"].sum())
     return Trust(
         replayed, graph.overlap, unknown / max(1.0, time), (*_lacking(graph), *_after_backwards(idle), *_blind(graph))
     )
 
 
-def _idle(graph: Graph) -> pl.DataFrame:
-    """rank, delay, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in all and
-    by its work; the mean length of its blocks; and the median delay after a backward and after a forward."""
+def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
+    """rank, measured, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in the
+    steps of the windows, and by its work, in all; the mean length of its blocks; and the median delay after a backward
+    and after a forward."""
     rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
     before = np.maximum(rows - 1, 0)
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
     table = pl.DataFrame(
         {
             "rank": graph.rank[rows], "delay": graph.delay[rows], "length": graph.length[rows],
-            "before": np.where(there, graph.kind[before], -1),
+            "before": np.where(there, graph.kind[before], -1), "here": np.isin(graph.step[rows], windows.step),
         }
     )  # fmt: skip
     share = pl.col("delay").sum() / pl.col("length").sum()
-    each = table.group_by("rank").agg(pl.col("delay").sum(), share=share, mean=pl.col("length").mean())
+    here = (pl.col("delay") * pl.col("here")).sum()
+    each = table.group_by("rank").agg(measured=here, share=share, mean=pl.col("length").mean())
     for name in "BF":  # apart: a filter in each group takes several times the memory of the table
         after = table.filter(pl.col("before") == graph.kinds.index(name)).group_by("rank").agg(pl.col("delay").median())
         each = each.join(after.rename({"delay": f"after_{name.lower()}"}), on="rank", how="left")

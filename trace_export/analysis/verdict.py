@@ -6,7 +6,7 @@ Facts come first (a code and numbers, rows of `explanation`), sentences are made
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -18,7 +18,7 @@ from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
 from trace_export.analysis.whole_steps import counted
-from trace_export.model import WORK_KINDS, Profile
+from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.completeness import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
@@ -29,6 +29,8 @@ SMALL = 0.01
 """What adds a smaller share to a step is about nothing."""
 UNEVEN = 1.5
 """Steps are not alike if the longest takes this many times as long as the shortest."""
+EXPLAINS = 0.5
+"""A cause that gains this share of what long steps add to the mean is what makes them long."""
 
 LEVELS = {
     "work": "the work of a rank", "schedule": "waits of the schedule itself", "stages": "unequal stages",
@@ -58,14 +60,15 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
     said, facts = _made_of(explanation, theory, whole)
-    if (
-        said.startswith(":")
-        and measured.step_ns is None
-        and explanation.step_ns > (1 + SMALL) * (measured.pipeline_ns or 0)
-    ):
-        said = f", with what follows it {duration(explanation.step_ns)}{said}"
+    whole_ns = explanation.step_ns
+    if said.startswith(":") and measured.step_ns is None and whole_ns > (1 + SMALL) * (measured.pipeline_ns or 0):
+        one = explanation.path.steps.join(measured.steps, on=STEP_KEY, how="semi", nulls_equal=True).height
+        said = f"{', with what follows it' if one else '; a step of the run takes'} {duration(whole_ns)}{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
-    return (*_missing(whole), *first, step, _certainty(explanation, whole))
+    ahead = _slow_steps(measured.steps, explanation)
+    if ahead:
+        step = replace(step, next="")
+    return (*_missing(whole), *ahead, *first, step, _certainty(explanation, whole))
 
 
 def causes(explanation: pl.DataFrame) -> list[Sentence]:
@@ -133,15 +136,43 @@ def step_sentence(
     return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.", _without_slow_steps(steps, column))
 
 
+def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]:
+    """That some steps are far longer than the others, where no cause is most of what they add to the mean."""
+    steps = counted(steps)
+    slow, others = _far_longer(steps, "step_ns")
+    longer, usual = (steps.filter(pl.col("step").is_in(those))["step_ns"].drop_nulls() for those in (slow, others))
+    if longer.is_empty() or usual.is_empty():  # of no other step is it known how long it takes
+        return []
+    mean, long, least = (float(each.mean()) for each in (steps["step_ns"], longer, usual))  # type: ignore[arg-type]
+    if (explanation.causes["gain_ns"].max() or 0) > EXPLAINS * (mean - least):  # type: ignore[operator]
+        return []
+    facts = {"steps": slow, "slow_ns": long, "others_ns": least}
+    named = f"Step{'s' * (len(slow) > 1)} {Numbers.of(slow)} take{'s' * (len(slow) == 1)} {duration(long)}"
+    text = (
+        f"{named}, {long / least:.2f} × as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
+        " follows is a mean over all steps."
+    )
+    return [Sentence("slow-steps", facts, text, _leave_out(slow, others))]
+
+
 def _without_slow_steps(steps: pl.DataFrame, length: str) -> str:
-    """How to leave out the steps whose `length` (a column) is far above the median, such as the first ones of a job;
-    empty where there is none, or where a number names several steps."""
+    """How to leave out the steps whose `length` (a column) is far above the median."""
+    slow, others = _far_longer(steps, length)
+    return _leave_out(slow, others) if slow else ""
+
+
+def _leave_out(slow: list[int], others: list[int]) -> str:
+    which = f"step{'s' * (len(slow) > 1)} {Numbers.of(slow)}"
+    return f"to leave out {which}: trace-export report DIR --steps {Numbers.of(others)}"
+
+
+def _far_longer(steps: pl.DataFrame, length: str) -> tuple[list[int], list[int]]:
+    """The steps whose `length` (a column) is far above the median, such as the first ones of a job, and the others;
+    none where a number names several steps."""
     slow = steps.filter(pl.col(length) > UNEVEN * pl.col(length).median())["step"].to_list()
     others = sorted(set(steps["step"].drop_nulls()) - set(slow))
-    if not slow or len(slow) > len(others) or steps["step"].n_unique() < steps.height:
-        return ""
-    named = f"step{'s' * (len(slow) > 1)} {Numbers.of(slow)}"
-    return f"to leave out {named}, far longer than the others: --steps {Numbers.of(others)}"
+    few = len(slow) <= len(others) and steps["step"].n_unique() == steps.height
+    return (slow, others) if few else ([], [])
 
 
 def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
@@ -169,8 +200,7 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
     if profile.ranks["stage"].n_unique() > 1:
         said.insert(1, f"{duration(times['schedule'])} of waits that {who} has even if all blocks are equal{why}")
     less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
-    together = f"{', '.join(said[:-1])} and {said[-1]}" if len(said) > 1 else said[0]
-    return f": {together}{', less ' * bool(less)}{' and '.join(less)}", facts
+    return f": {cause_words.listed(said)}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
 def _unread(explanation: Explanation) -> str:
@@ -186,10 +216,8 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
         text = f"What makes the steps long cannot be told without all stages of the pipeline{why and f': {why}'}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
     if explanation.trust.unrecorded:
-        reasons = ", and ".join(explanation.trust.doubts)
-        return Sentence(
-            "causes-unknown", {}, f"What makes the steps long cannot be told: {reasons}.", _look(explanation)
-        )
+        text = f"What makes the steps long cannot be told: {cause_words.listed(explanation.trust.doubts)}."
+        return Sentence("causes-unknown", {}, text, _look(explanation))
     among = " among the ranks that were read" if recorded.partial else ""
     text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
@@ -291,6 +319,8 @@ def _sure(facts: dict[str, Any], explanation: Explanation, unless: str) -> Itera
         doubts.append("stages of the pipeline were not read")
     elif recorded.partial and not explanation.causes.is_empty():
         yield "gains are upper bounds, for ranks that were not read may hold the step"
+    if explanation.trust.unrecorded and not recorded.incomplete and explanation.causes.is_empty():
+        return  # the first sentence says why
     if doubts:
         given = explanation.trust.gains and not recorded.incomplete
-        yield f"gains are {'rough' if given else 'not given'}: {', and '.join(doubts)}"
+        yield f"gains are {'rough' if given else 'not given'}: {cause_words.listed(doubts)}"

@@ -81,7 +81,7 @@ def _exceptions(overview: Overview) -> Sentence:
         if kind in facts
     ]
     if named:
-        text = f"Unlike their peers: {_listed(named)}."
+        text = f"Unlike their peers: {cause_words.listed(named)}."
     elif overview.replicas.height == 1:
         text, then = "There is one replica, so no rank has a peer to be compared with.", "trace-export report DIR"
     else:
@@ -115,7 +115,9 @@ def _step(overview: Overview) -> Sentence:
 def _cohorts(overview: Overview) -> Sentence:
     sizes = overview.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
     if len(sizes) == 1:
-        return Sentence("replicas", {"groups": sizes}, f"All {overview.replicas.height:,} replicas behave alike.")
+        apart = "" if overview.exceptions.is_empty() else "Apart from that, all"
+        text = f"{apart or 'All'} {overview.replicas.height:,} replicas behave alike."
+        return Sentence("replicas", {"groups": sizes}, text)
     groups = _count(len(sizes) - 1, "group")
     text = f"{sizes[0]:,} of {overview.replicas.height:,} replicas behave alike; the others form {groups}."
     return Sentence("replicas", {"groups": sizes}, text)
@@ -232,7 +234,3 @@ def failure_rows(overview: Overview) -> pl.DataFrame:
 
 def _count(number: int, noun: str, several: str = "") -> str:
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"
-
-
-def _listed(parts: list[str]) -> str:
-    return f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else parts[0]
