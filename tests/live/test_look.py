@@ -10,13 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import polars as pl
 import pytest
 
 from samples.generators.ascend import Job as AscendJob
 from samples.generators.ascend import record
+from samples.generators.job_runs import OVERWRITTEN, WRITERS, Plan, Recorded
 from samples.generators.paddle import Job
 from tests.support.growing_logs import GrowingLogs
-from trace_export import load
+from tests.support.rows import crossed
+from trace_export import Run, load
 from trace_export.live import growth
 from trace_export.live.look import Look, Watch
 from trace_export.live.watching import LOOK_S, ticks
@@ -246,6 +249,36 @@ def test_a_job_that_is_started_again(tmp_path: Path) -> None:
     assert steps(found) == [0, 1, 2, 3, 4, 0, 1]
     assert found[-1].run is not None
     assert found[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
+
+
+CRASHES: tuple[Plan, ...] = (
+    (Recorded(0, 0), Recorded(1, 2700, ranks=[0])),
+    (Recorded(0, 0), Recorded(1, 2700, ranks=[1]), Recorded(1, 2760, ranks=[1], first_step=10)),
+    (Recorded(0, 0), Recorded(0, 60, first_step=10), Recorded(1, 2700, ranks=[0]), Recorded(2, 5400, ranks=[0])),
+)
+
+
+WHOLE_FILES = [name for name in WRITERS if name != "paddle" and name not in OVERWRITTEN]
+
+
+@pytest.mark.parametrize(("name", "plan"), crossed(WHOLE_FILES, CRASHES))
+def test_the_run_before_a_crash_is_shown_until_all_ranks_have_recorded_the_next(
+    name: str, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that `load` reads; that there is a newer one is said."""
+    monkeypatch.setattr(growth, "QUIET_S", 0.0)
+    WRITERS[name](tmp_path, plan)
+    (found,) = looks(tmp_path, [])
+    assert found.run is not None
+    assert last_two(found.run) == last_two(load(tmp_path).align())
+    assert "is newer, and has 1 rank so far" in found.problem
+
+
+def last_two(run: Run) -> list[tuple[object, ...]]:
+    """Rank, kind and start of the blocks of the last two whole steps, whatever their numbers."""
+    numbers = run.report().steps.filter("whole")["step"][-2:]
+    spans = run.spans.filter(pl.col("step").is_in(numbers.implode()))
+    return sorted(spans.select("rank", "kind", "start_ns").iter_rows())
 
 
 def test_two_machines_are_aligned(tmp_path: Path) -> None:

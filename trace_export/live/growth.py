@@ -1,6 +1,7 @@
 """What the profiles in a folder hold by now: growing sources are read on, finished ones once, and again if they change.
 
-Of several sources of a rank, as a profiler leaves one for each window of steps, the newest counts.
+Of several sources of a rank, as a profiler leaves one for each window of steps, the newest counts, if its run has all
+ranks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from trace_export.sources.formats import Follower, of_kind
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
+from trace_export.sources.runs import arrange, recordings_of
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Source
 
@@ -126,33 +128,49 @@ class Growth:
         return self._followers.get(kind)
 
     def _read_finished(self, sources: Iterable[Source]) -> bool:
-        """Reads the newest finished source of each rank, where it was not read as it is now."""
-        newest: dict[object, tuple[float, Source, Signature]] = {}
-        places = set()
+        """Reads of each rank the newest finished source, where it was not read as it is now; and the ones before, as
+        long as no run has all of these ranks. Such are there while a job that was started again has not recorded all
+        of them."""
+        of_place: dict[object, list[tuple[float, Source, Signature]]] = {}
         for source in sources:
             known = None
             files = _signature(files_of([source]))
             changed_s = _changed_s(files)
             place = (source.kind, source.host, source.path if source.rank is None else source.rank)
-            places.add(place)
+            own = of_place.setdefault(place, [])
             quiet = time.time() - changed_s >= QUIET_S
             if not quiet and (known := self._finished.get(source)):  # it is written anew: what it said still counts
                 files = known.files
-            if (quiet or known) and changed_s >= newest.get(place, (0.0,))[0]:
-                newest[place] = (changed_s, source, files)
-        if not self._finished and len(newest) < len(places) and self._may_wait():
+            if quiet or known:
+                own.insert(0, (changed_s, source, files))  # of several as new the last one counts
+        newest_first = [sorted(own, key=lambda one: -one[0]) for own in of_place.values() if own]
+        if not self._finished and len(newest_first) < len(of_place) and self._may_wait():
             return False  # without these ranks the bubble of the first steps would be another
-        grown = False
-        finished = {}
-        for changed_s, source, files in newest.values():
+        turns = [
+            [own[n] for own in newest_first if len(own) > n] for n in range(max(map(len, newest_first), default=0))
+        ]
+        finished, grown = self._taken(turns[0]) if turns else ({}, False)
+        for turn in turns[1:]:
+            if not grown:
+                finished |= {source: self._finished[source] for _, source, _ in turn if source in self._finished}
+            elif _in_one_run(finished.values()):
+                break
+            else:
+                finished |= self._taken(turn)[0]
+        self._finished = finished or self._finished
+        return grown
+
+    def _taken(self, sources: Iterable[tuple[float, Source, Signature]]) -> tuple[dict[Source, _Finished], bool]:
+        """What the sources hold, each read if it was not read as it is now, and whether one was."""
+        found, grown = {}, False
+        for changed_s, source, files in sources:
             known = self._finished.get(source)
             if known is None or known.files != files:
                 known = _Finished(files, self._read(source))
                 self._changed_s = max(self._changed_s, changed_s)
                 grown = True
-            finished[source] = known
-        self._finished = finished or self._finished
-        return grown
+            found[source] = known
+        return found, grown
 
     def _may_wait(self) -> bool:
         """Whether the wait for the first sources of all ranks is not too long yet; it begins with the first call."""
@@ -165,6 +183,16 @@ class Growth:
             return read(source, self._options.read)
         except TraceExportError as error:
             return error
+
+
+def _in_one_run(finished: Iterable[_Finished]) -> bool:
+    """Whether there is a run with all the ranks that are in one."""
+    profiles = [
+        part for one in finished if isinstance(one.result, Profile) for part in (*one.result.earlier, one.result)
+    ]
+    runs = arrange(recordings_of(profiles))
+    ranks = {rank for run in runs for one in run.recordings for rank in one.ranks}
+    return len(runs) < 2 or any(run.size >= len(ranks) for run in runs)
 
 
 def _signature(paths: Iterable[Path]) -> Signature:

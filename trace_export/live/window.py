@@ -84,7 +84,8 @@ class LastSteps:
 
 class Window:
     """The last `last` whole steps of what `growth` holds, as `steps`; `notes` of the run and its steps. `newest`: the
-    newest step that was found, whole or not. `behind` says which ranks are several steps behind the others."""
+    newest step that was found, whole or not. `behind` says that a newer run has fewer ranks, or which ranks are several
+    steps behind the others."""
 
     def __init__(self, wanted: Request, growth: Growth, last: int) -> None:
         self.steps: tuple[Step, ...] = ()
@@ -142,8 +143,10 @@ class Window:
     def _anew(self) -> list[Step]:
         """Interprets and aligns all that is kept, and gives its steps."""
         profile = self._growth.profile()
+        self.behind = ""
         if self._growth.is_followed:
             profile = self._finished(profile)
+        self.behind = _newer(profile.runs) or self.behind
         if profile.spans.is_empty():
             return []
         profile = interpret(profile, self._wanted.source.declared)
@@ -188,6 +191,16 @@ def _behind(done: pl.DataFrame) -> str:
     ranks = f"rank{'s' * (slow.height > 1)} {Numbers.of(slow['rank'])}"
     first = int(slow["done"].min()) + 1  # type: ignore[arg-type]
     return f"waiting for {ranks}: step {first} is not finished there, and others have finished step {last}"
+
+
+def _newer(runs: pl.DataFrame) -> str:
+    """What is said of a run that is newer than the one that is read (`RUNS`)."""
+    ordered = runs.sort("run")
+    if ordered.is_empty() or ordered["read"][-1]:
+        return ""
+    number, ranks = ordered.select("run", "ranks").row(-1)
+    shown = ordered.filter("read")["run"].to_list()[-1]
+    return f"run {number} is newer, and has {ranks} rank{'s' * (ranks > 1)} so far; run {shown}, which has more, is shown"
 
 
 def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
