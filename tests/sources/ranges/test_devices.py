@@ -186,6 +186,22 @@ def test_device_tasks_are_those_of_the_device(form: str, ranks: Sequence[int], t
         assert tasks.height == 4 * sum(b.rank == rank for b in blocks)
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_processes_whose_one_thread_launches_for_all_devices_lose_none(more: int, tmp_path: Path) -> None:
+    """Also where one device of each runs more kernels, which does not make its thread that of the device alone."""
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1), split=False)
+    export = Nsys()
+    ranks = [
+        nsys.Rank(export, rank, 0, kernels=4 if rank % 2 == more else 3, dialect=Plain(), devices=2, threads=False)
+        for rank in range(4)
+    ]
+    nsys.fill(ranks, blocks, random.Random(2))
+    export.write(tmp_path / "node0.sqlite")
+    run = trace_export.load(tmp_path, jobs=1)
+    for rank in range(4):
+        assert drawn(run, rank) == true(blocks, rank)
+
+
 @EVERY
 def test_two_processes_of_two_devices_each(form: str, tmp_path: Path) -> None:
     blocks = nsys.blocks_of(4, 6, 2, random.Random(1))

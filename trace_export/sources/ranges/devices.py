@@ -184,7 +184,7 @@ def _split(frame: pl.DataFrame, parts: Parts) -> pl.DataFrame:
 
 
 def _placed_blocks(path: Path, worked: pl.DataFrame) -> pl.DataFrame:
-    """The blocks, each in the part where most of the work of its thread ran, if threads are of one device each; else
+    """The blocks, each in the part where most of the work of its thread ran, if each part has such a thread; else
     where nearly all of its own ran, those without work in any. Raises SourceError where there is no such part for many.
 
     While ranges of several threads are open, a launch of another thread (autograd's) may be given to any of them: what
@@ -194,7 +194,7 @@ def _placed_blocks(path: Path, worked: pl.DataFrame) -> pl.DataFrame:
     blocks = every.filter(pl.col("work_count") > 0)
     threads = blocks.group_by("thread", "process").agg(pl.col("work_count").sum())
     main = threads.filter(pl.col("work_count") > 0.5 * pl.col("work_count").sum().over("thread"))
-    if main["process"].n_unique() > 1 and main["thread"].n_unique() == threads["thread"].n_unique():
+    if set(main["process"]) == set(threads["process"]) and set(main["thread"]) == set(threads["thread"]):
         return every.join(main.select("thread", "process"), on=["thread", "process"], how="semi")
     share = pl.col("work_count") / pl.col("work_count").sum().over("whole")
     placed = blocks.filter(share >= 1 - SECOND_DEVICE)
