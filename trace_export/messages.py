@@ -555,7 +555,8 @@ NOTES: dict[str, Explanation] = {
         "A stream runs one task after the other. Kernels, or on Ascend marked ranges, that ended more than 0.1 ms "
         "after the next one of their stream had begun (programmatic launches overlap by less) have a wrong duration, "
         "and were cut where that one begins. The last one of a stream is cut if it lasts longer than all that was "
-        "recorded before it. Kernels of NCCL are not compared, nor those of one graph.",
+        "recorded before it, and a marked range that ends long after its last kernel, unlike others, where that "
+        "ended. Kernels of NCCL are not compared, nor those of one graph.",
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(
@@ -578,7 +579,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "times-unusable": Explanation(
         "Entries without a valid time (absent, zero, negative length, after the year 2116, or a device task of more "
-        "than a day, or more than a day from the range that launched it) were left out.",
+        "than a day, or more than a day from the range that launched it) were left out. So were marked ranges of "
+        "Ascend that begin or end while a kernel of their stream runs, or hold none.",
         "Nothing if few. Otherwise export the profile again.",
     ),
     "too-many-slices": Explanation(

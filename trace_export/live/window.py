@@ -200,7 +200,8 @@ def _newer(runs: pl.DataFrame) -> str:
         return ""
     number, ranks = ordered.select("run", "ranks").row(-1)
     shown = ordered.filter("read")["run"].to_list()[-1]
-    return f"run {number} is newer, and has {ranks} rank{'s' * (ranks > 1)} so far; run {shown}, which has more, is shown"
+    has = f"{ranks} rank{'s' * (ranks > 1)}"
+    return f"run {number} is newer, and has {has} so far; run {shown}, which has more, is shown"
 
 
 def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 import trace_export
 from samples.generators.ascend import Job, no_marker, record
 from samples.generators.pipeline import MS, Block
+from tests.support.ascend_jobs import JOBS
+from tests.support.rows import crossed
 from trace_export import Run
 from trace_export.cli.summaries import run_rows
 from trace_export.run import Run as _Run
@@ -91,6 +94,39 @@ def test_a_kernel_that_runs_into_the_next_one_makes_no_inferred_block_longer(tmp
     for rank in range(2):
         assert near(drawn(run, rank), true(truth.blocks, rank))
     assert counted(run, "tasks-past-next") == 1
+
+
+WARNED = {"tasks-past-next", "times-unusable", "tasks-before-launch"}
+SOUND = [name for name in JOBS if name not in ("text, loose", "text, merged")]
+BY_MS = {"late end": (1, 2, 5, 20), "late end of the last": (20, 400), "early": (-1.3, -2, -5.1, -9.3, -21, -60)}
+
+
+@pytest.mark.parametrize(("text", "how", "seed"), crossed([False, True], BY_MS, range(40)))
+def test_no_range_with_a_wrong_time_passes_in_silence(text: bool, how: str, seed: int, tmp_path: Path) -> None:
+    """The blocks are the true ones, or a warning says that a range was cut or left out. Only where a database says that
+    the host issued a range in time, and its stream had nothing to do so long, may it be anywhere in that time."""
+    chance = random.Random(f"{seed} {how}")
+    stages, microbatches = chance.choice([(2, 4), (3, 5), (4, 6), (4, 8)])
+    job = replace(JOB, stages=stages, microbatches=microbatches, tensor=chance.choice([1, 2]), text=text, seed=seed)
+    stage, step, kind = chance.randrange(stages), chance.randrange(2), chance.choice("FB")
+    microbatch, by = chance.randrange(microbatches), round(chance.choice(BY_MS[how]) * MS)
+    if how == "late end of the last":
+        step, kind, microbatch = 1, "B", microbatches - 1
+    truth = record(tmp_path, replace(job, wrong={(stage, step, kind, microbatch, 0): by}))
+    run = trace_export.load(tmp_path, jobs=1)
+    own = [b for b in truth.blocks if b.rank == job.rank(stage, 0)]
+    hit = next(b for b in own if (b.step, b.kind, b.microbatch) == (step, kind, microbatch))
+    free_ns = max((b.end_ns for b in own if b.end_ns <= hit.start_ns), default=0)
+    alone = how == "early" and not text and hit.start_ns + by > free_ns
+    if not alone and not any(counted(run, code) for code in WARNED):
+        assert all(near(drawn(run, rank), true(truth.blocks, rank)) for rank in range(job.ranks))
+
+
+@pytest.mark.parametrize(("text", "name", "seed"), crossed([False, True], SOUND, range(5)))
+def test_no_true_range_is_said_to_be_wrong(text: bool, name: str, seed: int, tmp_path: Path) -> None:
+    record(tmp_path, replace(JOBS[name], text=text, seed=seed, steps=2))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert not any(counted(run, code) for code in WARNED)
 
 
 @pytest.mark.parametrize("text", [False, True])

@@ -351,6 +351,28 @@ def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:
     return pl.Series([row in found for row in range(spans.height)], dtype=pl.Boolean)
 
 
+def before(db: Database, times: pl.DataFrame) -> pl.Series:
+    """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended; null for all
+    where that takes long to find."""
+    asked = times.select("stream", "at_ns").with_row_index("row")
+    found: dict[int, int] = {}
+    for at in range(0, asked.height, BUSY_RANGES):
+        values = ",".join(
+            f"({row},{-1 if stream is None else stream},{time})"
+            for row, stream, time in asked.slice(at, BUSY_RANGES).rows()
+        )
+        ended = db.attempt(
+            f"WITH w(row, stream, time) AS (VALUES {values}) SELECT row, (SELECT t.endNs FROM TASK t JOIN"
+            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs < w.time AND t.streamId = w.stream"
+            " ORDER BY t.startNs DESC LIMIT 1) FROM w",
+            BUSY_STEPS,
+        )
+        if ended is None:
+            return pl.repeat(None, times.height, dtype=TIME, eager=True)
+        found.update(ended)
+    return pl.Series([found.get(row) for row in range(times.height)], dtype=TIME)
+
+
 def _busy_among_all(db: Database, ranges: pl.DataFrame) -> pl.Series:
     """As `busy`, by one look at each task."""
     found = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)

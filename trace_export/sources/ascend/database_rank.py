@@ -39,6 +39,7 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
         kernels=partial(database.kernels, db),
         optimizing=partial(database.kernels_called, db, marker_blocks.OPTIMIZER),
         busy=partial(database.busy, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
+        before=partial(database.before, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
         whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
     )  # fmt: skip
     return _by_device(db, found) if whole else [found]

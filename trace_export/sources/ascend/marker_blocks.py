@@ -13,7 +13,7 @@ import polars as pl
 
 from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
 from trace_export.sources.shared.timestamps import UNTIMED, is_far, valid_unix_times
-from trace_export.tolerances import OVERLAP_NS
+from trace_export.tolerances import GRID_NS, OVERLAP_NS
 
 MARKS: Schema = {
     "text": TEXT, "stream": TIME, "start_ns": TIME, "end_ns": TIME, "host_start_ns": TIME, "host_end_ns": TIME,
@@ -50,12 +50,22 @@ FEW = 4
 """One range of a stream in so many may have wrong times where nothing says when it was issued: more are nested on
 purpose, or of several ranks in one file."""
 
+KERNEL_NS = 20_000
+"""A range that seems to begin or end so long before the end of a kernel of its stream has a wrong time: its marks and
+kernels run one after the other."""
+
+LONGER = 1.05
+"""A range this many times as long as is typical of its kind is asked whether its end is late."""
+
 Busy = Callable[[pl.DataFrame], pl.Series]
-"""Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it; used for weight-gradient ranges only."""
+"""Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it."""
+
+Before = Callable[[pl.DataFrame], pl.Series]
+"""Times (stream, at_ns) → when the last kernel that had begun on the stream before ended, null if unknown."""
 
 
 def spans(
-    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy, before: Before
 ) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """The blocks among `marks` (`MARKS`, `CAPTURE`) as in model.SPANS, by start, with the capture as their rank; and
     notes, each with the capture that it is on. `names` (dialects.NAMES) is what the texts mean.
@@ -70,9 +80,11 @@ def spans(
     marked = marked.join(steps, on="capture", how="anti", maintain_order="left")
     steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
     blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"})
+    blocks, misplaced = _placed(blocks, before)
     blocks, impossible = _possible(blocks)
     blocks, notes = _worked(_outermost(blocks), busy)
-    notes = impossible + notes
+    blocks, late = _ended(blocks, before)
+    notes = misplaced + impossible + notes + late
     notes += _noted(marks.filter(~valid), Note("times-unusable", "warning", f"ranges {UNTIMED}"))
     blocks = _stepped(blocks, steps)
     outside = blocks.filter(~pl.col("inside"))
@@ -89,6 +101,60 @@ def _noted(rows: pl.DataFrame, note: Note) -> list[tuple[int, Note]]:
         return []
     counts = rows.group_by("capture", maintain_order=True).len()
     return [(capture, replace(note, count=count)) for capture, count in counts.iter_rows()]
+
+
+def _placed(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """Without the few passes that begin while a kernel of their stream runs: their times are of another moment. Those
+    are asked that run into one another, those of which nothing says when they were issued, and those that stand in
+    another order than the host issued them; of these also whether they end while one runs, or hold none."""
+    stream = ["capture", "stream"]
+    passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
+    passes = passes.sort(*stream, pl.coalesce("host_start_ns", "start_ns"), "start_ns", maintain_order=True)
+    start, end = pl.col("start_ns"), pl.col("end_ns")
+    further = pl.any_horizontal(
+        start < start.cum_max().shift(1).over(stream), start > start.cum_min(reverse=True).shift(-1).over(stream)
+    )
+    into_next = (end - start.shift(-1).over(stream) > OVERLAP_NS) & (end < end.shift(-1).over(stream))
+    into_this = (end.shift(1).over(stream) - start > OVERLAP_NS) & (end.shift(1).over(stream) < end)
+    passes = passes.with_columns(further=further, passes=pl.len().over(stream))
+    odd = passes.filter(pl.any_horizontal("further", into_next, into_this, pl.col("host_start_ns").is_null()))
+    if odd.is_empty():
+        return blocks, []
+    first, last = (before(odd.select(*stream, at_ns=time - GRID_NS)) for time in (start, end))
+    odd = odd.with_columns(first=first, last=last).filter(
+        (pl.col("first") - start > KERNEL_NS)
+        | (pl.col("further") & ((pl.col("last") - end > KERNEL_NS) | (pl.col("last") <= start)))
+    )
+    odd = odd.filter((pl.len() * FEW <= pl.col("passes")).over(stream))
+    text = "passes marked at wrong times: ranges that begin or end while a kernel of their stream runs, left out"
+    notes = _noted(odd, Note("times-unusable", "warning", text))
+    return blocks.with_row_index("at").join(odd, on="at", how="anti", maintain_order="left").drop("at"), notes
+
+
+def _ended(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """The few passes that are longer than others of their kind because nothing ran at their end, cut where their last
+    kernel ended; and without the few that end while a kernel runs."""
+    alike = ["capture", "kind", "like"]
+    length = pl.col("end_ns") - pl.col("start_ns")
+    passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
+    passes = passes.with_columns(like=pl.col("text").str.replace_all(r"\d+", ""))
+    passes = passes.with_columns(extra=length - length.median().over(alike), passes=pl.len().over("capture", "stream"))
+    long = pl.col("extra") > pl.max_horizontal((LONGER - 1) * (length - pl.col("extra")), OVERLAP_NS)
+    asked = passes.filter(long | pl.col("host_start_ns").is_null())
+    if asked.is_empty():
+        return blocks, []
+    ended = before(asked.select("capture", "stream", at_ns=pl.col("end_ns") - GRID_NS))
+    asked = asked.with_columns(ended=ended, idle=asked["end_ns"] - ended).filter(pl.col("ended") > pl.col("start_ns"))
+    late = asked.filter(long, pl.col("idle") > pl.max_horizontal(pl.col("extra") / 4, OVERLAP_NS))
+    past = asked.filter(pl.col("idle") < -KERNEL_NS)
+    late, past = (rows.filter((pl.len() * FEW <= pl.col("passes")).over("capture", "stream")) for rows in (late, past))
+    text = "ranges that end long after the last kernel in them, unlike others, cut there"
+    notes = _noted(late, Note("tasks-past-next", "warning", text))
+    text = "passes marked at wrong times: ranges that end while a kernel of their stream runs, left out"
+    notes += _noted(past, Note("times-unusable", "warning", text))
+    found = blocks.with_row_index("at").join(past, on="at", how="anti", maintain_order="left")
+    found = found.join(late.select("at", "ended"), on="at", how="left", maintain_order="left")
+    return found.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("at", "ended"), notes
 
 
 def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:

@@ -40,8 +40,8 @@ from trace_export.model import (
 )  # fmt: skip
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks, text_export
-from trace_export.sources.ascend.marker_blocks import CAPTURE, EMPTY_NS, MARKS, PASSES, STEPS
-from trace_export.sources.ascend.recorded import Recorded
+from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, PASSES, STEPS
+from trace_export.sources.ascend.recorded import Recorded, before, busy_in, of_each
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.named import NameCounts
@@ -107,7 +107,8 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     marks = _on_host(tables["marks"]) if options.host_ranges else tables["marks"]
     names = dialects.parse(marks["text"]).names
     steps = _joined([part.steps for part in parts], STEPS)
-    spans, noted = marker_blocks.spans(marks, names, steps, partial(_busy, parts))
+    asked = (partial(of_each, parts, answer=answer) for answer in (busy_in, before))
+    spans, noted = marker_blocks.spans(marks, names, steps, *asked)
     known = [(part.meta, part.rank) for part in parts]
     p2p, collectives = hccl.tables(tables["operators"], tables["copies"], known)
     stages = _stages(marks, names)
@@ -160,17 +161,6 @@ def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[in
 def _joined(tables: Sequence[pl.DataFrame], schema: Schema) -> pl.DataFrame:
     """The tables of all ranks as one, with `CAPTURE`."""
     return conform(pl.concat(tables).hstack([places(tables).alias("capture")]), {**schema, **CAPTURE})
-
-
-def _busy(parts: Sequence[Recorded], ranges: pl.DataFrame) -> pl.Series:
-    """For each of the weight-gradient `ranges` whether a kernel ran in it, or where none were recorded, whether it is
-    long."""
-    known = []
-    for own in ranges.with_row_index("at").partition_by("capture"):
-        busy = parts[own["capture"][0]].busy
-        worked = own["end_ns"] - own["start_ns"] >= EMPTY_NS if busy is None else busy(own)
-        known.append(own.select("at").with_columns(busy=worked))
-    return pl.concat(known).sort("at")["busy"]
 
 
 def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:

@@ -89,6 +89,7 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         counters=pl.concat([seen.counters, samples]),
         kernels=lambda: worked(computing),
         busy=(lambda ranges: busy(computing, ranges)) if len(by_step) else None,
+        before=(lambda times: before(computing, times)) if len(by_step) else None,
         optimizing=lambda: kernels_called(computing, OPTIMIZER),
         notes=(*seen.notes, *notes),
     )
@@ -326,3 +327,12 @@ def busy(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
     starts = computing.select("start_ns").collect(engine="streaming")["start_ns"].sort()
     first = starts.search_sorted(ranges["start_ns"], side="left")
     return first < starts.search_sorted(ranges["end_ns"], side="left")
+
+
+def before(computing: pl.LazyFrame, times: pl.DataFrame) -> pl.Series:
+    """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended."""
+    kernels = computing.select("stream", "start_ns", ended="end_ns").collect(engine="streaming").sort("start_ns")
+    asked = times.with_row_index("row").sort("at_ns")
+    found = asked.join_asof(kernels, left_on="at_ns", right_on="start_ns", by="stream", allow_exact_matches=False,
+                            check_sortedness=False)  # fmt: skip
+    return found.sort("row")["ended"]
