@@ -20,13 +20,13 @@ import polars as pl
 from trace_export.analysis.whole_steps import counted
 from trace_export.memory import give_back
 from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
-from trace_export.ordering import ordered
+from trace_export.ordering import ordered, run_number
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.segments import with_window
 from trace_export.steps.build import build
 from trace_export.steps.graph import Graph
-from trace_export.steps.idle import CAUSES, INNER, idle
+from trace_export.steps.idle import CAUSES, INNER, idle, idle_by_cause
 from trace_export.steps.recorded import recorded
 
 _TO_NEXT = pl.when(
@@ -84,6 +84,10 @@ class Bubbles:
         return self._whole.profile
 
     @property
+    def _shows_all(self) -> bool:
+        return self.profile.spans is self.whole.spans
+
+    @property
     def graph(self) -> Graph:
         """The measured graph of the whole profile. Needs `Profile.interpretation`."""
         return self._whole.graph
@@ -96,10 +100,8 @@ class Bubbles:
         """
         windows = self.windows
         tail = _optimizer_tail(self.whole.spans, windows)
-        sums = self._whole.idle.group_by(*RANK_STEP_KEY, "cause").agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        gaps = sums.group_by(RANK_STEP_KEY).agg(
-            pl.col("ns").filter(pl.col("cause") == cause).sum().alias(f"{cause}_ns") for cause in INNER
-        )
+        gaps = idle_by_cause(self.graph)
+        give_back()
         inner = [f"{cause}_ns" for cause in INNER]
         return (
             windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
@@ -121,7 +123,7 @@ class Bubbles:
         the rank's blocks), step_start_ns, step_end_ns (of all ranks' of its replica), busy_ns, global_ns and own_ns
         (the two bubbles).
         """
-        if self.whole is self.profile:
+        if self._shows_all:
             return self._whole.windows
         shown = self.profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).select(RANK_STEP_KEY).unique()
         return self._whole.windows.join(shown, on=RANK_STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
@@ -138,7 +140,7 @@ class Bubbles:
         evaluation lies between.
         """
         found = self._whole.steps
-        if self.whole is self.profile:
+        if self._shows_all:
             return found
         shown = self.windows.select(STEP_KEY).unique()
         return found.join(shown, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
@@ -243,14 +245,18 @@ def _windows(spans: pl.DataFrame, known: pl.DataFrame, places: pl.DataFrame) -> 
     """The table `Bubbles.windows`; `whole` as `known` (of schema `STEPS`) has it, else true."""
     columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
     work = ordered(spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select(columns).collect(), *columns)
-    work = work.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over(RANK_STEP_KEY))
+    work = work.with_columns(run_number(*RANK_STEP_KEY))  # in this order each rank's step is a run of rows
+    work = work.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over("run_number"))
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)
     busy = pl.col("last_ns") - pl.col("first_ns") - pl.col("own_ns")
     replica = [*STEP_KEY, "replica"]
     return (
         work.lazy()
-        .group_by(RANK_STEP_KEY)
-        .agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), own_ns=gap.sum())
+        .group_by("run_number")
+        .agg(
+            pl.col(RANK_STEP_KEY).first(), first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(),
+            own_ns=gap.sum(),
+        )
         .join(places.lazy(), on="rank", how="left")
         .with_columns(
             step_start_ns=pl.col("first_ns").min().over(replica), step_end_ns=pl.col("last_ns").max().over(replica)

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, STEP_KEY, TIME, Schema
-from trace_export.ordering import is_ordered, ordered
+from trace_export.ordering import is_ordered, packed, rows_of
 from trace_export.steps.graph import COLLECTIVE, POINT, TRANSFER, WORK, Graph, Ints, Times
 
 CAUSES = {
@@ -35,6 +35,7 @@ until the data are here; waiting for other ranks: they have not come to a collec
 nothing is missing, but a block, send or receive does not start (host, scheduler, data loader); unknown: the block
 before was not read, or has no number."""
 
+NAMES = tuple(CAUSES)
 INNER = tuple(cause for cause in CAUSES if cause not in ("warm_up", "optimizer", "cool_down"))
 """The causes between a rank's blocks."""
 
@@ -48,6 +49,33 @@ for, where it is another one. The stretches of a gap add up to it."""
 
 def idle(graph: Graph) -> pl.DataFrame:
     """The table `IDLE` of all steps."""
+    one_by_one = [np.stack(column, axis=1).ravel() for column in zip(*_parts(graph), strict=True)]
+    lasting = one_by_one[2] > one_by_one[1]
+    return _table(graph, *(column[lasting] for column in one_by_one))
+
+
+def idle_by_cause(graph: Graph) -> pl.DataFrame:
+    """run, step, rank, and a column per cause of `INNER` such as `forward_ns`: the sums of `idle` of each rank in each
+    step, without the table, which is larger than the graph."""
+    steps, ranks = graph.recorded.steps, graph.recorded.ranks["rank"].sort()
+    shape = len(ranks), len(steps)
+    size = shape[0] * shape[1]
+    sums = {cause: np.zeros(size) for cause in INNER}
+    for block, since, until, cause, _ in _parts(graph):
+        key, lasts = rows_of(ranks.to_numpy(), graph.rank[block]) * shape[1] + graph.step[block], until - since
+        for number in np.unique(cause).tolist():
+            of = cause == number
+            sums[NAMES[number]] += np.bincount(key[of], lasts[of], size)
+    table = pl.DataFrame({f"{cause}_ns": ns.astype(np.int64) for cause, ns in sums.items()}).with_columns(
+        ranks[np.repeat(np.arange(shape[0]), shape[1])], *steps.select(STEP_KEY)[np.tile(np.arange(shape[1]), shape[0])]
+    )
+    idles = pl.any_horizontal(pl.col(f"{cause}_ns") > 0 for cause in INNER)
+    return table.filter(idles).select(*STEP_KEY, "rank", *(f"{cause}_ns" for cause in INNER))
+
+
+def _parts(graph: Graph) -> list[tuple[Ints, Times, Times, Ints, Ints]]:
+    """The idle time before each block in four parts that follow one another, some of no length: the block, from when to
+    when, the place of the cause among `CAUSES`, and the rank that is waited for, or -1."""
     block, since = _gaps(graph)
     start = graph.start[block]
     ready = np.clip(graph.ready[block], since, start)
@@ -60,32 +88,30 @@ def idle(graph: Graph) -> pl.DataFrame:
     needed = np.where(met, np.clip(graph.ready[on], since, begun), begun)
     forward = graph.kinds.index("T:F") if "T:F" in graph.kinds else -1
     source = np.where(sort == TRANSFER, graph.src[on], np.where(sort == COLLECTIVE, graph.rank[on], -1))
-    code, nobody = {cause: number for number, cause in enumerate(CAUSES)}, np.full(len(block), -1)
+    code = {cause: np.int8(number) for number, cause in enumerate(NAMES)}
+    nobody = np.full(len(block), -1, source.dtype)
     of_pass = np.where(graph.kind[on] == forward, code["forward"], code["backward"])
     input_of = np.where(sort == TRANSFER, of_pass, code["others"])
     delay = np.where(graph.blind[block], code["unknown"], code["late"])
     inner = np.where(sort == TRANSFER, code["transfer"], code["unknown"])
     inner = np.where(sort == COLLECTIVE, code["collective"], inner)
     late = np.full(len(block), code["late"])
-    parts = [
+    return [
         (block, since, needed, input_of, source), (block, needed, begun, late, nobody),
         (block, begun, ready, inner, source), (block, ready, start, delay, nobody),
     ]  # fmt: skip
-    one_by_one = [np.stack(column, axis=1).ravel() for column in zip(*parts, strict=True)]  # in the order of the gaps
-    lasting = one_by_one[2] > one_by_one[1]
-    return _table(graph, *(column[lasting] for column in one_by_one))
 
 
 def _gaps(graph: Graph) -> tuple[Ints, Times]:
     """The blocks before which their rank was idle in their step, and since when."""
     rows = np.flatnonzero(graph.sort == WORK)
-    columns = {name: getattr(graph, name)[rows] for name in ("rank", "step", "start", "end")}
-    table = pl.DataFrame({"operation": rows, **columns})
-    before = ordered(table, "rank", "step", "start", "end").with_columns(
-        before=pl.col("end").cum_max().shift(1).over("rank", "step")
-    )
-    gaps = before.filter(pl.col("start") > pl.col("before"))
-    return gaps["operation"].to_numpy(), gaps["before"].to_numpy()
+    number = packed(graph.rank[rows], graph.step[rows])  # the blocks of a rank in a step are in the order of time
+    table = pl.DataFrame({"number": number, "operation": rows, "end": graph.end[rows]})
+    before = table.select(pl.col("end").cum_max().shift(1).over("number"))["end"]
+    there = before.is_not_null().to_numpy()
+    rows, since = rows[there], before.drop_nulls().to_numpy()
+    idles = graph.start[rows] > since
+    return rows[idles], since[idles]
 
 
 def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, source: Ints) -> pl.DataFrame:
