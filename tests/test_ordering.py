@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.ordering import group_number, is_ordered, ordered, repeated, rows_of, stretches
+from trace_export.ordering import distinct, group_number, is_ordered, ordered, repeated, rows_by, rows_of, stretches
 
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 2) | st.none(), st.integers(0, 2)), max_size=12)
 KEYS = ("rank", "start_ns", "end_ns")
@@ -20,6 +20,13 @@ def table(rows: list[tuple[int, int | None, int]]) -> pl.DataFrame:
 @given(ROWS)
 def test_the_order_is_that_of_a_stable_sort(rows: list[tuple[int, int | None, int]]) -> None:
     frame = table(rows)
+    assert ordered(frame, *KEYS).equals(frame.sort(KEYS, maintain_order=True))
+
+
+@given(ROWS, st.sampled_from([1, 1 << 40, 1 << 61]))
+def test_times_that_are_far_apart_are_sorted_too(rows: list[tuple[int, int | None, int]], unit: int) -> None:
+    """Where no one number tells all keys apart."""
+    frame = table(rows).with_columns(pl.col("start_ns", "end_ns") * unit)
     assert ordered(frame, *KEYS).equals(frame.sort(KEYS, maintain_order=True))
 
 
@@ -64,3 +71,16 @@ def test_rows_of_numbers_are_theirs(numbers: set[int], asked: list[int]) -> None
     rising = sorted(numbers)
     found = rows_of(np.array(rising, np.int64), np.array(asked, np.int64)).tolist()
     assert found == [rising.index(n) if n in numbers else len(rising) for n in asked]
+
+
+@given(st.lists(st.integers(0, 3).map(lambda n: n << 14) | st.integers(0, 1 << 33), max_size=12))
+def test_rows_by_numbers_of_any_size_are_those_of_a_stable_sort(numbers: list[int]) -> None:
+    values = np.array(numbers, np.int64)
+    assert rows_by(values).tolist() == np.argsort(values, kind="stable").tolist()
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 40), max_size=12))
+def test_distinct_numbers_are_those_of_numpy(numbers: list[int]) -> None:
+    values = np.array(numbers, np.int64)
+    expected = np.unique(values, return_inverse=True)
+    assert [part.tolist() for part in distinct(values)] == [part.tolist() for part in expected]

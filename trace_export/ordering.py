@@ -56,14 +56,51 @@ def ordered(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """`frame` in the order of `keys`, columns of whole numbers; equal rows as they were."""
     if is_ordered(frame, *keys):
         return frame
-    rows = frame.select(keys).with_row_index("row number")
-    if not rows[keys[0]].null_count():  # often only the ranks stand in another order, each in that of time
-        first = rows[keys[0]].to_numpy()
-        short = first.min(initial=0) >= 0 and first.max(initial=0) < 1 << 16  # NumPy sorts such in half the time
-        moved = rows[np.argsort(first.astype(np.uint16) if short else first, kind="stable")]
-        if is_ordered(moved, *keys):
-            return frame[moved["row number"]]
-    return frame[rows.sort(*keys, maintain_order=True)["row number"]]
+    if not any(frame[key].null_count() for key in keys):
+        rows, told_apart = _merged(frame, *keys)
+        if told_apart == len(keys) or is_ordered(frame.select(keys)[rows], *keys):
+            return frame[rows]
+    rows = frame.select(keys).with_row_index("row number").sort(*keys, maintain_order=True)["row number"]
+    return frame[rows]
+
+
+def _merged(frame: pl.DataFrame, *keys: str) -> tuple[pl.Series, int]:
+    """The rows of a table that has some, in the order of as many of `keys` as fit into one number, and how many these
+    are. Once the rows of a rank are together they are a few runs in the order of time, which a stable sort merges."""
+    first = frame[keys[0]].to_numpy()
+    number, size, told_apart = np.zeros(len(first), np.int64), 1, 0
+    for key in keys:
+        values = frame[key].to_numpy().astype(np.int64, copy=False)
+        low, high = int(values.min()), int(values.max())
+        size *= high - low + 1
+        if size > np.iinfo(np.int64).max:
+            break
+        number, told_apart = number * (high - low + 1) + (values - low), told_apart + 1
+    short = first.min() >= 0 and first.max() < 1 << 16  # NumPy sorts such in half the time
+    rows = np.argsort(first.astype(np.uint16) if short else first, kind="stable")
+    rows = rows[np.argsort(number[rows], kind="stable")]
+    return pl.Series(rows if len(rows) >= 1 << 32 else rows.astype(np.uint32)), told_apart
+
+
+def distinct(numbers: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.integer[Any]]]:
+    """The values of `numbers`, which are not negative, and the place of each row's among them: without a sort where
+    they are not much larger than the rows are many."""
+    if numbers.max(initial=0) > DENSE * len(numbers):
+        values, place = np.unique(numbers, return_inverse=True)
+        return values.astype(np.int64), place
+    there = np.zeros(int(numbers.max(initial=-1)) + 1, np.bool_)
+    there[numbers] = True
+    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[numbers]
+
+
+def rows_by(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
+    """The rows of `numbers`, none of which is negative, in their order; equal ones as they were. NumPy sorts 16 bits in
+    a fraction of the time, so that two such sorts take half of that of one."""
+    most = int(numbers.max(initial=0))
+    if most >= 1 << 32:
+        return np.argsort(numbers, kind="stable").astype(np.int32)
+    low = np.argsort((numbers & 0xFFFF).astype(np.uint16), kind="stable").astype(np.int32)
+    return low if most < 1 << 16 else low[np.argsort((numbers >> 16).astype(np.uint16)[low], kind="stable")]
 
 
 def packed(*keys: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
@@ -73,7 +110,7 @@ def packed(*keys: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
         low = int(key.min(initial=0))
         number = number * (int(key.max(initial=0)) - low + 1) + key - low
         if number.max(initial=0) > DENSE * len(number):
-            _, number = np.unique(number, return_inverse=True)
+            _, number = distinct(number)
     return number
 
 

@@ -18,6 +18,8 @@ def cut(profile: Profile, by: Sequence[str] = SEGMENT) -> list[Profile]:
     """The profile of each segment, or of each run, by time. Rows that lie between two segments of their rank belong to
     the nearer one. Notes, ranks and hosts are those of the whole."""
     spans = profile.spans
+    if all(_is_constant(spans[name]) for name in by):  # nearly always, and quickly seen
+        return [profile]
     keys = spans.select(by).unique().sort(by)
     if keys.height < 2:
         return [profile]
@@ -40,6 +42,10 @@ def cut(profile: Profile, by: Sequence[str] = SEGMENT) -> list[Profile]:
         replace(profile, **{name: own.get((number,), getattr(profile, name).clear()) for name, own in parts.items()})
         for number in keys["segment"]
     ]
+
+
+def _is_constant(values: pl.Series) -> bool:
+    return values.null_count() == len(values) or (not values.null_count() and values.min() == values.max())
 
 
 def joined(parts: Sequence[Profile], notes_of: Profile) -> Profile:

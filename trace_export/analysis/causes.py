@@ -11,6 +11,7 @@ import polars as pl
 from trace_export.analysis.compared import Compared, Sums, as_of_peers, mean_lengths
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
+from trace_export.ordering import distinct
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints
 from trace_export.steps.replay import Scenario, Windows
 
@@ -181,8 +182,10 @@ class Candidates:
         graph = self.graph
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
-        found, key = np.unique((src * len(ranks) + dst) * kinds + graph.kind[rows], return_inverse=True)
-        links = np.stack([ranks[found // kinds // len(ranks)], ranks[found // kinds % len(ranks)], found % kinds])
+        pairs, pair = distinct(src * len(ranks) + dst)
+        found, key = distinct(pair.astype(np.int64) * kinds + graph.kind[rows])
+        ends = pairs[found // kinds]
+        links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], found % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
         for slow, members, lengths in self._beside(rows, key, alike, groups):
             place = self.compared.link_place(links[:, slow.items], graph.kinds)

@@ -82,8 +82,9 @@ OF_HOST = ", in times of the host and not of the device"
 
 def host_share(profile: Profile) -> float:
     """The share of the blocks of work whose times are those of the host, which issued them, and not of the device."""
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
-    return int((work["origin"] == "host").sum()) / work.height if work.height else 0.0
+    work = pl.col("kind").is_in(WORK_KINDS)
+    count, of_host = profile.spans.select(count=work.sum(), host=(work & (pl.col("origin") == "host")).sum()).row(0)
+    return int(of_host) / count if count else 0.0
 
 
 def outside_share(profile: Profile) -> float | None:

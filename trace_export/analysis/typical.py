@@ -74,7 +74,7 @@ class Typical:
         elsewhere."""
         part = 2 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
         number = packed(self.graph.kind, part)
-        dense = np.cumsum(np.bincount(number) > 0) - 1
+        dense = np.cumsum(np.bincount(number) > 0, dtype=np.int32) - 1
         return np.where(self.is_block, dense[number], -1)
 
     def means(self, *keys: Ints) -> Floats:
@@ -93,12 +93,12 @@ class Typical:
     @cached_property
     def usual_delay(self) -> Floats:
         """`kept_delay`, of blocks at least what a launch takes after the block before."""
-        found = self.kept_delay.copy()
+        found = self.kept_delay
         rows, launched = self._launched()
         found[rows] = np.clip(launched, found[rows], self.delay[rows])
         return found
 
-    @cached_property
+    @property
     def kept_delay(self) -> Floats:
         """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of a
         collective at least what its other members take after what they wait for: they do in common what nobody

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import MESSAGES, Note, Profile, conform
+from trace_export.ordering import ordered
 from trace_export.tolerances import GRID_NS
 
 LABELS = ("direction", "microbatch", "chunk")
@@ -87,8 +88,9 @@ def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
         ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),
         ("received", "recv_end_ns", pl.col("taken_ns") + GRID_NS, "forward"),
     ):
-        side = links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)).sort(own)
-        met = met.sort(own).join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+        side = ordered(links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)), *RANKS_OF, own)
+        met = ordered(met, *RANKS_OF, own)
+        met = met.join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
     named = links.select("direction", "microbatch")[sure["sent"]]
     alike = [(sure[name] == named[name]).fill_null(True) for name in named.columns]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, SEGMENT, Note, Profile
-from trace_export.ordering import ordered
+from trace_export.ordering import ordered, run_number
 from trace_export.units import duration
 
 BREAK_STEPS = 10
@@ -83,10 +83,14 @@ def _begun(profile: Profile) -> pl.DataFrame:
     blocks = pl.concat([profile.spans.select(columns), profile.evaluations.select(columns)])
     if profile.declared.step_zeros is not None:
         blocks = blocks.clear()
-    free = pl.col("start_ns") - pl.col("end_ns").cum_max().shift().over("rank", "run")
+    in_order = ordered(blocks, "rank", "run", "start_ns").with_columns(run_number("rank", "run"))
+    free = pl.col("start_ns") - pl.col("end_ns").cum_max().shift().over("run_number")
+    begun = pl.col("start_ns", "free_ns").first()
     return (
-        ordered(blocks, "rank", "run", "start_ns").with_columns(free_ns=free).drop_nulls("step").group_by("rank", *key)
-        .agg(pl.col("start_ns", "free_ns").first(), pl.col("end_ns").max()).sort("rank", "run", "start_ns")
+        in_order.with_columns(free_ns=free).drop_nulls("step").drop("run_number")
+        .group_by(run_number("rank", *key), maintain_order=True)
+        .agg(pl.col("rank", *key).first(), begun, pl.col("end_ns").max())
+        .group_by("rank", *key, maintain_order=True).agg(begun, pl.col("end_ns").max()).sort("rank", "run", "start_ns")
         .with_columns(length_ns=pl.col("start_ns").diff().over("rank", *SEGMENT))
     )  # fmt: skip
 

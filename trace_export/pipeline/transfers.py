@@ -14,6 +14,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, P2P, Profile, conform
+from trace_export.ordering import ordered
 from trace_export.pipeline.stages import depth
 from trace_export.schedules.passes import PAIRS
 from trace_export.schedules.schedule import virtual_stage
@@ -110,8 +111,9 @@ def in_steps(profile: Profile) -> Profile:
     ])  # fmt: skip
     rows = profile.p2p.select("rank", "role", "start_ns", "end_ns").with_row_index("row")
     for step, time, strategy in (("before", "start_ns", "backward"), ("after", "end_ns", "forward")):
-        near = blocks.select("rank", time, pl.col("step").alias(step)).sort(time)
-        rows = rows.sort(time).join_asof(near, on=time, by="rank", strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+        near = ordered(blocks.select("rank", time, pl.col("step").alias(step)), "rank", time)
+        rows = ordered(rows, "rank", time)
+        rows = rows.join_asof(near, on=time, by="rank", strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     both = pl.when(pl.col("before") == pl.col("after")).then("before")
     steps = rows.sort("row").select(
         step=pl.when(role="send").then(pl.coalesce("before", "after"))

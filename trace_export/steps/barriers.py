@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from trace_export.ordering import packed
 from trace_export.steps.graph import OPTIMIZER, POINT, TRANSFER, WORK, Flags, Ints, Times, Waits, ready_of
 from trace_export.steps.recorded import Recorded
 
@@ -39,8 +40,7 @@ class Barriers:
 
 def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]) -> Barriers:
     """The barriers of the graph of these operations."""
-    ready = ready_of(waits, operations.start, operations.end)
-    once, names, met = _candidates(recorded, operations, first, waits, ready, kinds), [], []
+    once, names, met = _candidates(recorded, operations, first, waits, kinds), [], []
     for kind in once["kind"].unique(maintain_order=True).to_list():
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
@@ -62,28 +62,26 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
 
 
 def _candidates(
-    recorded: Recorded, operations: Operations, first: Flags, waits: Waits, ready: Times, kinds: Sequence[str]
+    recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]
 ) -> pl.DataFrame:
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
     block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
     too: the first of a recording waits for nothing, which tells nothing."""
     block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
-    waiting, fed = np.zeros((2, len(ready)), np.bool_)
+    waiting, fed = np.zeros((2, len(block)), np.bool_)
     waiting[waits.of[(operations.sort[waits.on] != POINT) | (operations.step[waits.on] >= 0)]] = True
     fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
     opening = np.flatnonzero(first & waiting)
     rows = np.concatenate([np.flatnonzero(block), opening])
     named = np.array([*kinds, "first", "fed"])
     code = np.concatenate([operations.kind[block], len(kinds) + fed[opening]])
-    table = pl.DataFrame(
-        {
-            "operation": rows, "code": code, "rank": operations.rank[rows].astype(np.int32),
-            "step": operations.step[rows],
-        }
-    )  # fmt: skip
-    repeated = table.group_by("code", "rank", "step").len().filter(pl.col("len") > 1)["code"].unique()
-    table = table.filter(~pl.col("code").is_in(repeated.implode()))
-    rows = table["operation"].to_numpy()
+    rank, step = operations.rank[rows].astype(np.int32), operations.step[rows]
+    number = packed(code, rank, step)
+    repeated = np.unique(code[np.bincount(number)[number] > 1])
+    some = ~np.isin(code, repeated)
+    rows = rows[some]
+    table = pl.DataFrame({"operation": rows, "code": code[some], "rank": rank[some], "step": step[some]})
+    ready = ready_of(waits.of_some(rows), operations.start, operations.end)
     return table.with_columns(
         kind=pl.Series(named[table["code"].to_numpy()], dtype=pl.String), start=pl.Series(operations.start[rows]),
         end=pl.Series(operations.end[rows]), ready=pl.Series(ready[rows]),

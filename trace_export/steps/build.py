@@ -286,6 +286,7 @@ def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: O
     seen = seen.filter(pl.Series(work_before)).with_columns(pl.col("share").min().over(alike))
     seen = seen.select("collective", *work, "share").unique()
     others = parts.filter(pl.Series(waiting)).join(seen, on="collective")
+    blocks = blocks.join(others.select(work).unique(), on=work, how="semi", nulls_equal=True, maintain_order="left")
     others = others.join(blocks, on=[*blocks.columns[:-1]], nulls_equal=True)
     on = others["row"].to_numpy()
     at = (
@@ -344,7 +345,7 @@ def _transfers(
     found += [
         _wait(number, src, sent, operations),
         _wait(dst, number, operations.start[dst], operations),
-        _before_on_way(np.flatnonzero(known), code, from_rank, to_rank, lanes.lane[dst], number, operations),
+        _before_on_way(np.flatnonzero(known), code, from_rank, lanes.lane[dst], number, operations),
         _wait(number[posted], dst[posted] - 1, start[posted], operations),
         _wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
         *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
@@ -433,13 +434,12 @@ def _done_before(recorded: Recorded, lanes: _Lanes, first: Flags, joint: list[Wa
     return ended
 
 
-def _before_on_way(
-    rows: Ints, code: Ints, src: Ints, dst: Ints, lane: Ints, number: Ints, operations: Operations
-) -> Waits:
+def _before_on_way(rows: Ints, code: Ints, src: Ints, lane: Ints, number: Ints, operations: Operations) -> Waits:
     """Each transfer waits for the one before on its way, in the order in which their data were made."""
-    order = rows[np.lexsort((rows, lane[rows], code[rows], dst[rows], src[rows]))]
-    keys = np.stack([src[order], dst[order], code[order], lane[order]])
-    same = (np.diff(keys, axis=1) == 0).all(axis=0)
+    sizes = int(src.max(initial=0)) + 1, int(code.max(initial=0)) + 1
+    way = (lane * sizes[0] + src) * sizes[1] + code  # a lane is of one receiver
+    order = rows[np.argsort(way[rows], kind="stable")]
+    same = np.diff(way[order]) == 0
     of, on = number[order[1:]][same], number[order[:-1]][same]
     return _wait(of, on, operations.start[of], operations)
 
@@ -480,7 +480,7 @@ def _goes_on(
     free, rows = rows[~fed[rows]], rows[fed[rows]]
     if not len(free) or not len(rows):
         return operations, []
-    ready = ready_of(waits, operations.start, operations.end)
+    ready = ready_of(waits.of_some(free), operations.start, operations.end)
     openings = pl.DataFrame(
         {
             "who": np.zeros(len(free), np.int64), "step": operations.step[free], "start": operations.start[free],

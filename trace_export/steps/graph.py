@@ -47,6 +47,12 @@ class Waits:
         """Some of the waits."""
         return Waits(self.of[which], self.on[which], self.whole[which], self.lag[which])
 
+    def of_some(self, operations: Ints) -> Waits:
+        """Those of some operations."""
+        chosen = np.zeros(max(int(operations.max(initial=-1)), int(self.of.max(initial=-1))) + 1, np.bool_)
+        chosen[operations] = True
+        return self.only(np.flatnonzero(chosen[self.of]))
+
     def and_also(self, *others: Waits) -> Waits:
         """These waits and those of others."""
         tables = (self, *others)

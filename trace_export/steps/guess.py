@@ -45,7 +45,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
     number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
-    way = pl.Series("way", np.unique(number, return_inverse=True)[1] + 1)
+    way = pl.Series("way", np.cumsum(np.bincount(number) > 0)[number])  # from 1 on
     table = (
         edges.select("dst_rank", "dst", "known", way)
         .with_columns(made, taken["start"], taken["free"], taken["ended"])

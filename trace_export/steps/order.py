@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trace_export.ordering import rows_by
+
 Ints = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
@@ -32,11 +34,11 @@ def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
         return None
     waits = np.bincount(of, minlength=count)
     most_waits = int(waits.max(initial=0))
-    order = np.argsort(depth.astype(np.int64) * (most_waits + 1) + most_waits - waits, kind="stable").astype(np.int32)
+    order = rows_by(depth.astype(np.int64) * (most_waits + 1) + most_waits - waits)
     bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
     place = np.empty(count, np.int32)
     place[order] = np.arange(count, dtype=np.int32)
-    by_place = np.argsort(place[of], kind="stable").astype(np.int32)
+    by_place = rows_by(place[of])
     first = np.concatenate([[0], np.cumsum(waits[order])])
     rows, turns, at = np.empty(len(of), np.int32), [], 0
     for low, high in pairwise(bounds.tolist()):
@@ -54,7 +56,7 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
     """The level of each operation, and how many have none because they wait in a circle."""
     missing = np.bincount(of, minlength=count).astype(np.int32)
     followers, first = (
-        of[np.argsort(on, kind="stable")],
+        of[rows_by(on)],
         np.concatenate([[0], np.cumsum(np.bincount(on, minlength=count))]),
     )
     depth, level, front, left = np.zeros(count, np.int32), 0, np.flatnonzero(missing == 0), count

@@ -133,6 +133,8 @@ def _first_parts(passes: pl.DataFrame) -> pl.Series:
     before its layers."""
     key = [*RANK_STEP_KEY, "microbatch", "chunk"]
     backwards = passes.filter(kind="B").drop_nulls("microbatch").select("span", "start_ns", *key)
+    if backwards.select(pl.struct(key).hash().n_unique()).item() == len(backwards):  # a third of the time of `filter`
+        return backwards["span"].clear()
     several = backwards.filter(backwards.select(key).is_duplicated())
     return several.filter(pl.col("start_ns") < pl.col("start_ns").max().over(key))["span"]
 
@@ -190,17 +192,19 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
         "src_pass", "dst_pass", "src_rank", "dst_rank", pl.col("direction").cast(pl.String),
         sent=pl.coalesce("send_start_ns", posted) - zero, arrived=pl.col("recv_end_ns") - zero,
         received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
-    ).sort("arrived").collect()  # fmt: skip
-    known = messages.drop_nulls(["src_pass", "dst_pass"]).unique(["src_pass", "dst_pass"], keep="first")
-    known = known.select("sent", "received", "arrived", src="src_pass", dst="dst_pass")
+    ).collect()  # fmt: skip
+    pair = pl.col("src_pass").cast(pl.UInt64) * (1 << 32) + pl.col("dst_pass")
+    known = messages.drop_nulls(["src_pass", "dst_pass"]).select("sent", "received", "arrived", pair=pair)
+    if known["pair"].n_unique() < len(known):
+        known = known.sort("arrived").unique("pair", keep="first")
     edges = _between_blocks(profile, blocks)
     if known.is_empty():
         edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("sent", "received", "arrived"))
     else:
-        edges = edges.join(known, left_on=["src_pass", "dst_pass"], right_on=["src", "dst"], how="left")
+        edges = edges.with_columns(pair=pair).join(known, on="pair", how="left").drop("pair")
     edges = edges.sort("made", "src", "dst", "direction")
     nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
-    edges = edges if nameless.is_empty() else _with_nameless(edges.with_row_index("edge"), nameless)
+    edges = edges if nameless.is_empty() else _with_nameless(edges.with_row_index("edge"), nameless.sort("arrived"))
     return edges.select("direction", "src_rank", "dst_rank", "made", "sent", "received", "arrived", "src", "dst")
 
 

@@ -64,6 +64,7 @@ class Replay:
     def __init__(self, graph: Graph, *, with_first: bool = False) -> None:
         """`with_first`: a step alone in its segment begins with its first operation, which may be no block."""
         self.graph, self._with_first = graph, with_first
+        self._last: tuple[Floats, Floats] | None = None
         place, waits = np.empty(len(graph), np.int32), graph.waits
         place[graph.levels.order] = np.arange(len(graph), dtype=np.int32)
         self._place, self._source = place, place[waits.on]
@@ -92,7 +93,9 @@ class Replay:
 
     def _some(self, scenarios: Sequence[Scenario]) -> Floats:
         order = self.graph.levels.order
-        length, delay = (np.stack([s[k].take(order) for s in scenarios], axis=1) for k in (0, 1))
+        length, delay = np.empty((2, len(order), len(scenarios)))
+        for n, scenario in enumerate(scenarios):
+            length[:, n], delay[:, n] = scenario[0][order], self._in_order(scenario[1])
         times = self.times(length, delay)
         end, place, windows = times[: len(order)], self._place, self.windows
         found = np.empty((len(windows), len(scenarios)))
@@ -101,6 +104,12 @@ class Replay:
             at = place[until] if len(until) else place[ends]
             found[n] = ((end[at] - length[at]).min(axis=0) if len(until) else end[at].max(axis=0)) - begin
         return found
+
+    def _in_order(self, delay: Floats) -> Floats:
+        """`delay` in the order of the levels. Scenarios that follow one another mostly share their delays."""
+        if self._last is None or self._last[0] is not delay:
+            self._last = delay, delay[self.graph.levels.order]
+        return self._last[1]
 
     def times(self, length: Floats, delay: Floats) -> Floats:
         """The end of each operation in the order of the levels; below them their starts, where waits need those. Both
@@ -156,12 +165,14 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
 def _apart(graph: Graph) -> Ints:
     """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
     replica = graph.of("replica")
-    point = graph.sort == POINT
+    point = (graph.sort == POINT) & (graph.rank < 0)  # those of a rank are of its replica
     node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
     joined = ~(point[graph.waits.on] & (graph.step[graph.waits.on] < 0))  # an origin joins nobody
     of, on = node[graph.waits.of[joined]], node[graph.waits.on[joined]]
     low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
-    pairs = np.unique((of - low)[of != on] * size + (on - low)[of != on])
+    apart = of != on
+    of, on = of[apart], on[apart]
+    pairs = np.unique((of - low) * size + (on - low))
     parent: dict[int, int] = {}
 
     def root(one: int) -> int:
