@@ -119,7 +119,6 @@ def export(
     `step_task_info` also writes the table StepTaskInfo for MindStudio Insight into copies of Ascend and MindSpore
     databases, with `in_place` into the databases themselves. Raises as `load`, `Run.align` and `Run.write` do.
     """
-    from trace_export import step_tasks
     from trace_export.run import outputs
     from trace_export.write import planned, write_options
 
@@ -134,6 +133,8 @@ def export(
     paths = planned(output, source.log_dir)
     with outputs(wanted, force=values["force"], further=output.inputs) as files, ExitStack() as stack:
         if into_copies:
+            from trace_export import step_tasks
+
             databases = step_tasks.databases(wanted)
             paths += [] if in_place else [step_tasks.copy(one, source.log_dir, output.out) for one in databases]
         files.check(paths)

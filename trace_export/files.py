@@ -10,7 +10,6 @@ import errno
 import gzip
 import os
 import stat
-import zipfile
 import zlib
 from contextlib import suppress
 from importlib import import_module
@@ -35,7 +34,7 @@ _MOST_AT_ONCE = 1 << 24
 """Bytes; a buffer of the size that is asked for is made before anything is read."""
 _SMALL, _LARGEST_RATIO = 64 << 20, 200
 """Bytes that a packed file may unpack to: this, and this many times its size. Traces are 10 to 40 times as large."""
-_DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile)
+_DAMAGES: tuple[type[Exception], ...] = (EOFError, zlib.error, gzip.BadGzipFile)
 """What is raised where packed data are damaged."""
 
 
@@ -188,7 +187,7 @@ def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ..
     if start.startswith(GZIP):
         return gzip.GzipFile(fileobj=file), _DAMAGES
     if start.startswith(_ZIP):
-        return _only_json(file), _DAMAGES
+        return _only_json(file)
     if start.startswith(_ZSTANDARD):
         return _zstandard(file)
     if start.startswith(_UTF_16):
@@ -219,14 +218,16 @@ def _zstandard(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ..
     raise OSError(errno.EINVAL, "packed with Zstandard; unpack it with zstd -d, or install backports.zstd")
 
 
-def _only_json(file: BufferedReader) -> zipfile.ZipExtFile:
-    """The JSON file in a zip archive that has no other."""
+def _only_json(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:
+    """The JSON file in a zip archive that has no other, and what it raises where that is damaged."""
+    import zipfile  # and compressors, which few inputs need
+
     try:
         archive = zipfile.ZipFile(file)
         members = [name for name in archive.namelist() if name.endswith(".json")]
         if len(members) != 1:
             raise OSError(errno.EINVAL, f"a zip archive of {len(members)} JSON files; unpack it with unzip")
-        return cast("zipfile.ZipExtFile", archive.open(members[0]))
+        return cast("zipfile.ZipExtFile", archive.open(members[0])), (*_DAMAGES, zipfile.BadZipFile)
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # the last: it is encrypted
         raise OSError(
             errno.EINVAL, "a zip archive that is damaged, encrypted or packed by an unknown method"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, get_args
 import polars as pl
 
 from trace_export import arguments
-from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.size import pieces, slices_drawn
@@ -255,6 +254,7 @@ def write_report(
 
     Raises OutputError, UsageError.
     """
+    from trace_export.analysis import cause_words
     from trace_export.writers.pictures import picture
     from trace_export.writers.pictures.page import Contents, Focus
 

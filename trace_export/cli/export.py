@@ -17,7 +17,6 @@ def export(**given: Unpack[Export]) -> None:
     `trace-export DIR` is short for `trace-export export DIR`.
     """
     from trace_export import api
-    from trace_export.cli import summaries
 
     with terminal.progress(given) as progress:
         options: Exporting = {**part(given, Exporting), "figure": style(given), "progress": progress}
@@ -30,6 +29,8 @@ def export(**given: Unpack[Export]) -> None:
             in_words_of(Export, error)
         terminal.json(encode(export_document(done.run.summary(), done.files)))
     elif not given["quiet"]:
+        from trace_export.cli import summaries
+
         terminal.facts(summaries.run_rows(done.run.summary()))
         terminal.notes(done.run.notes, given["verbose"])
         terminal.files(done.files)
