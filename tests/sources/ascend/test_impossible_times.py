@@ -97,14 +97,17 @@ def test_a_kernel_that_runs_into_the_next_one_makes_no_inferred_block_longer(tmp
 
 
 WARNED = {"tasks-past-next", "times-unusable", "tasks-before-launch"}
-SOUND = [name for name in JOBS if name not in ("text, loose", "text, merged")]
+DEVICES = "devices of one process"
+SOUND = {DEVICES: Job(3, 4, level=0, hosts=1, together=True)} | {
+    name: job for name, job in JOBS.items() if name not in ("text, loose", "text, merged")
+}
 BY_MS = {"late end": (1, 2, 5, 20), "late end of the last": (20, 400), "early": (-1.3, -2, -5.1, -9.3, -21, -60)}
 
 
-@pytest.mark.parametrize(("text", "how", "seed"), crossed([False, True], BY_MS, range(40)))
+@pytest.mark.parametrize(("text", "how", "seed"), crossed([False, True], BY_MS, range(8)))
 def test_no_range_with_a_wrong_time_passes_in_silence(text: bool, how: str, seed: int, tmp_path: Path) -> None:
     """The blocks are the true ones, or a warning says that a range was cut or left out. Only where a database says that
-    the host issued a range in time, and its stream had nothing to do so long, may it be anywhere in that time."""
+    the host issued a range in time, and no other range is there, may it be anywhere before its time."""
     chance = random.Random(f"{seed} {how}")
     stages, microbatches = chance.choice([(2, 4), (3, 5), (4, 6), (4, 8)])
     job = replace(JOB, stages=stages, microbatches=microbatches, tensor=chance.choice([1, 2]), text=text, seed=seed)
@@ -114,7 +117,7 @@ def test_no_range_with_a_wrong_time_passes_in_silence(text: bool, how: str, seed
         step, kind, microbatch = 1, "B", microbatches - 1
     truth = record(tmp_path, replace(job, wrong={(stage, step, kind, microbatch, 0): by}))
     run = trace_export.load(tmp_path, jobs=1)
-    own = [b for b in truth.blocks if b.rank == job.rank(stage, 0)]
+    own = [b for b in truth.blocks if b.rank == job.rank(stage, 0) and b.kind != "OPT"]
     hit = next(b for b in own if (b.step, b.kind, b.microbatch) == (step, kind, microbatch))
     free_ns = max((b.end_ns for b in own if b.end_ns <= hit.start_ns), default=0)
     alone = how == "early" and not text and hit.start_ns + by > free_ns
@@ -124,7 +127,7 @@ def test_no_range_with_a_wrong_time_passes_in_silence(text: bool, how: str, seed
 
 @pytest.mark.parametrize(("text", "name", "seed"), crossed([False, True], SOUND, range(5)))
 def test_no_true_range_is_said_to_be_wrong(text: bool, name: str, seed: int, tmp_path: Path) -> None:
-    record(tmp_path, replace(JOBS[name], text=text, seed=seed, steps=2))
+    record(tmp_path, replace(SOUND[name], text=text and name != DEVICES, seed=seed, steps=2))
     run = trace_export.load(tmp_path, jobs=1)
     assert not any(counted(run, code) for code in WARNED)
 

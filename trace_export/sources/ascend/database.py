@@ -333,8 +333,9 @@ def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
     return alike.agg(pl.col("moved").cast(pl.Float64).sum())
 
 
-def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:
-    """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it?"""
+def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
+    """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it? Of several devices those of
+    this `device` count."""
     spans = ranges.select("start_ns", "end_ns").with_row_index("row")
     found: set[int] = set()
     for at in range(0, spans.height, BUSY_RANGES):
@@ -342,18 +343,23 @@ def busy(db: Database, ranges: pl.DataFrame) -> pl.Series:
         values = ",".join(f"({row},{start},{end})" for row, start, end in rows)
         worked = db.attempt(
             f"WITH w(row, s, e) AS (VALUES {values}) SELECT row FROM w WHERE EXISTS (SELECT 1 FROM TASK t JOIN"
-            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e)",
+            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e"
+            f" AND {_on(device)})",
             BUSY_STEPS,
         )
         if worked is None:
-            return _busy_among_all(db, ranges)
+            return _busy_among_all(db, ranges, device)
         found.update(row for (row,) in worked)
     return pl.Series([row in found for row in range(spans.height)], dtype=pl.Boolean)
 
 
-def before(db: Database, times: pl.DataFrame) -> pl.Series:
+def _on(device: int | None) -> str:
+    return "TRUE" if device is None else f"t.deviceId = {device}"
+
+
+def before(db: Database, times: pl.DataFrame, device: int | None = None) -> pl.Series:
     """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended; null for all
-    where that takes long to find."""
+    where that takes long to find. Devices have streams of the same numbers: of several those of this `device` count."""
     asked = times.select("stream", "at_ns").with_row_index("row")
     found: dict[int, int] = {}
     for at in range(0, asked.height, BUSY_RANGES):
@@ -364,7 +370,7 @@ def before(db: Database, times: pl.DataFrame) -> pl.Series:
         ended = db.attempt(
             f"WITH w(row, stream, time) AS (VALUES {values}) SELECT row, (SELECT t.endNs FROM TASK t JOIN"
             " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs < w.time AND t.streamId = w.stream"
-            " ORDER BY t.startNs DESC LIMIT 1) FROM w",
+            f" AND {_on(device)} ORDER BY t.startNs DESC LIMIT 1) FROM w",
             BUSY_STEPS,
         )
         if ended is None:
@@ -373,10 +379,10 @@ def before(db: Database, times: pl.DataFrame) -> pl.Series:
     return pl.Series([found.get(row) for row in range(times.height)], dtype=TIME)
 
 
-def _busy_among_all(db: Database, ranges: pl.DataFrame) -> pl.Series:
+def _busy_among_all(db: Database, ranges: pl.DataFrame, device: int | None) -> pl.Series:
     """As `busy`, by one look at each task."""
     found = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
-    for kernels in _computing(db, "t.startNs AS start_ns"):
+    for kernels in _computing(db, "t.startNs AS start_ns", only=_on(device)):
         starts = kernels["start_ns"].drop_nulls().sort()
         first = starts.search_sorted(ranges["start_ns"], side="left")
         found |= first < starts.search_sorted(ranges["end_ns"], side="left")

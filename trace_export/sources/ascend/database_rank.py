@@ -61,6 +61,8 @@ def _by_device(db: Database, found: Recorded) -> list[Recorded]:
             found, rank=found.rank * len(by_device) + place if found.rank else device, rank_origin="inferred",
             device=device, of_device=device, rows=rows, meta=replace(found.meta, place={}),
             counters=found.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
+            busy=found.busy and partial(database.busy, db, device=device),
+            before=found.before and partial(database.before, db, device=device),
         )
         for place, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip
