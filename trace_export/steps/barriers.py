@@ -15,7 +15,19 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import OPTIMIZER, POINT, TRANSFER, WORK, Flags, Ints, Times, Waits, ready_of
+from trace_export.steps.graph import (
+    OPTIMIZER,
+    POINT,
+    TRANSFER,
+    WORK,
+    Flags,
+    Ints,
+    Times,
+    Waits,
+    for_origin,
+    needs_transfer,
+    ready_of,
+)
 from trace_export.steps.recorded import Recorded
 
 if TYPE_CHECKING:
@@ -68,9 +80,8 @@ def _candidates(
     block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
     too: the first of a recording waits for nothing, which tells nothing."""
     block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
-    waiting, fed = np.zeros((2, len(block)), np.bool_)
-    waiting[waits.of[(operations.sort[waits.on] != POINT) | (operations.step[waits.on] >= 0)]] = True
-    fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
+    waiting, fed = np.zeros(len(block), np.bool_), needs_transfer(waits, operations.sort)
+    waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
     opening = np.flatnonzero(first & waiting)
     rows = np.concatenate([np.flatnonzero(block), opening])
     named = np.array([*kinds, "first", "fed"])

@@ -22,6 +22,7 @@ from trace_export.steps.graph import (
     Times,
     Waits,
     lowest_fifth,
+    needs_transfer,
     ready_of,
 )
 from trace_export.steps.order import levels, uncircled
@@ -473,8 +474,7 @@ def _goes_on(
     """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
     that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
     what the step before took longer would seem to be a late start."""
-    fed = np.zeros(len(operations.start), np.bool_)
-    fed[waits.of[operations.sort[waits.on] == TRANSFER]] = True
+    fed = needs_transfer(waits, operations.sort)
     rows = np.flatnonzero(first)
     rows = rows[~np.isin(rows, lanes.first)]
     free, rows = rows[~fed[rows]], rows[fed[rows]]

@@ -121,8 +121,7 @@ class Graph:
     def pause(self) -> Flags:
         """The first blocks of a rank in a step that wait for no transfer: what they wait for is the step itself. And
         the points at which ranks go on whose first blocks wait for one."""
-        fed = np.zeros(len(self), np.bool_)
-        fed[self.waits.of[self.sort[self.waits.on] == TRANSFER]] = True
+        fed = needs_transfer(self.waits, self.sort)
         pause: Flags = (self.first & ~fed) | ((self.sort == POINT) & (self.rank >= 0))
         return pause
 
@@ -139,14 +138,6 @@ class Graph:
         last = np.flatnonzero(self.waits.met(self.start, self.end) == self.ready[self.waits.of])[::-1]
         found = np.full(len(self), -1, np.int32)
         found[self.waits.of[last]] = last  # of several the first one, which is written last
-        return found
-
-    @cached_property
-    def opens(self) -> Flags:
-        """The operations that wait for nothing but the origin of their segment."""
-        on_origin = (self.sort[self.waits.on] == POINT) & (self.step[self.waits.on] < 0)
-        found = np.zeros(len(self), np.bool_)
-        found[self.waits.of[on_origin]] = True
         return found
 
     @cached_property
@@ -173,6 +164,19 @@ def ready_of(waits: Waits, start: Times, end: Times) -> Times:
     ready = np.full(len(start), np.iinfo(np.int64).min)
     np.maximum.at(ready, waits.of, waits.met(start, end))
     return np.where(ready == np.iinfo(np.int64).min, start, ready)
+
+
+def needs_transfer(waits: Waits, sort: Ints) -> Flags:
+    """The operations, of these `sort`s, that wait for a transfer."""
+    found = np.zeros(len(sort), np.bool_)
+    found[waits.of[sort[waits.on] == TRANSFER]] = True
+    return found
+
+
+def for_origin(waits: Waits, sort: Ints, step: Ints) -> Flags:
+    """Which of the waits are for the origin of a segment; `sort` and `step` are those of the operations."""
+    found: Flags = (sort[waits.on] == POINT) & (step[waits.on] < 0)
+    return found
 
 
 FIFTH = 0.2

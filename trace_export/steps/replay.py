@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from trace_export.steps.graph import POINT, Floats, Graph, Ints
+from trace_export.steps.graph import POINT, Floats, Graph, Ints, for_origin
 
 SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
@@ -167,7 +167,7 @@ def _apart(graph: Graph) -> Ints:
     replica = graph.of("replica")
     point = (graph.sort == POINT) & (graph.rank < 0)  # those of a rank are of its replica
     node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
-    joined = ~(point[graph.waits.on] & (graph.step[graph.waits.on] < 0))  # an origin joins nobody
+    joined = ~for_origin(graph.waits, graph.sort, graph.step)  # it joins nobody
     of, on = node[graph.waits.of[joined]], node[graph.waits.on[joined]]
     low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
     apart = of != on
