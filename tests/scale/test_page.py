@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -121,6 +122,14 @@ def test_a_single_replica_has_a_map_that_shows_something(samples: Path, tmp_path
         assert box["height"] <= 150
         assert "trace-export report" in tab.locator("ol").inner_text()
         assert "Replicas that behave alike" not in tab.locator("h2").all_inner_texts()
+
+
+def test_a_printed_page_has_the_map(page: Path, browser: Browser) -> None:
+    """As a picture of its own size: the only other one is the scale, 256 pixels wide."""
+    with opened(browser, page) as tab:
+        tab.locator("#state", has_text="96 of 96 ranks").wait_for()
+        widths = [int(width) for width in re.findall(rb"/Width (\d+)", tab.pdf())]
+    assert max(widths) > 2 * 860
 
 
 def test_paper_has_a_light_map_of_its_own_width(page: Path, browser: Browser) -> None:

@@ -79,7 +79,12 @@
         }
       }
     }
-    pen.putImageData(image, GUTTER * dense, TOP * dense);
+    // Through a canvas of its own: what is put into one that is printed does not come onto the paper.
+    const map = document.createElement("canvas");
+    map.width = wide;
+    map.height = high;
+    map.getContext("2d").putImageData(image, 0, 0);
+    pen.drawImage(map, GUTTER * dense, TOP * dense);
     label(dense, width, height);
     const count = Math.round(view.to - view.from) * data.fold;
     state.textContent = `${count.toLocaleString("en")} of ${(data.rows * data.fold).toLocaleString("en")} ranks in view`
