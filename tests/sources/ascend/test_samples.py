@@ -49,6 +49,15 @@ def test_recorded_calls_launch_all_work_and_change_no_block(tmp_path: Path) -> N
             assert db.execute(alone).fetchone() == (0,), launched
 
 
+def test_samples_of_a_quantity_without_a_name(cluster: Path) -> None:
+    """The clock of the cores: a table whose rows refer to no text."""
+    with changing(of_rank_0(cluster)) as db:
+        db.execute("CREATE TABLE AICORE_FREQ (deviceId INTEGER, timestampNs INTEGER, freq INTEGER)")
+        db.execute("INSERT INTO AICORE_FREQ SELECT min(deviceId), min(startNs), 1650 FROM TASK")
+        db.commit()
+    assert load(cluster).counters.filter(name="AI Core frequency")["value"].to_list() == [1650]
+
+
 @pytest.mark.parametrize("times", ["endNs = startNs - 1", "endNs = endNs + 31536000000000000"])
 def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
     cluster: Path, run_cli: Cli, tmp_path: Path, times: str

@@ -102,7 +102,7 @@ def _named(
 ) -> dict[str, pl.DataFrame]:
     """The `tables` with texts for the ids in the columns that are `numbered` in each; all are looked up at once."""
     ids = [tables[table][column].cast(TIME) for table, columns in numbered.items() for column in columns]
-    found = texts(db, pl.concat(ids).unique().drop_nulls())
+    found = texts(db, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
     old, new = pl.Series(list(found), dtype=TIME), pl.Series(list(found.values()), dtype=TEXT)
 
     def text(column: str) -> pl.Expr:
