@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import polars as pl
 import pytest
 
 from samples.generators.data_parallel import WRITERS
+from samples.generators.pipeline import US
 from tests.support.command import command
 from tests.support.rows import seeds
 from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
@@ -134,6 +136,25 @@ def test_sends_are_awaited_in_a_table_of_blocks(
     """Also with GPipe. The transfers of a batch end together: those that are alone in one tell which way is slow."""
     case = drawn(seed, name, "table", **(AWAITED if name == "slow link" else GPIPE))
     found = judge(tmp_path, case)
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize("seed", seeds(1, 16))
+def test_a_slow_link_of_gpipe_is_no_late_rank(
+    seed: int, awaited: bool, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """A sender that waits for it goes on with the receiver. Where receives are posted late, all blocks that need the
+    link start late although their data are there; others of their rank do not."""
+    draw = random.Random(seed)
+    more = {
+        **GPIPE,
+        "rendezvous": awaited,
+        "hop": draw.choice((100, 300, 800)) * US,
+        "stages": draw.choice((2, 3, 4, 6)),
+    }
+    found = judge(tmp_path, drawn(seed, "slow link", ("table", "paddle")[seed % 2], tensor=1, **more))
     record_property("verdict", found.row)
     assert not found.wrong
 

@@ -164,7 +164,18 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     ordinary = by_itself["late"].median()
     transfer = float(table.select(pl.col("gap").filter("seen").median()).item() or 0)
-    others = others.join(by_itself, on="rank", how="anti")
+    others = others.join(by_itself, on="rank", how="anti").join(_soonest(table, blocks), on="rank", how="left")
+    others = others.select("rank", late=pl.min_horizontal("late", "soonest"))
     known = ordinary if isinstance(ordinary, float) else 0.0
     much = pl.when(pl.col("late") > known + MUCH * transfer).then("late").otherwise(known)
     return pl.concat([by_itself, others.with_columns(late=much)])
+
+
+def _soonest(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """rank, soonest: how long a rank takes to start a block once its data are made and it is free, on the way on which
+    it takes least: it is late by no more than that, whatever one slow link does."""
+    starts = blocks.with_columns(_needed(table, table["made"].to_numpy().astype(np.float64), len(blocks)))
+    starts = starts.filter(pl.col("work"), pl.col("way") > 0).drop_nulls("free")
+    took = (pl.col("start") - pl.max_horizontal("free", "here")).clip(0)
+    of_way = starts.group_by("rank", "way").agg(pl.len(), soonest=took.median()).filter(pl.col("len") >= ENOUGH)
+    return of_way.group_by("rank").agg(pl.col("soonest").min())
