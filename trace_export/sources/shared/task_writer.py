@@ -1,7 +1,7 @@
 """The one writer of device tasks: they come in any order, and go into an Arrow file per rank in the order of time.
 
-A merge sort in files. Tasks are collected, sorted and written in pieces. Pieces that follow one another in time make a
-run, and up to `WAYS` runs are merged at once, with one piece of each in memory:
+Few tasks are sorted in memory. Many are collected, sorted and written in pieces. Pieces that follow one another in time
+make a run, and up to `WAYS` runs are merged at once, with one piece of each in memory:
 
     pieces   [1 2 3] [2 4 6] [4 5] [7 8]
     runs     [1 2 3][4 5][7 8]   [2 4 6]
@@ -28,6 +28,8 @@ from trace_export.sources.shared.timestamps import valid_tasks
 PIECE_ROWS: Final = 1 << 16
 """Rows of a piece, 2 MB in memory."""
 WAYS: Final = 16
+COLLECTED: Final = 8
+"""As many pieces of tasks are collected before any is written."""
 
 MOVES_OR_COMPUTES = pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
 """The category of kernels by the column `nccl`."""
@@ -49,13 +51,14 @@ _Run = list[_Piece]
 
 
 class TaskWriter:
-    """Collects the device tasks of one source below `folder`. Memory holds `WAYS` pieces of `piece_rows` at most, and
-    all tasks that start at the same moment."""
+    """Collects the device tasks of one source below `folder`. Memory holds `WAYS` pieces of `piece_rows` at most, what
+    is added at once, and all tasks that start at the same moment."""
 
     def __init__(self, folder: Path, piece_rows: int = PIECE_ROWS) -> None:
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         self._piece_rows = piece_rows
         self._tasks: dict[int, list[pl.DataFrame]] = {}
+        self._collected = 0
         self._pieces: dict[int, list[_Piece]] = {}
         self._written = 0
 
@@ -65,22 +68,29 @@ class TaskWriter:
         tasks = tasks.filter(valid_tasks())
         if tasks.is_empty():
             return
-        collected = self._tasks.setdefault(rank, [])
-        collected.append(conform(tasks, KERNELS))
-        if sum(part.height for part in collected) >= self._piece_rows:
-            self._write_pieces(rank)
+        self._tasks.setdefault(rank, []).append(conform(tasks, KERNELS))
+        self._collected += tasks.height
+        if self._collected >= COLLECTED * self._piece_rows:
+            self._write_pieces()
 
     def files(self) -> tuple[KernelFile, ...]:
         """The files of all ranks, by rank. Nothing can be added afterwards."""
-        for rank in self._tasks:
-            self._write_pieces(rank)
-        return tuple(self._joined(rank) for rank in sorted(self._pieces))
+        if self._pieces:
+            self._write_pieces()
+            return tuple(self._joined(rank) for rank in sorted(self._pieces))
+        return tuple(self._file(rank) for rank in sorted(self._tasks))
 
-    def _write_pieces(self, rank: int) -> None:
-        collected, self._tasks[rank] = self._tasks[rank], []
-        if collected:
+    def _file(self, rank: int) -> KernelFile:
+        """The file of a rank of which no piece was written."""
+        path = self._folder / f"{rank}.arrow"
+        _sorted(pl.concat(self._tasks.pop(rank))).write_ipc(path, record_batch_size=self._piece_rows)
+        return KernelFile(rank, path)
+
+    def _write_pieces(self) -> None:
+        for rank, collected in self._tasks.items():
             tasks = _sorted(pl.concat(collected))
             self._pieces.setdefault(rank, []).extend(map(self._write, tasks.iter_slices(self._piece_rows)))
+        self._tasks, self._collected = {}, 0
 
     def _write(self, tasks: pl.DataFrame) -> _Piece:
         path = self._folder / f"{self._written}.piece"
@@ -90,10 +100,7 @@ class TaskWriter:
 
     def _joined(self, rank: int) -> KernelFile:
         path = self._folder / f"{rank}.arrow"
-        pieces = self._pieces.pop(rank)
-        if len(pieces) == 1:
-            return KernelFile(rank, pieces[0].path.rename(path))
-        runs = _runs(pieces)
+        runs = _runs(self._pieces.pop(rank))
         while len(runs) > WAYS:
             runs = [*runs[WAYS:], [self._write(tasks) for tasks in _merged(runs[:WAYS])]]
 
