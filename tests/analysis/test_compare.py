@@ -59,6 +59,8 @@ def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(
     found, back = a.compare(b), b.compare(a)
 
     assert found.levels["difference"].sum() == pytest.approx(longer, abs=2_000)
+    step = found.whole.filter(what="step time").row(0, named=True)
+    assert step["change"] == pytest.approx(longer / simulate(without).step_ns, rel=0.01)
     most = found.levels.sort(pl.col("difference").abs()).row(-1, named=True)
     assert most["level"] == level
     cause = found.causes.row(0, named=True)

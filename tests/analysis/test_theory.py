@@ -10,7 +10,7 @@ import pytest
 from tests.support.profiles import concluded
 from trace_export.analysis.report import report_of
 from trace_export.analysis.theory import modelled_blocks
-from trace_export.model import Profile
+from trace_export.model import Declared, Profile
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, simulate, start_and_end
 
@@ -27,6 +27,16 @@ def test_model_of_a_model_is_the_model(name: str) -> None:
     measured = profile.spans.with_columns(stage="rank").select(key)
     assert model.select(key).sort(key).equals(measured.sort(key))
     assert set(model["origin"]) == {"model"}
+
+
+def test_of_some_stages_nothing_is_computed_of_the_whole_pipeline() -> None:
+    """The schedule is that of four stages, of which the last was not read: nobody knows how long its blocks take."""
+    whole, read = simulate(schedule("1f1b", 4, 8), Costs(1000, 2000)), pl.col("rank") < 3
+    part = replace(whole, ranks=whole.ranks.filter(read), spans=whole.spans.filter(read), declared=Declared(pp=4))
+    found = report_of(concluded(part)).theory
+    assert found.recognition.plan.stages == 4
+    assert found.closed_form is None
+    assert found.changes.is_empty()
 
 
 def test_no_model_of_an_unknown_order() -> None:

@@ -6,16 +6,13 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import ROOT, Cli
-from tests.support.wait import HANGS_S, wait_until
 
 
 def sentence(result: subprocess.CompletedProcess[str]) -> str:
@@ -161,22 +158,6 @@ def test_a_full_disk_leaves_nothing_behind(run_cli: Cli, samples: Path, tmp_path
     assert "cannot be written: File too large" in sentence(result)
     assert all(p.stat().st_size < 8 * 1024 for p in tmp_path.iterdir())
     assert not [p for p in tmp_path.iterdir() if p.suffix not in (".pftrace", ".json")]
-
-
-def test_ctrl_c_ends_with_a_word_and_no_half_file(tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    with (logs / "workerlog.0").open("wb") as file:
-        file.truncate(200 << 30)  # a sparse file: hours of zeros to read, no space on the disk
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "trace_export", "--log_dir", str(logs), "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: any(file.path.startswith(str(logs)) for file in psutil.Process(process.pid).open_files()))
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=HANGS_S)
-    assert process.returncode == 130
-    assert stderr == "trace-export: interrupted; files already written are complete\n"
-    assert not (tmp_path / "out").exists()
 
 
 def test_debug_shows_where(run_cli: Cli, tmp_path: Path) -> None:

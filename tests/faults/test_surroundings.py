@@ -85,19 +85,6 @@ def test_what_is_no_file_is_passed_over(logs: Path, tmp_path: Path, run_cli: Cli
     assert orjson.loads(result.stdout)["ranks"] == 2
 
 
-def test_names_with_control_characters_reach_no_terminal(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
-    odd = tmp_path / "new\nline \x1b[31m red\t\u202e"
-    logs.rename(odd)
-    (odd / "workerlog.2\x1b]0;title\x07").write_text("not a log")
-    (odd / "workerlog.2").write_text("\x1b[2J nothing here\n")
-    result = run_cli("--log_dir", odd)
-    assert result.returncode == 3, result.stderr
-    printed = result.stdout + result.stderr
-    assert "\\n" in printed and "\\x1b" in printed
-    assert all(line.isprintable() for line in printed.split("\n"))
-    assert orjson.loads((odd / "pipeline_profile.json").read_bytes())
-
-
 def test_ten_million_ranks(tmp_path: Path) -> None:
     """A rank is a name, not a number of things to make room for."""
     folder = tmp_path / "logs"

@@ -206,6 +206,11 @@ def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
     assert shown(text, split_weights(one.timeline, passes)) == "W g h, B A, W g h, B B, W g h, W g h, B C"
 
 
+def test_launches_that_only_count_tokens_are_no_forward() -> None:
+    text = "a b | n n | a b | A"
+    assert rows(text, step(text).own) == ["a b", "a b"]
+
+
 @pytest.mark.parametrize(
     ("text", "trimmed"),
     [

@@ -210,6 +210,13 @@ def test_ranks_by_device_and_process_when_nothing_else_is_known(tmp_path: Path) 
     assert ranks_of(load(four(Export()), tmp_path)) == [(r, "assumed") for r in range(4)]
 
 
+def test_a_gpu_that_is_not_recorded_has_the_number_that_its_process_gives_it(tmp_path: Path) -> None:
+    export = four(Export())
+    for process in (A, B, C, D):
+        export.add("TARGET_INFO_CUDA_DEVICE", None, 0, process)
+    assert load(export, tmp_path).ranks["device"].to_list() == [0] * 4
+
+
 def test_ranks_from_mpi(tmp_path: Path) -> None:
     export = four(Export())
     for process, rank in ((A, 7), (B, 5), (C, 6), (D, 4)):
