@@ -175,9 +175,9 @@ def possible(kind: str, damage: str) -> bool:
 
 
 def some(number: int) -> Iterator[str]:
-    """A third of each group for the format of that number, others for the next: all come up in many formats."""
+    """A quarter of all for the format of that number, others for the next: each comes up in several formats."""
     for group in GROUPS:
-        yield from (damage for place, damage in enumerate(group) if (place + number) % 3 == 0)
+        yield from (damage for place, damage in enumerate(group) if (place + number) % 4 == 0)
 
 
 DAMAGE = {kind: [damage for damage in (*OF_RECORDS, *OF_FILES) if possible(kind, damage)] for kind in RUNS}
