@@ -223,17 +223,21 @@ def test_collectives_of_unknown_groups_count_only_where_there_is_one_stage() -> 
     assert [count > 0 for count in counts] == [True, False, True]
 
 
-def test_machines_that_share_a_name_are_taken_apart() -> None:
-    run = make(Clocks(seed=18, stages=6, ranks_per_host=2))
-    ranks = run.profile.ranks.with_columns(host=pl.when(pl.col("rank") < 4).then(pl.lit("box")).otherwise("host"))
+@pytest.mark.parametrize(
+    ("each", "parts"), [(2, ["box (ranks 0-1)", "box (ranks 2-3)"]), (1, ["box (rank 0)", "box (rank 1)"])]
+)
+def test_machines_that_share_a_name_are_taken_apart(each: int, parts: list[str]) -> None:
+    run = make(Clocks(seed=18, stages=3 * each, ranks_per_host=each))
+    in_box = pl.col("rank") < 2 * each
+    ranks = run.profile.ranks.with_columns(host=pl.when(in_box).then(pl.lit("box")).otherwise("host"))
     hosts = pl.DataFrame({"host": ["box", "host02"], "machine": [0, 1], "label": ["box", "host02"]})
     profile = replace(run.profile, ranks=ranks, hosts=conform(hosts, HOSTS), messages=run.paired)
     done = align(profile, offsets={"box": 500}).validate()
-    assert done.hosts["host"].to_list() == ["box (ranks 0-1)", "box (ranks 2-3)", "host02"]
-    assert dict(done.ranks.select("rank", "host").iter_rows())[3] == "box (ranks 2-3)"
+    assert done.hosts["host"].to_list() == [*parts, "host02"]
+    assert dict(done.ranks.select("rank", "host").iter_rows())[2 * each - 1] == parts[1]
     assert ["box" in n.text for n in done.notes if n.code == "clock-host-split"] == [True]
     assert violations(done.messages) == 0
-    true = {"box (ranks 0-1)": "host00", "box (ranks 2-3)": "host01"}
+    true = {parts[0]: "host00", parts[1]: "host01"}
     left = run.misplaced_us(done.clocks.with_columns(pl.col("host").replace(true)))
     assert max(map(abs, left.values())) < 5
 
@@ -241,6 +245,14 @@ def test_machines_that_share_a_name_are_taken_apart() -> None:
 def test_ranks_of_one_host_that_agree_stay_together() -> None:
     run = make(Clocks(seed=19, stages=6, ranks_per_host=3, eager=0.5))
     assert align(with_messages(run)).ranks.equals(run.profile.ranks)
+
+
+def test_messages_that_arrive_too_early_both_ways_were_paired_wrongly_and_split_no_host() -> None:
+    run = make(Clocks(seed=19, stages=6, ranks_per_host=3))
+    inside = pl.col("src_rank") // 3 == pl.col("dst_rank") // 3
+    early = pl.col("recv_start_ns", "recv_end_ns") - pl.when(inside).then(1_000_000).otherwise(0)
+    done = align(replace(run.profile, messages=run.paired.with_columns(early)))
+    assert done.ranks.equals(run.profile.ranks)
 
 
 def test_good_clocks_are_left_as_they_are() -> None:

@@ -19,7 +19,7 @@ from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, Recognitio
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.passes import passes_of
-from trace_export.pipeline.schedule_match import declare
+from trace_export.pipeline.schedule_match import declare, exact_plan
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, simulate
 
@@ -253,3 +253,11 @@ def test_runs_of_different_schedules_have_none(second: str, named: str | None) -
     found = recognised(replace(runs[0], spans=spans))
     assert (found.named and found.named.name) == named
     assert found.of_runs == (() if named else ("gpipe", second))
+
+
+def test_data_that_go_round_are_of_several_chunks_where_their_order_is_that_of_gpipe_too() -> None:
+    """F F F F B B B B on the first of two stages: GPipe of four micro-batches, or two chunks of two."""
+    seen = {0: "FFFFBBBB"}
+    of_data = {way: exact_plan(seen, 2, more=False, way=way) for way in (None, "line", "loop")}
+    found = {way: (number.plan.name, number.plan.chunks) for way, number in of_data.items() if number}
+    assert found == {None: ("gpipe", 1), "line": ("gpipe", 1), "loop": ("interleaved", 2)}
