@@ -41,6 +41,8 @@ def test_cells_stand_in_rows_and_columns() -> None:
     assert len(found) == 3 * 20 - 1
     xs, ys = sorted({x for x, _, _ in found}), sorted({y for _, y, _ in found})
     assert (len(xs), len(ys)) == (20, 3)
+    names = [float(text.get("y", "")) for text in root.iter(f"{SVG}text") if text.get("class") == "end"]
+    assert names == pytest.approx([y + (ys[1] - ys[0]) / 2 + 4 for y in ys], abs=0.1)  # a name in the middle of its row
     shades = [shade(1 + n / 100, (1.0, 1.5)) for n in range(1, 60)]
     assert [fill for _, _, fill in found] == [SHADES[n] for n in shades if n is not None]
     numbers = [text.text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]

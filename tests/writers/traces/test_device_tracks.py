@@ -34,7 +34,7 @@ TASKS = st.lists(
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(tasks=TASKS)
 def test_every_task_lies_once_on_a_track_of_its_rank(writer: ModuleType, name: str, tasks: list[Task]) -> None:
     with TemporaryDirectory() as made:
