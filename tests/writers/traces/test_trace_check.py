@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.charts import write_trace
 from tests.support.profiles import concluded, two_stages
+from tests.support.rows import slow
 from tests.support.trace_check import differences
 from tests.writers.traces.test_writers import FORMATS, full_chart
 from trace_export import load
@@ -60,7 +61,7 @@ def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:
     assert any("slice_drop_overlapping_complete_event" in line for line in differences(chart, tmp_path / "a.json"))
 
 
-@pytest.mark.parametrize("name", ["paddle/two_machines", "nsys", "ascend", "mindspore", "kineto"])
+@pytest.mark.parametrize("name", ["paddle/two_machines", "nsys", "ascend", *slow(["mindspore", "kineto"])])
 def test_every_sample_with_all_that_can_be_drawn(name: str, samples: Path, tmp_path: Path) -> None:
     """Every rank and stream, idle times and the model: the trace processor finds all of it and counts no error."""
     run = load(samples / name, detail="kernels").align()
