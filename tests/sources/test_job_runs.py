@@ -124,6 +124,17 @@ def test_what_the_environment_calls_a_start_says_which_run_it_is(
     assert not any(word in str(value) for word in named for row in run.ranks.rows() for value in row)
 
 
+@pytest.mark.parametrize(("apart_s", "one"), [(30, True), (900, False)])
+def test_ranks_recorded_one_after_the_other_are_of_one_run_where_it_is_soon(
+    apart_s: float, one: bool, tmp_path: Path
+) -> None:
+    """Nothing names the start, and both are on one host."""
+    truth = WRITERS["nsys"](tmp_path, [Recorded(0, 0, ranks=[0]), Recorded(1, apart_s, ranks=[1])])
+    run = load(tmp_path)
+    assert blocks_in(run) == (passes(*truth) if one else passes(truth[1]))
+    assert ("runs-not-read" in notes(run)) is not one
+
+
 @pytest.mark.parametrize("name", ["nsys", *slow(("ascend", "rocpd", "torch: handler", "mindspore"))])
 def test_windows_of_two_starts(name: str, tmp_path: Path) -> None:
     plan = [Recorded(run, 2700 * run + 40 * n, first_step=10 * n) for run in range(2) for n in range(2)]
