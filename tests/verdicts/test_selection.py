@@ -144,6 +144,7 @@ def test_a_step_that_warms_up_comes_first_and_can_be_left_out(form: str, tmp_pat
     step_ns = next(s["facts"]["step_ns"] for s in usual if s["code"] == "step")
     assert (first["code"], first["facts"]["steps"]) == ("slow-steps", [0])
     assert first["facts"]["others_ns"] == pytest.approx(step_ns, rel=0.05)
+    assert f"{first['facts']['ratio']:.2f} × as long as the others" in first["text"]
     assert first["next"].endswith("report DIR --steps 1-3")
     said = json.loads(command("report", tmp_path / "warm", "--steps", "1-3", "--json").stdout)["verdict"]
     assert [sentence["code"] for sentence in said] == [sentence["code"] for sentence in usual]

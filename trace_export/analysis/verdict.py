@@ -146,10 +146,10 @@ def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]
     mean, long, least = (float(each.mean()) for each in (steps["step_ns"], longer, usual))  # type: ignore[arg-type]
     if (explanation.causes["gain_ns"].max() or 0) > EXPLAINS * (mean - least):  # type: ignore[operator]
         return []
-    facts = {"steps": slow, "slow_ns": long, "others_ns": least}
+    facts = {"steps": slow, "slow_ns": long, "others_ns": least, "ratio": long / least}
     named = f"Step{'s' * (len(slow) > 1)} {Numbers.of(slow)} take{'s' * (len(slow) == 1)} {duration(long)}"
     text = (
-        f"{named}, {long / least:.2f} × as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
+        f"{named}, {facts['ratio']:.2f} × as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
         " follows is a mean over all steps."
     )
     return [Sentence("slow-steps", facts, text, _leave_out(slow, others))]
