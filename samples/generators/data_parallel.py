@@ -42,18 +42,21 @@ from samples.generators.pipeline import (
 
 GATHER, REDUCE, NORM = "all_gather", "reduce_scatter", "all_reduce"
 LEAD = 90 * US
+EXCHANGED = 0.95
+"""The share of a block after which the slowest of a tensor group waits for its data."""
 FIRST_NS = 1_760_000_000_000_000_000
 Place = tuple[str, int]
 """A collective of a step, and its stage."""
 Cell = tuple[int, int]
 """Replica and stage: one lane of blocks, which all its tensor ranks run together."""
 Receives = Literal["early", "at once", "late", "random"]
-ALL_RANKS, TIED = -1, -2
+ALL_RANKS, TIED, INNER = -1, -2, -3
 
 
 class Collective(NamedTuple):
     """What a rank has of a collective: its part starts with the rank and ends with the others. `stage`: that of the
-    replicas that take part, None where all ranks do, `TIED` where the first and the last of a replica do."""
+    replicas that take part, None where all ranks do, `TIED` where the first and the last of a replica do, `INNER`
+    where those of a tensor group."""
 
     op: str
     stage: int | None
@@ -75,12 +78,13 @@ class Job:
     blocks right after the previous optimizer; or it is recorded `late`, after the send; or each by chance. `jitter`:
     standard deviation of a block's length; `spread`: that of the speed of a lane, in all steps alike; `uneven`: that of
     the length of a micro-batch, in all its blocks alike; a step has the same work with and without. `lead`: between
-    what a rank waits for and what it does next; `launch`: what that is longer after a block of its own. `overlap`: so
-    long before its end does a block release its rank, as streams do. With `rendezvous` a lane sends and receives in
-    batches, as Megatron does without overlap: after a block, in the steady state of `interleaved` after a forward and a
-    backward, it waits until all that these sent is taken and what the next ones need is there; what it sends is taken
-    once the receiver has come to the batch of its receive. There one kernel sends and receives (nsys and kineto).
-    Unless gradients are `clipped`, all ranks reduce no norm, and nothing but data joins the stages.
+    what a rank waits for and what it does next; `launch`: what that is longer after a block of its own, `unsteady` the
+    standard deviation of that, as a share of it. `overlap`: so long before its end does a block release its rank, as
+    streams do. With `rendezvous` a lane sends and receives in batches, as Megatron does without overlap: after a block,
+    in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken and
+    what the next ones need is there; what it sends is taken once the receiver has come to the batch of its receive.
+    There one kernel sends and receives (nsys and kineto). Unless gradients are `clipped`, all ranks reduce no norm, and
+    nothing but data joins the stages.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -97,6 +101,9 @@ class Job:
     soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
     there is one, all gradients of a stage are reduced at once, after its last block. `tied`: how long the first and the
     last stage of a replica then reduce the gradients of the embedding that they share (kineto and tables).
+
+    `exchanges`: how many times in each block the ranks of a tensor group add up their results (kineto and tables); all
+    go on when the slowest of them has come.
 
     No cause: `costs` (of each stage, how many times as long its blocks take, for it has other layers), `parts` (the
     same of each chunk of each stage, chunk by chunk), `warm_up` (of each of the first steps, how many times as long
@@ -119,6 +126,8 @@ class Job:
     gap: int = 4 * MS
     lead: int = LEAD
     launch: int = 0
+    unsteady: float = 0.0
+    exchanges: int = 0
     slow: Mapping[Cell, float] = field(default_factory=dict)
     longer: Mapping[Place, int] = field(default_factory=dict)
     late: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
@@ -324,6 +333,7 @@ class _Simulator:
         self.slower = {cell: job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell)) for cell in job.cells}
         self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
         self.collections = draw.random((job.steps, cells, most)) < 1 / 8
+        self.launches = np.exp(draw.standard_normal((job.steps, cells, most)) * job.unsteady) * job.launch
         self.lasts: dict[tuple[Cell, int], tuple[int, int]] = {}
         """When the last backward (or weight half) of each chunk of a lane began and ended."""
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
@@ -449,7 +459,12 @@ class _Simulator:
             batch = self.batch_of[stage][n]
             if n == 0 or batch != self.batch_of[stage][n - 1]:
                 begins[stage] = free[stage]
-            start = max(free[stage] + job.launch, gathered[cell], batches.done.get((stage, batch), 0)) + job.lead
+            start = (
+                max(
+                    free[stage] + round(self.launches[step, at, n]), gathered[cell], batches.done.get((stage, batch), 0)
+                )
+                + job.lead
+            )
             for half, source in halves:
                 if source is None:
                     continue
@@ -489,7 +504,17 @@ class _Simulator:
             for rank, late, early in zip(lane, *self.apart[:, step, at, n].tolist(), strict=True):
                 times = start + late, end - early
                 self.found.blocks.append(Block(rank, step, operation.kind, operation.microbatch, *times, *numbers))
+            self._exchanges(step, lane, start, end)
         return {(replica, s): at for s, at in enumerate(free)}, _Batches(done, sent)
+
+    def _exchanges(self, step: int, lane: list[int], start: int, end: int) -> None:
+        """Adds the collectives in a block of a tensor group: each ends a little after the slowest has come."""
+        factors = [self.job.slow_ranks.get(rank, 1.0) if self._planted(step) else 1.0 for rank in lane]
+        for n in range(self.job.exchanges if len(lane) > 1 else 0):
+            begin, until = (start + (end - start) * k // self.job.exchanges for k in (n, n + 1))
+            for rank, factor in zip(lane, factors, strict=True):
+                came = begin + round((until - begin) * EXCHANGED * factor / max(factors))
+                self.found.collectives.append(Collective(NORM, INNER, step, rank, came, until))
 
     def _transfer(self, step: int, half: Half, cell: Cell, source: int, sent: int, posted: int, mode: str) -> int:
         """When the transfer from stage `source` has arrived. Each tensor rank has its own, all alike."""
@@ -532,6 +557,8 @@ def write_kineto(folder: Path, job: Job) -> Run:
 def _group(job: Job, collective: Collective) -> int:
     """The number of a group that is not that of all ranks, from 1 on."""
     replica, stage, tensor = job.place(collective.rank)
+    if collective.stage == INNER:
+        return 1 + job.tensor * (job.stages + job.replicas) + collective.rank // job.tensor
     return 1 + tensor + job.tensor * (job.stages + replica if collective.stage == TIED else stage)
 
 

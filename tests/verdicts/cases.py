@@ -66,6 +66,12 @@ def slow_rank(job: Job, draw: Draw) -> Planted:
     return {"slow_ranks": {rank: _factor(draw)}}, _of(job.lane(replica, stage), rank=rank)
 
 
+def one_of_group(job: Job, draw: Draw) -> Planted:
+    """A slow rank of a tensor group whose collectives say who waits for whom."""
+    fields, place = slow_rank(job, draw)
+    return fields, _of([place["rank"]], rank=place["rank"])
+
+
 def slow_host(job: Job, draw: Draw) -> Planted:
     host, factor = draw.randrange(job.hosts), _factor(draw)
     return {"slow_ranks": dict.fromkeys(job.of_host(host), factor)}, _of(job.of_host(host), host=host)
@@ -161,6 +167,11 @@ IN_PARTS = {"replicas": 3, "buckets": 6, "backward": 20 * MS, "reduce": 18 * MS}
 SHOWN_LAUNCHES: dict[str, Any] = {"lead": 30 * US, "launch": 270 * US, "gap": 200 * US, "backward": 4 * MS}
 """Fields of a job whose blocks start later after another block of their rank than after a transfer."""
 
+UNSTEADY: dict[str, Any] = {
+    "lead": 30 * US, "launch": 400 * US, "unsteady": 0.2, "forward": MS, "backward": 2 * MS, "weight": MS, "gap": MS,
+}  # fmt: skip
+"""Fields of a job of short blocks, which take long and varying times to be launched after another."""
+
 LONG = {"steps": 12, "stages": 2, "replicas": 3, "microbatches": 6, "tensor": 1, "jitter": 0.02}
 
 PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[str, ...]]] = {
@@ -213,6 +224,11 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "slow rank, launches show": (
         slow_rank, {"schedule": "interleaved", "replicas": 3, **SHOWN_LAUNCHES}, ("nsys", "kineto", "paddle")
     ),
+    "slow rank, short blocks": (
+        slow_rank, {"schedule": "interleaved", "replicas": 2, "tensor": 1, **UNSTEADY}, ("nsys", "kineto")
+    ),
+    "slow rank in its group": (one_of_group, {"tensor": 2, "exchanges": 4}, ("kineto", "table")),
+    "collecting rank, few steps": (collecting_rank, {**LONG, "steps": 3, "stages": 4}, ("nsys", "kineto")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

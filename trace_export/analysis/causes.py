@@ -92,7 +92,7 @@ class Candidates:
         rows = np.flatnonzero(of)
         if not len(rows):
             return
-        sums = Sums.of(typical.length[rows])
+        sums = Sums.of(typical.work[rows])
         work = sorts == (WORK,)
         items, there = self.compared.work(
             self.row[rows], graph.step[rows], typical.unit[rows], sums, unequal=work and typical.correlation >= ALIKE
@@ -136,16 +136,17 @@ class Candidates:
         left[own[slow.alone]] = means[own[slow.alone]] / (1 + slow.excess)
         with np.errstate(invalid="ignore"):
             factor = np.nan_to_num(left / np.maximum(means, 1.0), nan=1.0)
-        lengths = typical.length.copy()
+        lengths = typical.work.copy()
         if items.by_step is not None:
             steps = np.ones((len(self.ranks), items.by_step.shape[1]))
             steps[own] = items.by_step[slow.items]
             compared = members[np.isin(self.graph.sort[members], sorts)]
             lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
             cell = self.row[members] * means.shape[1] + typical.unit[members]
-            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.length, lengths))
+            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.work, lengths))
             lengths[members] *= (before / np.maximum(after, 1.0))[cell]
         lengths[members] *= factor[self.row[members], typical.unit[members]]
+        lengths = typical.length - typical.inner.without(typical.work - lengths)
         above = np.nan_to_num(means - left)
         surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
         even, blocks = lengths.copy(), np.flatnonzero(typical.is_block)
@@ -172,14 +173,16 @@ class Candidates:
 
     def slow_links(self) -> Iterator[Candidate]:
         """The peers of a link are those of its direction between the same stages, else all; what was guessed is no peer
-        of what was recorded."""
+        of what was recorded, and as far as launches after blocks are as long, it may be a launch."""
         for some in (self.typical.transfer & ~self.graph.guessed, self.typical.transfer & self.graph.guessed):
             if some.any():
                 yield from self._slow_links(np.flatnonzero(some))
 
     def _slow_links(self, rows: Ints) -> Iterator[Candidate]:
         """Those among the transfers `rows`."""
-        graph = self.graph
+        graph, least = self.graph, 0.0
+        if graph.guessed[rows].all():
+            least = (graph.launch + self.typical.usual_delay)[graph.launch > 0].max(initial=0.0)
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
         pairs, pair = distinct(src * len(ranks) + dst)
@@ -188,6 +191,8 @@ class Candidates:
         links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], found % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
         for slow, members, lengths in self._beside(rows, key, alike, groups):
+            if (self.typical.length - lengths)[members].mean() <= least:
+                continue
             place = self.compared.link_place(links[:, slow.items], graph.kinds)
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
 
@@ -253,7 +258,7 @@ class Candidates:
         table = table.reshape(len(self.ranks), count)
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
-        noise = as_of_peers(noise) if several else noise
+        noise = as_of_peers(noise) if count > 1 else noise
         if count == 2:  # late by about as much in both
             noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
         there = np.arange(len(self.ranks))

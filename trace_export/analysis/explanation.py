@@ -91,17 +91,19 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     path = CriticalPath(graph, replay.windows)
     optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
     measured = float(replay.means([(typical.length, typical.delay)])[0])
-    names, scenarios = zip(*_scenarios(typical, apart), strict=True)
     found = Candidates(typical, every, measured).all()
     without = (each for one in found for each in (one.base, one.without, one.even) if each is not None)
-    lengths = replay.means(chain((make() for make in scenarios), without))
-    gains = _gains(found, lengths[len(names) :])
+    delays = {"delays": typical.usual_delay, "late": typical.delay}
+    lengths = replay.means(chain(((typical.length, delay) for delay in delays.values()), without))
+    gains = _gains(found, lengths[len(delays) :])
     late = [
         each.members for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured
     ]
     sure = trust(typical, replay, late, measured)
     work = _work(typical, replay.windows, apart)
-    levels = _levels([("work", work), *zip(names, lengths[: len(names)].tolist(), strict=True)])
+    prompt, scenarios = zip(*_scenarios(typical, apart), strict=True)
+    steps = [work, *replay.without_launches().means(make() for make in scenarios), *lengths[: len(delays)]]
+    levels = _levels(list(zip(("work", *prompt, *delays), steps, strict=True)))
     pause = _pause(levels)
     marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
     long = {"long-pause": (pause, True, -pause if marked else 0.0), "long-optimizer": (optimizer, False, 0.0)}
@@ -129,8 +131,9 @@ def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:
 
 
 def _scenarios(typical: Typical, apart: Ints) -> Iterator[tuple[str, Callable[[], Scenario]]]:
-    """The levels, and what makes the scenario of each, with means over the operations of the same number in `apart`.
-    They are made one after the other: together they take several times as much memory as the graph."""
+    """The levels in which nothing is launched, and what makes the scenario of each, with means over the operations of
+    the same number in `apart`. They are made one after the other: together they take several times as much memory as
+    the graph."""
     block, length, zero = typical.is_block, typical.length, np.zeros(len(typical.graph))
     ranks = typical.means(typical.graph.rank, apart)
 
@@ -146,8 +149,6 @@ def _scenarios(typical: Typical, apart: Ints) -> Iterator[tuple[str, Callable[[]
     yield "transfers", lambda: (np.where(block | typical.transfer, length, 0.0), zero)
     yield "collectives", lambda: (length, zero)
     yield "pause", lambda: (length, np.where(typical.graph.pause, typical.usual_delay, 0.0))
-    yield "delays", lambda: (length, typical.usual_delay)
-    yield "late", lambda: (length, typical.delay)
 
 
 def _work(typical: Typical, windows: Windows, apart: Ints) -> float:

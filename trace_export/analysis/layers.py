@@ -191,7 +191,7 @@ class _Costs:
         before = self.means(self.layers)
         ratio = np.append((self.means(split) / np.where(before > 0, before, 1)).ravel(), 1.0)
         at = np.where(self.part >= 0, self.part * before.shape[1] + self.kind, ratio.size - 1)
-        return self.typical.length * ratio[at], self.typical.kept_delay
+        return self.typical.length * ratio[at], self.typical.usual_delay
 
     def near(self, split: Split) -> Iterator[Split]:
         """The splits in which one layer is elsewhere."""

@@ -41,7 +41,7 @@ class Slowdown:
 
 def slowdown(graph: Graph) -> Slowdown | None:
     """The slowdown of a run; None where no step has a length."""
-    typical, replay = Typical(graph), Replay(graph, with_first=True)
+    typical, replay = Typical(graph), Replay(graph, with_first=True).without_launches()
     if not len(replay.windows):
         return None
     actual, ideal, begin = typical.length, _ideal(typical), _together(graph)

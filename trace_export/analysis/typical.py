@@ -10,6 +10,7 @@ import polars as pl
 
 from trace_export.ordering import packed
 from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.inner import Inner, inner
 
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
@@ -20,14 +21,12 @@ MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
 VARIED = 0.02
 """And lengths that vary by this share."""
-SHORT = 0.4
-"""What ranks take for a launch after each block is at most this share of a block; what takes longer is a wait."""
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a block and a transfer take besides their work, in nanoseconds: the ordinary delay of a block; the mean time
-    of a transfer, with its ordinary delay."""
+    """What a block and a transfer take besides their work, in nanoseconds: the launch of a block with its ordinary
+    delay; the mean time of a transfer, with its ordinary delay."""
 
     block_ns: float = 0.0
     transfer_ns: float = 0.0
@@ -46,6 +45,15 @@ class Typical:
     @cached_property
     def length(self) -> Floats:
         return self.graph.length.astype(np.float64)
+
+    @cached_property
+    def inner(self) -> Inner:
+        return inner(self.graph)
+
+    @cached_property
+    def work(self) -> Floats:
+        """Of blocks the length without what they wait for inside: that of a rank by itself."""
+        return self.length - self.inner.waited
 
     @cached_property
     def delay(self) -> Floats:
@@ -77,34 +85,28 @@ class Typical:
         dense = np.cumsum(np.bincount(number) > 0, dtype=np.int32) - 1
         return np.where(self.is_block, dense[number], -1)
 
-    def means(self, *keys: Ints) -> Floats:
-        """Of each block the mean length of those with the same unit and `keys`; of others their own length."""
+    def means(self, *keys: Ints, of: Floats | None = None) -> Floats:
+        """Of each block the mean length (or the mean `of` another value) of those with the same unit and `keys`; of
+        others their own."""
         rows = np.flatnonzero(self.is_block)
         number = packed(self.unit[rows], *(key[rows] for key in keys))
-        found = self.length.copy()
+        found = (self.length if of is None else of).copy()
         counts = np.maximum(np.bincount(number), 1)
-        found[rows] = (np.bincount(number, self.length[rows]) / counts)[number] if len(rows) else 0.0
+        found[rows] = (np.bincount(number, found[rows]) / counts)[number] if len(rows) else 0.0
         return found
 
     @cached_property
     def rank_means(self) -> Floats:
-        return self.means(self.graph.rank)
+        """Of the `work` of each block of a rank."""
+        return self.means(self.graph.rank, of=self.work)
 
     @cached_property
     def usual_delay(self) -> Floats:
-        """`kept_delay`, of blocks at least what a launch takes after the block before."""
-        found = self.kept_delay
-        rows, launched = self._launched()
-        found[rows] = np.clip(launched, found[rows], self.delay[rows])
-        return found
-
-    @property
-    def kept_delay(self) -> Floats:
-        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of a
+        """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of
+        blocks that follow another of their rank what four fifths of the launches of the middle rank vary by; of a
         collective at least what its other members take after what they wait for: they do in common what nobody
         recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
-        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth. For replays in which
-        other blocks come to follow one of their rank: launches are in none of them."""
+        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
         graph, found = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
@@ -112,6 +114,10 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
+        of = ordinary & graph.follows & (graph.launch > 0)
+        each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
+        varies = each.group_by("rank").agg(pl.col("delay").quantile(1 - FIFTH))["delay"].quantile(0.5, "lower") or 0.0
+        found[of] = np.clip(np.minimum(varies, graph.launch[of]), found[of], self.delay[of])
         rows, in_common, others = self._members()
         found[rows] = np.minimum(np.clip(found[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
@@ -122,18 +128,6 @@ class Typical:
             self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
         )
         return found
-
-    def _launched(self) -> tuple[Ints, Floats]:
-        """The blocks that follow another of their rank in a step, and the delay that each would have if it started as
-        soon after that as the middle rank ever does: only some ranks show that, for the others wait for transfers, but
-        they would show it if they were quicker. A wait that is not short beside a block is no launch."""
-        graph = self.graph
-        rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.first & ~graph.blind)
-        since = graph.end[rows - 1]
-        gap = soonest(graph.rank[rows], graph.start[rows] - since)
-        gap = gap if len(rows) and gap <= SHORT * np.median(graph.length[rows]) else 0.0
-        launched: Floats = (since + gap - graph.ready[rows]).astype(np.float64)
-        return rows, launched
 
     def _members(self) -> tuple[Ints, Floats, Floats]:
         """The collectives, what their members but the last ordinarily take after their work, and the delays that they
@@ -254,16 +248,10 @@ class Typical:
     def overhead(self) -> Overhead:
         graph = self.graph
         block = (graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind
-        delays = [float(self.usual_delay[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
+        besides = self.usual_delay + graph.launch
+        delays = [float(besides[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
         length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
         return Overhead(delays[0], delays[1] + length)
-
-
-def soonest(rank: Ints, gap: Ints) -> float:
-    """Of the gaps at the lowest fifth of each rank that of the middle rank."""
-    fifth = pl.col("gap").quantile(FIFTH, "lower")
-    each = pl.DataFrame({"rank": rank, "gap": gap}).group_by("rank").agg(fifth)["gap"]
-    return max(float(each.quantile(0.5, "lower") or 0), 0.0)
 
 
 def _of_few(pairs: pl.DataFrame) -> float | None:

@@ -25,6 +25,7 @@ from trace_export.steps.graph import (
     needs_transfer,
     ready_of,
 )
+from trace_export.steps.launches import launched
 from trace_export.steps.order import levels, uncircled
 from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
@@ -101,10 +102,11 @@ def build(recorded: Recorded) -> Graph:
         )
     columns: dict[str, Any] = {name: value for name, value in vars(operations).items() if name != "when"}
     columns |= {name: _longer(getattr(seen, name), more) for name in ("first", "blind", "guessed")}
-    return Graph(
+    graph = Graph(
         recorded=recorded, kinds=names.kinds, **columns, waits=joined.waits.only(rows), levels=order,
         early_ns=early, barriers=joined.names, cut=cut,
     )  # fmt: skip
+    return replace(graph, waits=launched(graph))
 
 
 def _seen(recorded: Recorded, names: _Names) -> _Seen:
@@ -350,6 +352,7 @@ def _transfers(
         _wait(number[posted], dst[posted] - 1, start[posted], operations),
         _wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
         *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
+        *_after_collectives(recorded, np.flatnonzero(known), sent, received, src, dst, number, operations),
     ]
     when = operations.when.copy()
     for some in found[4:]:
@@ -465,6 +468,37 @@ def _posted(
         some = rows[chosen]
         found.append(_wait(number[some], block[chosen], received[some], operations, whole))
         open_ &= ~chosen
+    return found
+
+
+def _after_collectives(
+    recorded: Recorded, rows: Ints, sent: Times, received: Times, src: Ints, dst: Ints, number: Ints,
+    operations: Operations,
+) -> list[Waits]:  # fmt: skip
+    """The sends and receives that promptly followed a collective of their rank: a block may end with one, as of its
+    tensor-parallel peers, whose result is sent. Of receives as in `_posted`."""
+    joint = np.flatnonzero(operations.sort == COLLECTIVE)
+    if not len(joint) or not len(rows):
+        return []
+    parts, found = recorded.parts, []
+    place = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    ends = parts.select("segment", "rank", "end", on=pl.Series(place)).sort("end", "on")
+    segments = recorded.steps["segment"].to_numpy()
+    for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
+        asked = pl.DataFrame(
+            {
+                "row": rows, "segment": pl.Series(segments[operations.step[block[rows]]], dtype=ends.schema["segment"]),
+                "rank": operations.rank[block[rows]], "at": at[rows],
+            }
+        ).sort("at")  # fmt: skip
+        last = asked.join_asof(
+            ends, left_on="at", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False,
+            tolerance=POSTED_NS,
+        ).drop_nulls("on")  # fmt: skip
+        row, on, end = (last[name].to_numpy() for name in ("row", "on", "end"))
+        binds = end > before[row] if before is not None else (at[row] <= sent[row]) | (end >= sent[row])
+        row, on = row[binds], on[binds]
+        found.append(_wait(number[row], on, at[row], operations))
     return found
 
 

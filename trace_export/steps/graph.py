@@ -7,8 +7,8 @@ any of its members waits for has happened, starts when the last of its members d
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
 
 so that a replay with the measured delays and lengths gives back the measured times. A wait is for the end of another
-operation, or for its start. Where the waiting member had begun before that, the wait has this overlap as a constant
-negative lag: streams overlap, and clocks disagree.
+operation, or for its start, and may have a constant lag: what a block takes to be launched after that (see `launches`);
+or, where the waiting member had begun before, this overlap as a negative one: streams overlap, and clocks disagree.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
 
 @dataclass(frozen=True)
 class Waits:
-    """A row per wait: operation `of` waits for `on`, whose end (or, where not `whole`, start) and `lag` (at most 0)
-    it follows."""
+    """A row per wait: operation `of` waits for `on`, whose end (or, where not `whole`, start) and `lag` it follows."""
 
     of: Ints
     on: Ints
@@ -106,6 +105,20 @@ class Graph:
         """When all that an operation waits for had happened; its start where it waits for nothing."""
         return ready_of(self.waits, self.start, self.end)
 
+    @cached_property
+    def launch(self) -> Times:
+        """How much of that was the launch after the last of it."""
+        lag = np.append(self.waits.lag, 0)  # the last: of what waits for nothing
+        launch: Times = np.maximum(lag[self.binding], 0)
+        return launch
+
+    @cached_property
+    def follows(self) -> Flags:
+        """The blocks that waited for another of their rank, and not for longer for anything else."""
+        on = np.append(self.waits.on, 0)[self.binding]
+        found: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
+        return found
+
     @property
     def delay(self) -> Times:
         """How long after that it started."""
@@ -149,7 +162,7 @@ class Graph:
         of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
         of_work &= self.sort[waits.of] != COLLECTIVE
         total = float(self.length[work].sum())
-        return float(self.early_ns - waits.lag[of_work].sum()) / max(total, 1.0)
+        return float(self.early_ns - waits.lag[of_work].clip(None, 0).sum()) / max(total, 1.0)
 
     def of(self, column: str) -> Ints:
         """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""

@@ -78,14 +78,14 @@ def _parts(graph: Graph) -> list[tuple[Ints, Times, Times, Ints, Ints]]:
     when, the place of the cause among `CAUSES`, and the rank that is waited for, or -1."""
     block, since = _gaps(graph)
     start = graph.start[block]
-    ready = np.clip(graph.ready[block], since, start)
+    ready = np.clip((graph.ready - graph.launch)[block], since, start)
     wait = graph.binding[block]
     known = (wait >= 0) & (ready > since)
     on = np.where(known, graph.waits.on[wait], 0)
     sort = np.where(known, graph.sort[on], -1)
     met = np.isin(sort, (TRANSFER, COLLECTIVE))
     begun = np.where(met, np.clip(graph.start[on], since, ready), np.where(sort == POINT, ready, since))
-    needed = np.where(met, np.clip(graph.ready[on], since, begun), begun)
+    needed = np.where(met, np.clip((graph.ready - graph.launch)[on], since, begun), begun)
     forward = graph.kinds.index("T:F") if "T:F" in graph.kinds else -1
     source = np.where(sort == TRANSFER, graph.src[on], np.where(sort == COLLECTIVE, graph.rank[on], -1))
     code = {cause: np.int8(number) for number, cause in enumerate(NAMES)}

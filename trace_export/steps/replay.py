@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice, pairwise
 
 import numpy as np
 
-from trace_export.steps.graph import POINT, Floats, Graph, Ints, for_origin
+from trace_export.steps.graph import POINT, Floats, Graph, Ints, Times, for_origin
 
 SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
@@ -71,7 +72,17 @@ class Replay:
         self._from_start = bool(len(waits.whole)) and not waits.whole.all()
         if self._from_start:
             self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
-        self._late = [[bool(waits.lag[a:b].any()) for a, b in turns] for turns in graph.levels.turns]
+        self._lag_by(waits.lag)
+
+    def _lag_by(self, lag: Times) -> None:
+        self._lag = lag
+        self._late = [[bool(lag[a:b].any()) for a, b in turns] for turns in self.graph.levels.turns]
+
+    def without_launches(self) -> Replay:
+        """The same graph, in which what an operation waits for holds it no longer than it lasts."""
+        found = copy(self)
+        found._lag_by(np.minimum(self._lag, 0))
+        return found
 
     @cached_property
     def windows(self) -> Windows:
@@ -121,7 +132,7 @@ class Replay:
             for (a, b), lagged in zip(turns, late, strict=True):
                 other = times[self._source[a:b]]
                 if lagged:
-                    other += graph.waits.lag[a:b, None]
+                    other += self._lag[a:b, None]
                 if ready is None:
                     ready = other
                 else:

@@ -1,0 +1,64 @@
+"""What a block takes to be launched after what it waits for.
+
+A block starts later after another block of its rank, which the host has to follow, than after a transfer, for the host
+had time meanwhile. Blocks that wait for their rank show the one, blocks that wait for a transfer the other. In a replay
+a block may come to wait for something else than it did, so a launch belongs to the wait:
+
+    start = max(end of the block before + launch after a block, end of the transfer + launch after a transfer) + delay
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, TRANSFER, WORK, Graph, Ints, Times, Waits
+
+SHORT = 0.4
+"""A launch takes at most this share of a block; what takes longer is a wait."""
+
+
+def launched(graph: Graph) -> Waits:
+    """The waits of `graph` with launches: after the first one of a rank in a step each block is launched as long after
+    the block before (or a collective of its rank), and after a transfer, as on the middle rank."""
+    waits = graph.waits
+    later = (graph.sort == WORK) & ~graph.first & ~graph.blind
+    met = waits.met(graph.start, graph.end)
+    own = graph.rank[waits.on] == graph.rank[waits.of]
+    on_block = ((graph.sort[waits.on] <= OPTIMIZER) & own & waits.whole) | (graph.sort[waits.on] == COLLECTIVE)
+    on_transfer = graph.sort[waits.on] == TRANSFER
+    rows = np.flatnonzero(later & graph.counted)
+    block, transfer, other = (
+        _last(waits.of[some], met[some], len(graph))[rows] for some in (on_block, on_transfer, ~on_block & ~on_transfer)
+    )
+    start, lag = graph.start[rows], waits.lag.copy()
+    most = SHORT * float(np.median(graph.length[rows])) if len(rows) else 0.0
+
+    def usual(since: Times, rest: Times) -> int:
+        """Of the blocks that wait for nothing longer than for what happened last at `since`."""
+        shown = since >= np.maximum(rest, other)
+        gap = soonest(graph.rank[rows[shown]], (start - since)[shown])
+        return round(gap) if gap <= most else 0
+
+    after_block = usual(block, transfer)
+    after_transfer = usual(transfer, block + after_block)
+    for some, took in ((on_block, after_block), (on_transfer, after_transfer)):
+        some = some & later[waits.of]
+        lag[some] += np.minimum(took, (graph.start[waits.of] - met)[some])
+    return replace(waits, lag=lag)
+
+
+def _last(of: Ints, met: Times, count: int) -> Times:
+    """When the last of some waits of each operation was met; long ago where it has none."""
+    found = np.full(count, np.iinfo(np.int64).min // 2)
+    np.maximum.at(found, of, met)
+    return found
+
+
+def soonest(rank: Ints, gap: Times) -> float:
+    """Of the gaps at the lowest fifth of each rank that of the middle rank."""
+    fifth = pl.col("gap").quantile(FIFTH, "lower")
+    each = pl.DataFrame({"rank": rank, "gap": gap}).group_by("rank").agg(fifth)["gap"]
+    return max(float(each.quantile(0.5, "lower") or 0), 0.0)
