@@ -43,6 +43,12 @@ def test_a_window_of_time_leaves_no_step_whole_that_it_cuts() -> None:
     assert chosen.steps.rows() == [(0, 0, False), (0, 1, True)]
 
 
+def test_a_window_has_no_block_that_only_touches_it() -> None:
+    blocks = [span(0, "F", n, begin, begin + 10, step=0) for n, begin in enumerate((0, 10, 20, 30))]
+    chosen = select(profile(blocks, {0: 0}), Selection(window=Window(10, 30)))
+    assert chosen.spans["microbatch"].to_list() == [1, 2]
+
+
 def test_what_reaches_into_the_time_of_the_blocks_is_kept() -> None:
     """A receive begins before the block that waits for it."""
     times = {"before": (60, 99), "first": (80, 100), "last": (130, 170), "open": (90, None), "after": (131, 140)}

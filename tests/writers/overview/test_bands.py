@@ -35,6 +35,10 @@ def test_marks_are_where_the_axis_has_their_values() -> None:
     lines = [e.get("d", "") for e in found if e.get("class") == "middle"]
     assert [float(line.split()[1].partition("h")[0]) for line in lines] == [y(2 + n / 10) for n in range(3)]
     assert [float(e.get("cy", "")) for e in found if e.tag == "circle"] == [y(4 + n / 10) for n in range(3)]
+    left = float(next(e.get("d", "") for e in found if e.get("class") == "grid").partition(" ")[0].removeprefix("M"))
+    third = (float(found[0].get("viewBox", "").split()[2]) - left) / 3  # a third of the axis for each stage
+    centres = [float(e.get("cx", "")) for e in found if e.tag == "circle"]
+    assert centres == pytest.approx([left + third * share for share in (0.5, 1.5, 2.5)], abs=0.11)
 
 
 def test_of_many_stages_some_are_numbered() -> None:
