@@ -346,19 +346,15 @@ class Run:
         return kept if kept and kept.exists() else stack.enter_context(scratch_folder())
 
     def explain(self) -> Explanation:
-        """What the steps are made of, and what makes them longer than they need be, searched in the whole run; see
-        `trace_export.Explanation`. Means are of the selected steps, where one of them has a length (the last step of a
-        recording has none); a selection of stages or of time changes nothing."""
+        """What the steps of the whole run are made of, and what makes them longer than they need be; see
+        `trace_export.Explanation`."""
         return self._explanation
 
     @cached_property
     def _explanation(self) -> Explanation:
         from trace_export.analysis.explanation import explain
 
-        shown = None if self._selection.steps is None else self._bubbles.steps
-        found = explain(self._bubbles.graph, shown)
-        if shown is not None and not found.steps:
-            found = explain(self._bubbles.graph)
+        found = explain(self._bubbles.graph)
         give_back()
         return found
 

@@ -256,18 +256,13 @@ def test_the_laws_of_every_explanation(name: str, samples: Path) -> None:
 
 
 def test_a_selection_changes_no_figure_of_a_step(samples: Path) -> None:
-    """Causes are searched in the whole run; their gains and the levels are means of the steps that are shown. The last
-    step has no length: of it alone those of all steps are told."""
+    """Nor a cause: the whole run is explained, and then a part of it is shown."""
     run = load(samples / "paddle" / "single").align()
     whole = run.report()
-    for part, of_all in (
-        (run.select(steps=3), False), (run.select(steps=4), True), (run.select(stages="0-2"), True),
-        (run.select(window="100ms-300ms"), True),
-    ):  # fmt: skip
+    for part in (run.select(steps=3), run.select(stages="0-2"), run.select(window="100ms-300ms")):
         shown = part.report()
-        assert shown.causes["code"].equals(whole.causes["code"])
-        lengths = (whole if of_all else shown).steps["step_ns"].drop_nulls()
-        assert shown.found.step_ns == lengths.mean() == pytest.approx(shown.found.levels["adds_ns"].sum())
+        assert shown.causes.equals(whole.causes)
+        assert shown.found.levels.equals(whole.found.levels)
         key = ["run", "step", "rank"]
         rows = whole.ranks.join(shown.ranks.select(key), on=key, how="semi", nulls_equal=True, maintain_order="left")
         assert shown.ranks.equals(rows)

@@ -136,7 +136,7 @@ def test_compare_writes_one_trace_with_both(run_cli: Cli, tables: tuple[Path, Pa
     assert changes == {("F", 0.0), ("B", 0.25)}
     events = json.loads(out.read_text())["traceEvents"]
     names = {e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    assert {f"stage {s} (b.csv)" for s in range(4)} | {f"stage {s} · rank {s} (a.parquet)" for s in range(4)} <= names
+    assert {f"stage {s} · rank {s} ({side})" for s in range(4) for side in ("a.parquet", "b.csv")} <= names
     tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     starts = {
         side: min(e["ts"] for e in events if e["ph"] == "X" and tracks[e["tid"]].endswith("(b.csv)") == side)
@@ -163,9 +163,8 @@ def test_a_picture_of_two_runs_has_the_bubble_of_each(run_cli: Cli, tables: tupl
     alone = [shares(table) for table in tables]
     assert alone[0] != alone[1]
     both = shares("compare", *tables)
-    assert both == {f"{row} (a.parquet)": share for row, share in alone[0].items()} | {
-        f"{row.partition(' ·')[0]} (b.csv)": share for row, share in alone[1].items()
-    }
+    sides = zip(alone, ("a.parquet", "b.csv"), strict=True)
+    assert both == {f"{row} ({side})": share for rows, side in sides for row, share in rows.items()}
 
 
 def test_a_picture_of_two_runs_marks_what_differs(run_cli: Cli, tables: tuple[Path, Path], tmp_path: Path) -> None:
@@ -242,17 +241,16 @@ def test_the_next_command_is_on_what_was_read(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
-    ("lengths", "option"),
-    [([1540, 233, None], "--steps 1-2"), ([233, 240, 236], ""), ([900, 233, 236, 231], "--steps 1-3")],
+    ("lengths", "others"),
+    [([1540, 233, None], "1-2"), ([233, 240, 236], ""), ([900, 233, 236, 231], "1-3")],
 )
-def test_steps_far_longer_than_the_others_come_with_what_leaves_them_out(
-    lengths: list[int | None], option: str
-) -> None:
+def test_steps_far_longer_than_the_others_come_with_their_comparison(lengths: list[int | None], others: str) -> None:
     steps = pl.DataFrame({"step": range(len(lengths)), "step_ns": lengths, "pipeline_ns": lengths}).with_columns(
         whole=True
     )
     said = step_sentence(steps, 1.0, 1.0, 0.3, host=False)
-    assert said.next == (f"to leave out step 0, far longer than the others: {option}" if option else "")
+    command = f"trace-export compare DIR --steps-a {others} --steps-b 0"
+    assert said.next == (f"to see why step 0 took longer: {command}" if others else "")
 
 
 def test_files_that_are_no_span_table(tmp_path: Path, run_cli: Cli) -> None:

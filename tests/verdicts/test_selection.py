@@ -17,6 +17,7 @@ from tests.support.rows import crossed, seeds
 from tests.verdicts.cases import PLANTED, drawn
 from tests.verdicts.judge import causes, report
 from trace_export.analysis.verdict import LEVELS
+from trace_export.units import duration
 
 ELSEWHERE = ("slow rank", "late rank", "held host")
 
@@ -136,19 +137,29 @@ def test_what_a_schedule_waits_is_not_said_of_a_part_of_its_stages(
 
 
 @pytest.mark.parametrize("form", ["nsys", "table"])
-def test_a_step_that_warms_up_comes_first_and_can_be_left_out(form: str, tmp_path: Path) -> None:
+def test_a_step_that_warms_up_comes_first_and_can_be_compared(form: str, tmp_path: Path) -> None:
     """The first step takes 6 times as long; the truth is the same job without that."""
     job = Job(stages=4, replicas=1, microbatches=8, steps=4)
-    usual = report(tmp_path / "usual", job, form)["verdict"]
-    first, *rest = report(tmp_path / "warm", replace(job, warm_up=(6.0,)), form)["verdict"]
-    step_ns = next(s["facts"]["step_ns"] for s in usual if s["code"] == "step")
+    usual = report(tmp_path / "usual", job, form)
+    warm = report(tmp_path / "warm", replace(job, warm_up=(6.0,)), form)["verdict"]
+    first, *rest = warm
+    step_ns = next(s["facts"]["step_ns"] for s in usual["verdict"] if s["code"] == "step")
     assert (first["code"], first["facts"]["steps"]) == ("slow-steps", [0])
     assert first["facts"]["others_ns"] == pytest.approx(step_ns, rel=0.05)
     assert f"{first['facts']['ratio']:.2f} × as long as the others" in first["text"]
-    assert first["next"].endswith("report DIR --steps 1-3")
-    said = json.loads(command("report", tmp_path / "warm", "--steps", "1-3", "--json").stdout)["verdict"]
-    assert [sentence["code"] for sentence in said] == [sentence["code"] for sentence in usual]
-    made = next(s["facts"] for s in said if s["code"] == "step")
-    assert made["step_ns"] == pytest.approx(step_ns, rel=0.05)
-    assert sum(made.get(f"{level}_ns", 0) for level in LEVELS) == pytest.approx(made["step_ns"], rel=0.01)
     assert "slow-steps" not in [sentence["code"] for sentence in rest]
+    options = first["next"].partition("compare DIR ")[2].split()
+    compared = json.loads(command("compare", tmp_path / "warm", *options, "--json").stdout)
+    assert sum(row["a_ns"] for row in compared["levels"]) == pytest.approx(step_ns, rel=0.05)
+
+
+def test_steps_that_are_shown_are_told_from_those_that_are_explained(tmp_path: Path) -> None:
+    """What a step is made of is said of all steps, so their mean is said, too."""
+    job = Job(stages=4, replicas=1, microbatches=8, steps=4, warm_up=(6.0,))
+    whole = {s["code"]: s for s in report(tmp_path, job, "table")["verdict"]}
+    part = json.loads(command("report", tmp_path, "--steps", "1-3", "--json").stdout)["verdict"]
+    step = next(sentence for sentence in part if sentence["code"] == "step")
+    assert step["facts"]["step_ns"] < 0.5 * whole["step"]["facts"]["step_ns"]
+    levels = [f"{level}_ns" for level in LEVELS]
+    assert [step["facts"].get(level) for level in levels] == [whole["step"]["facts"].get(level) for level in levels]
+    assert f"; a step of the run takes {duration(whole['step']['facts']['step_ns'])}: " in step["text"]

@@ -44,9 +44,9 @@ CAUSES_SAID = 3
 class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
-    Causes are searched in the whole run, and the theory is that of the whole run; `found` says of which steps its means
-    are (`Run.explain`). `steps`, `ranks`, `stages`, `idle` and the critical path are those of what was selected, as in
-    the whole run. All that is a mean over steps is one over whole steps, where there are any.
+    The causes, levels and theory are those of the whole run; `steps`, `ranks`, `stages`, `idle` and the critical path
+    those of what was selected, as they are in the whole run. All that is a mean over steps is one over whole steps,
+    where there are any.
 
     `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks`. `stages`: run, step, stage, ranks and, as means over the
     ranks, busy_ns, global_ns, own_ns and a column per cause. `idle`: cause, idle_ns (mean per rank and step), share (of

@@ -60,10 +60,10 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
     said, facts = _made_of(explanation, theory, whole)
-    whole_ns = explanation.step_ns
-    if said.startswith(":") and measured.step_ns is None and whole_ns > (1 + SMALL) * (measured.pipeline_ns or 0):
-        one = explanation.path.steps.join(measured.steps, on=STEP_KEY, how="semi", nulls_equal=True).height
-        said = f"{', with what follows it' if one else '; a step of the run takes'} {duration(whole_ns)}{said}"
+    length, of_run = measured.step_ns or measured.pipeline_ns or 0.0, explanation.step_ns
+    part = not explanation.path.steps.join(measured.steps, on=STEP_KEY, how="anti", nulls_equal=True).is_empty()
+    if said.startswith(":") and (part or measured.step_ns is None) and abs(of_run - length) > SMALL * length:
+        said = f"{'; a step of the run takes' if part else ', with what follows it'} {duration(of_run)}{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
     ahead = _slow_steps(measured.steps, explanation)
     if ahead:
@@ -133,7 +133,7 @@ def step_sentence(
     said, more = made_of
     idle = "" if bubble is None else f"; ranks are idle for {bubble:.1%} of the pipeline time (the bubble)"
     whose = OF_HOST if host else ""
-    return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.", _without_slow_steps(steps, column))
+    return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.", _apart(*_far_longer(steps, column)))
 
 
 def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]:
@@ -152,18 +152,14 @@ def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]
         f"{named}, {facts['ratio']:.2f} × as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
         " follows is a mean over all steps."
     )
-    return [Sentence("slow-steps", facts, text, _leave_out(slow, others))]
+    return [Sentence("slow-steps", facts, text, _apart(slow, others))]
 
 
-def _without_slow_steps(steps: pl.DataFrame, length: str) -> str:
-    """How to leave out the steps whose `length` (a column) is far above the median."""
-    slow, others = _far_longer(steps, length)
-    return _leave_out(slow, others) if slow else ""
-
-
-def _leave_out(slow: list[int], others: list[int]) -> str:
+def _apart(slow: list[int], others: list[int]) -> str:
+    """How to see what the slow steps have that the others have not."""
     which = f"step{'s' * (len(slow) > 1)} {Numbers.of(slow)}"
-    return f"to leave out {which}: trace-export report DIR --steps {Numbers.of(others)}"
+    compared = f"trace-export compare DIR --steps-a {Numbers.of(others)} --steps-b {Numbers.of(slow)}"
+    return f"to see why {which} took longer: {compared}" if slow else ""
 
 
 def _far_longer(steps: pl.DataFrame, length: str) -> tuple[list[int], list[int]]:
