@@ -13,6 +13,7 @@ from itertools import accumulate, chain
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from trace_export.files import end_of, open_file
@@ -89,7 +90,8 @@ class Scanner:
         self.frames: list[pl.DataFrame] = []
         self.records: list[Match] = []  # found, but not in a frame yet
         self.threads: list[int | None] = []
-        self.said: list[Said] = []  # of each record up to the last announcement
+        self.said: list[tuple[Said, int]] = []  # and for how many records, up to the last announcement
+        self.completed = 0
         self.malformed = 0
         self.first_malformed = -1
         self.text: tuple[bytes, bytes] | None = None
@@ -136,7 +138,9 @@ class Scanner:
 
     def _complete(self) -> None:
         """Gives the records since the last announcement what it said."""
-        self.said += [self.now] * (len(self.records) - len(self.said))
+        if since := len(self.records) - self.completed:
+            self.said.append((self.now, since))
+            self.completed = len(self.records)
 
     def move(self, other: Scanner) -> None:
         """Gives the records that are in no frame yet to another one."""
@@ -144,12 +148,13 @@ class Scanner:
         other.records += self.records
         other.threads += self.threads
         other.said += self.said
-        self.records, self.threads, self.said = [], [], []
+        other.completed += self.completed
+        self.records, self.threads, self.said, self.completed = [], [], [], 0
 
     def _flush(self) -> None:
         self._complete()
         self.frames.append(_frame(self.records, self.threads, self.said))
-        self.records, self.threads, self.said = [], [], []
+        self.records, self.threads, self.said, self.completed = [], [], [], 0
 
     @property
     def waiting(self) -> int:
@@ -191,10 +196,12 @@ def _first(buffer: bytearray, start: int, end: int) -> int:
     return min((at for needle in NEEDLES if (at := buffer.find(needle, start, end)) >= 0), default=-1)
 
 
-def _frame(records: list[Match], threads: list[int | None], said: list[Said]) -> pl.DataFrame:
+def _frame(records: list[Match], threads: list[int | None], said: list[tuple[Said, int]]) -> pl.DataFrame:
     """`records` and what else is known of each, as RECORDS."""
     _, _, jobs, microbatches, starts, ends = zip(*records, strict=True)
-    announced, announcements, sections = zip(*said, strict=True)
+    facts, counts = zip(*said, strict=True)
+    announced = pl.DataFrame(facts, dict.fromkeys(("announced", "announcement", "section"), pl.Int32), orient="row")
+    of_record = announced[np.repeat(np.arange(len(counts)), counts)]
     texts = {job: job.decode("utf-8", "replace") for job in set(jobs)}
     raw = pl.DataFrame(
         [
@@ -203,9 +210,7 @@ def _frame(records: list[Match], threads: list[int | None], said: list[Said]) ->
             pl.Series("microbatch", microbatches, pl.Binary),
             pl.Series("start", starts, pl.Binary),
             pl.Series("end", ends, pl.Binary),
-            pl.Series("announced", announced, pl.Int32),
-            pl.Series("announcement", announcements, pl.Int32),
-            pl.Series("section", sections, pl.Int32),
+            *of_record,
         ]
     )
     return raw.select(
