@@ -229,6 +229,7 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     ),
     "slow rank in its group": (one_of_group, {"tensor": 2, "exchanges": 4}, ("kineto", "table")),
     "collecting rank, few steps": (collecting_rank, {**LONG, "steps": 3, "stages": 4}, ("nsys", "kineto")),
+    "data loading, blocks alone": (data_loading, {"replicas": 3, "tensor": 1}, ("paddle", "work")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -100,9 +100,10 @@ def _candidates(
 
 
 def together(rows: pl.DataFrame) -> pl.DataFrame:
-    """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that start together although they were
-    ready apart in most steps, in those steps."""
-    spread = pl.col("last_ready") - pl.col("ready")
+    """who, step, last_ready: the groups of `rows` (who, rank, step, start, end, ready) that start together although
+    they were ready apart in most steps, in those steps; or the first of which start as long after the last was ready in
+    all steps, though the time since they were ready themselves varies: then the others are late."""
+    spread, after = pl.col("last_ready") - pl.col("ready"), pl.col("start") - pl.col("last_ready")
     each = (
         rows.group_by("who", "step").agg(
             pl.len(), pl.col("start").min(), pl.col("ready").min(), last_ready=pl.col("ready").max(),
@@ -111,13 +112,26 @@ def together(rows: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("len") > 1)
         .with_columns(
             met=(spread > 0) & (pl.col("ended") > pl.col("last_ready"))
-            & (pl.col("last_start") - pl.col("start") <= TOGETHER * spread)
             & (pl.col("start") >= pl.col("last_ready") - TOGETHER * spread)
         )
+        .join(_own_pauses(rows), on="who", how="left", maintain_order="left")
+        .with_columns(
+            prompt=pl.col("last_start") - pl.col("start") <= TOGETHER * spread,
+            steady=(pl.len().over("who") > 1)
+            & ((after.max() - after.min()).over("who") <= TOGETHER * pl.col("varies")),
+        )
+        .with_columns(met=pl.col("met") & (pl.col("prompt") | pl.col("steady").fill_null(False)))
         .with_columns(often=pl.col("met").sum().over("who"), steps=pl.len().over("who"))
     )  # fmt: skip
     least = pl.max_horizontal(pl.min_horizontal(pl.lit(2), "steps"), MOSTLY * pl.col("steps"), pl.lit(1))
     return each.filter("met", pl.col("often") >= least).select("who", "step", "last_ready").sort("who", "step")
+
+
+def _own_pauses(rows: pl.DataFrame) -> pl.DataFrame:
+    """who, varies: how much the time from ready to start varies over the steps, on the middle rank of each group."""
+    pause = pl.col("start") - pl.col("ready")
+    each = rows.group_by("who", "rank").agg(varies=pause.max() - pause.min(), steps=pl.len())
+    return each.filter(pl.col("steps") > 1).group_by("who").agg(pl.col("varies").median())
 
 
 def _join(members: pl.DataFrame, fed: bool, operations: Operations, before: Barriers) -> Barriers:

@@ -517,8 +517,8 @@ def _goes_on(
     ready = ready_of(waits.of_some(free), operations.start, operations.end)
     openings = pl.DataFrame(
         {
-            "who": np.zeros(len(free), np.int64), "step": operations.step[free], "start": operations.start[free],
-            "end": operations.end[free], "ready": ready[free],
+            "who": np.zeros(len(free), np.int64), "rank": operations.rank[free], "step": operations.step[free],
+            "start": operations.start[free], "end": operations.end[free], "ready": ready[free],
         }
     )  # fmt: skip
     met = openings.join(barriers.together(openings), on=["who", "step"], how="left", maintain_order="left")
