@@ -43,4 +43,4 @@ def test_the_table_of_a_benchmark() -> None:
     table = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert table[0] == "| work | ours | reference | ratio | aim | met |"
     assert all("µs" in line and line.count("|") == 7 for line in table[2:])
-    assert len(table) >= 6
+    assert len(table) >= 5
