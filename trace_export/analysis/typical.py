@@ -78,9 +78,8 @@ class Typical:
 
     @cached_property
     def unit(self) -> Ints:
-        """Blocks with the same number are of one kind and chunk, and are first parts of backwards or none is; -1
-        elsewhere."""
-        part = 2 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
+        """Blocks with the same number are of one kind and chunk, and the same part of a backward; -1 elsewhere."""
+        part = 4 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
         number = packed(self.graph.kind, part)
         dense = np.cumsum(np.bincount(number) > 0, dtype=np.int32) - 1
         return np.where(self.is_block, dense[number], -1)

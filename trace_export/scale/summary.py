@@ -28,7 +28,7 @@ RANKS: Schema = {
 """`label`: what its host is called; `microbatches` of a step; `forward_ns` … the median lengths of its blocks; `order`
 is a hash of the kinds of its blocks in order, in its fullest step."""
 WORK: Schema = {
-    "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "first_part": pl.Boolean(),
+    "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "first_part": pl.UInt8(),
     "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
 }  # fmt: skip
 """The blocks of a kind (its place among `model.WORK_KINDS`) and chunk of a rank in a step that counts: how many, the

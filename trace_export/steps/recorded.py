@@ -35,8 +35,9 @@ class Recorded:
     (label), device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole
     (whether it counts), sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row
     per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch,
-    chunk, start, end, lacks (it must have an input from another rank), first_part (its backward has a later block,
-    too). `edges`, a row per dependency between blocks: src, dst (rows of `blocks`), direction, and of its message
+    chunk, start, end, lacks (it must have an input from another rank), first_part (1: its backward has a later
+    block, too; 2: its gradient of the weights has one, unlike that of others; 3: both; else 0). `edges`, a row per
+    dependency between blocks: src, dst (rows of `blocks`), direction, and of its message
     sent, received, arrived (null where none was recorded). `parts`, a row per rank and collective: collective (a
     number), op, group, rank, segment, step_index, start, end. `odd`: steps that last no time, or more than `ODD`
     times the median; a segment ends before and after each of them. `partial`: whether ranks of the run are not
@@ -122,24 +123,23 @@ def _blocks(profile: Profile) -> pl.DataFrame:
     found = spans.select(pl.col("id").alias("span"), *columns).collect()
     passes = profile.passes()
     lacking = passes.filter(_lacks(profile))["span"]
-    first = _first_parts(passes)
-    return found.with_columns(
-        lacks=pl.col("span").is_in(lacking.implode()), first_part=pl.col("span").is_in(first.implode())
-    )
+    first, split = _first_parts(passes)
+    part = pl.col("span").is_in(first.implode()).cast(pl.UInt8) + 2 * pl.col("span").is_in(split.implode())
+    return found.with_columns(lacks=pl.col("span").is_in(lacking.implode()), first_part=part.cast(pl.UInt8))
 
 
-def _first_parts(passes: pl.DataFrame) -> pl.Series:
-    """The blocks that run the first part of a backward whose rest is in a later block: of the head of the model before
-    its layers, or, where only some backwards are split (DualPipe), of the gradient of the input before W."""
+def _first_parts(passes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """The blocks that run the first part of a backward whose rest is in a later block, as of the head of the model
+    before its layers; and those whose gradient of the weights is, where only some backwards are split (DualPipe)."""
     key = [*RANK_STEP_KEY, "microbatch", "chunk"]
     backwards = passes.filter(kind="B").drop_nulls("microbatch").select("span", "start_ns", *key)
-    split = backwards.join(passes.filter(kind="W").select(key).unique(), on=key, how="semi", nulls_equal=True)["span"]
+    halves = passes.filter(kind="W").select(key).unique()
+    split = backwards.join(halves, on=key, how="semi", nulls_equal=True)["span"]
     split = split.clear() if len(split) == len(backwards) else split
     if backwards.select(pl.struct(key).hash().n_unique()).item() == len(backwards):  # a third of the time of `filter`
-        return split
+        return backwards["span"].clear(), split
     several = backwards.filter(backwards.select(key).is_duplicated())
-    first = several.filter(pl.col("start_ns") < pl.col("start_ns").max().over(key))["span"]
-    return pl.concat([first, split]).unique()
+    return several.filter(pl.col("start_ns") < pl.col("start_ns").max().over(key))["span"], split
 
 
 def _lacks(profile: Profile) -> pl.Expr:
