@@ -59,8 +59,8 @@ def infer(blocks: pl.DataFrame, src: Ints, dst: Ints, opens: Flags, start: Times
         batches = Batches(first, _last(first))
         if _waits(batches, src, dst, rank, opens, start, end):
             return batches
-    alone = Batches(row, row)
-    return alone if not turns.any() and _go_on_together(src, dst, rank, opens, start, end) else None
+    shown = not turns.any() and _go_on_together(src, dst, rank, opens, start, end)
+    return Batches(row, row) if shown else None
 
 
 def _last(first: Ints) -> Ints:
@@ -95,14 +95,21 @@ def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, sta
 
 def _go_on_together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
     """Whether ranks whose next block needs nothing from others begin it with the block that needs what they sent, and
-    not as soon as they can."""
-    free, fed = ~np.append(opens, True), np.zeros(len(start) + 1, np.bool_)
-    fed[dst] = True
-    alone = free[src + 1] & free[dst] & ~fed[src + 1]
+    not as soon as they can. Not where the receiver begins other blocks as late: then both may be held by their host."""
+    free, way = ~np.append(opens, True), np.full(len(start) + 1, -1)
+    way[dst] = rank[src]
+    ready = np.append(0, end[:-1])
+    np.maximum.at(ready, dst, end[src])
+    alone = free[src + 1] & free[dst] & (way[src + 1] < 0)
     sender, receiver = src[alone] + 1, dst[alone]
     begun = np.maximum(end[sender - 1], end[receiver - 1])
     took, held = start[receiver] - begun, start[sender] - begun
-    seen = took > LONG * POSTED_NS
+    blocks = pl.DataFrame({"rank": rank, "way": way[:-1], "late": start - ready}).filter(free[:-1])
+    of_way = blocks.group_by("rank", "way").agg(pl.len(), pl.col("late").median()).filter(pl.col("len") >= ENOUGH)
+    asked = pl.DataFrame({"case": np.arange(len(took)), "rank": rank[receiver], "by": way[receiver]})
+    others = asked.join(of_way, on="rank", how="left").filter(pl.col("way") != pl.col("by"))
+    soonest = asked.join(others.group_by("case").agg(pl.col("late").min()), on="case", how="left")["late"].fill_null(0)
+    seen = (took > LONG * POSTED_NS) & (soonest.to_numpy() < (1 - MOSTLY) * took)
     return _mostly(rank[sender[seen]], (np.abs(held - took) <= (1 - MOSTLY) * took)[seen])
 
 
