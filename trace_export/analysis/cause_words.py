@@ -264,7 +264,7 @@ _NEXT: dict[str, Callable[[Row], str]] = {
     "slow-collective": lambda row: f"test the network between its ranks; to see the collectives: {_draw(row, 'comm')}",
     "late-rank": lambda row: (
         f"profile the CPU of {ranks_text(row['ranks'])} (Python, garbage collection, other processes); to see what"
-        f" runs before: {_draw(row, 'kernels')}"
+        f" runs before, where kernels were recorded: {_draw(row, 'kernels')}"
     ),
     "late-host": lambda row: (
         f"check the CPU load of {row['hosts'][0]} and to which cores its processes are bound, and profile its CPU"
