@@ -133,9 +133,10 @@ def _first_parts(passes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
     before its layers; and those whose gradient of the weights is, where only some backwards are split (DualPipe)."""
     key = [*RANK_STEP_KEY, "microbatch", "chunk"]
     backwards = passes.filter(kind="B").drop_nulls("microbatch").select("span", "start_ns", *key)
-    halves = passes.filter(kind="W").select(key).unique()
-    split = backwards.join(halves, on=key, how="semi", nulls_equal=True)["span"]
-    split = split.clear() if len(split) == len(backwards) else split
+    halves = passes.filter(kind="W").drop_nulls("microbatch").select(key)
+    split = backwards["span"].clear()
+    if 0 < len(halves) < len(backwards):
+        split = backwards.join(halves, on=key, how="semi", nulls_equal=True)["span"]
     if backwards.select(pl.struct(key).hash().n_unique()).item() == len(backwards):  # a third of the time of `filter`
         return backwards["span"].clear(), split
     several = backwards.filter(backwards.select(key).is_duplicated())
