@@ -124,8 +124,8 @@ class Job:
     `begun_us`: when the job began, which the identifier of its group of all ranks says; without it groups are counted,
     as newer versions do. `calls`, `stamps`, `packed`: see ascend_export.Recording; `layout`: see there. `host_only`:
     marks without a stream, on no device. `wrong`: wrong times on the device (see pipeline.WrongTimes), of the marks of
-    blocks or, where these have none, of kernels. `together`: all ranks are devices of one process, which records no
-    metadata.
+    blocks or, where these have none, of kernels. `slow`: how many times as long the blocks of a stage take. `together`:
+    all ranks are devices of one process, which records no metadata.
     """
 
     stages: int = 4
@@ -159,6 +159,7 @@ class Job:
     begun_us: int | None = None
     layout: Layout = "capture"
     pipeline_info: Mapping[str, object] | None = None
+    slow: Mapping[int, float] = field(default_factory=dict)
     seed: int = 1
 
     @property
@@ -207,7 +208,7 @@ def record(
     chance = random.Random(job.seed)
     orders = job.orders or [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
     steps = range(first_step, first_step + job.steps)
-    run = simulate(orders, TIMING, steps, chance, chunks=job.chunks, vee=job.vee)
+    run = simulate(orders, replace(TIMING, slow=job.slow), steps, chance, chunks=job.chunks, vee=job.vee)
     if job.vee:  # there two ranks send to each other at the same time
         run.transfers = _in_issue_order(run.transfers)
     truth, sides = Truth(job), Sides()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from samples.generators.ascend import Truth, record
 from samples.generators.data_parallel import Job, write_table
+from tests.support.ascend_jobs import JOBS
 from tests.support.command import command
 from tests.support.rows import seeds
 from tests.verdicts.cases import AWAITED, Case, drawn
@@ -59,6 +62,23 @@ def _wrong(case: Case, folder: Path) -> list[str]:
     gains = [sentence["facts"]["gain_ns"] for sentence in found]
     said = [f"{s['code']} {s['facts']['gain_ns'] / 1e6:.1f} for {case.gain_ns / 1e6:.1f} ms" for s in found]
     return said if not gains or abs(gains[0] - case.gain_ns) > CLOSE * case.gain_ns else []
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_schedule_that_splits_few_backwards_lacks_no_weight_gradients(stage: int, tmp_path: Path) -> None:
+    """DualPipeV as MindSpeed runs it: the last stage splits none."""
+    sound = replace(JOBS["dualpipev"], steps=3)
+    slow = replace(sound, slow={stage: 1.3})
+    gain = _step_ns(record(tmp_path / "slow", slow)) - _step_ns(record(tmp_path / "sound", sound))
+    first = causes(json.loads(command("report", tmp_path / "slow", "--json", "--jobs", 1).stdout))[0]
+    assert (first["code"], first["facts"]["stage"]) == ("slow-stage", stage)
+    assert first["facts"]["gain_ns"] == pytest.approx(gain, rel=CLOSE)
+
+
+def _step_ns(truth: Truth) -> float:
+    begun = pl.DataFrame([(block.step, block.start_ns) for block in truth.blocks], orient="row")
+    first = begun.group_by("column_0").min().sort("column_0")["column_1"]
+    return float(first.diff().mean())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lack", LACKS)

@@ -23,6 +23,8 @@ IDLE = 0.15
 are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
 BLIND = 0.005
 """From this share of blocks without a recorded input on, though all ranks were read, no gains are given."""
+SPLIT = 0.75
+"""Up to this share of backwards with weight gradients of their own, on every rank, the schedule splits some only."""
 AFTER, BESIDE = 0.2, 3
 """Something was not recorded, too, where a rank idles after its backwards for this share of a block, and this many
 times longer than after its forwards."""
@@ -126,7 +128,8 @@ def _after_backwards(idle: pl.DataFrame) -> list[str]:
 
 def _lacking(graph: Graph) -> tuple[str, ...]:
     """`Trust.lacking`. A rank has forwards and backwards of the same chunks, but the first stage may need no gradient
-    of its input; it has weight gradients where others do."""
+    of its input; it has weight gradients where others do, unless only some backwards are split (DualPipe: the last
+    stage may split none)."""
     work = np.flatnonzero((graph.sort == WORK) & graph.counted)
     chunk = graph.recorded.blocks["chunk"].fill_null(0).to_numpy()[work]
     sort = packed(graph.rank[work], chunk, graph.kind[work])
@@ -134,15 +137,18 @@ def _lacking(graph: Graph) -> tuple[str, ...]:
     some[sort] = np.arange(len(work))  # a block of each sort
     some = some[some >= 0]
     kind = np.array(graph.kinds)[graph.kind[work[some]]]
+    count = np.bincount(sort)[sort[some]]
     blocks = pl.DataFrame(
         {
             "rank": graph.rank[work[some]], "stage": graph.of("stage")[work[some]], "chunk": chunk[some],
-            "F": np.isin(kind, ("F", "FB")), "B": np.isin(kind, ("B", "FB")), "W": kind == "W",
+            "F": np.isin(kind, ("F", "FB")), "B": count * np.isin(kind, ("B", "FB")), "W": count * (kind == "W"),
         }
     )  # fmt: skip
-    parts = blocks.group_by("rank", "chunk").agg(pl.col("stage").first(), pl.col("F", "B", "W").any())
-    parts = parts.with_columns(pl.col("W").any().over("rank")).sort("rank", "chunk")
-    have = {name: bool(parts[name].any()) for name in "FBW"}
+    parts = blocks.group_by("rank", "chunk").agg(pl.col("stage").first(), pl.col("F").any(), pl.col("B", "W").sum())
+    parts = parts.with_columns(pl.col("W").sum().over("rank"), backwards=pl.col("B").sum().over("rank"))
+    parts = parts.with_columns(pl.col("B", "W") > 0, split=pl.col("W") / pl.col("backwards")).sort("rank", "chunk")
+    have = {name: bool(parts[name].any()) for name in "FB"}
+    have["W"] = bool((parts["split"] > SPLIT).any())
     first = (pl.col("stage") == 0) & pl.col("W")
     lacks = {"F": ~pl.col("F"), "B": ~pl.col("B") & ~first, "W": ~pl.col("W")}
     return tuple(
