@@ -40,7 +40,6 @@ from trace_export.choices import (
     Tracks as Tracks,
 )
 from trace_export.clocks.fit import ClockFit as ClockFit, fit_clocks as fit_clocks
-from trace_export.clocks.problem import ClockSettings as ClockSettings
 from trace_export.deprecated import (
     Exported as Exported,
     Reported as Reported,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.clocks.observed import observed
 from trace_export.clocks.loss import Loss
-from trace_export.clocks.problem import ClockSettings, Problem
+from trace_export.clocks.problem import Problem
 from trace_export.clocks.solve import Solution, fit
 from trace_export.clocks.uncertainty import (
     COMMON_SPREAD_US,
@@ -34,7 +35,7 @@ def variation(apart: list[float], scatter: float = 0.0) -> float:
                 sent = (stretch + 0.5) * STRETCH_US
                 messages.append((int(back), int(not back), sent, 1000.0 if stretch == 0 else sent))
                 residual.append((-y if back else y) + late)
-    loss = {0: Loss(tau=0.05, zone=1.0, far=1e6)}
+    loss = {0: Loss(zone=1.0, far=1e6)}
     nothing = np.zeros(0)
     return drift_variation(
         observed(2, messages, []), Solution(nothing, nothing, nothing, np.array(residual), nothing, loss)
@@ -81,7 +82,7 @@ def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> Non
     known = observed(2, [], [(0, 0, 5.0), (0, 1, 9.0)])
     nothing = np.zeros(0)
     solution = Solution(np.zeros(2), np.zeros(2), nothing, nothing, np.zeros(2), member_us=50.0)
-    assert member_variance(Problem.of(known, np.zeros(1, np.int64), ClockSettings()), solution) == COMMON_SPREAD_US**2
+    assert member_variance(Problem.of(known, np.zeros(1, np.int64)), solution) == COMMON_SPREAD_US**2
 
 
 SPAN_US = 1e6
@@ -94,7 +95,7 @@ def test_of_more_hosts_than_are_solved_for_the_others_get_the_largest_deviation(
     jitter = [3.0, -5.0, 8.0, -2.0, 6.0, -7.0, 1.0, -4.0, 9.0, -1.0, 2.0, -6.0]
     chain = [(a, b, s, s + 20 + j) for n in range(hosts - 1) for a, b in ((n, n + 1), (n + 1, n))
              for s, j in zip(sent, jitter, strict=True)]  # fmt: skip
-    problem = Problem.of(observed(hosts, chain, []), np.zeros(2 * (hosts - 1), np.int64), ClockSettings())
+    problem = Problem.of(observed(hosts, chain, []), np.zeros(2 * (hosts - 1), np.int64))
     deviation, _ = uncertainty(problem, fit(problem), np.zeros(hosts, np.int64))
     solved, others = deviation[::2], deviation[1::2]
     assert solved.argmin() not in (0, len(solved) - 1)
@@ -107,6 +108,6 @@ def test_without_drift_all_rates_are_equal() -> None:
     sent = np.linspace(0, SPAN_US - 2000, 100)
     there = [(0, 1, s, s + 20 + 500 * s / SPAN_US) for s in sent]
     back = [(1, 0, s + 500 * s / SPAN_US, s + 20) for s in sent + 500]
-    free = Problem.of(observed(2, there + back, []), np.zeros(1, np.int64), ClockSettings(drift_ppm=1000.0))
+    free = replace(Problem.of(observed(2, there + back, []), np.zeros(1, np.int64)), drift_us=1e-3 * SPAN_US)
     assert np.ptp(fit(free).drift) == pytest.approx(500, rel=0.01)
     assert np.ptp(fit(free.without_drift()).drift) == pytest.approx(0.0, abs=1e-9)

@@ -33,7 +33,7 @@ RESULTS = (
     "ClosedForm", "Explanation", "Trust", "Slowdown", "CriticalPath", "Comparison", "Gate", "RunFigures", "Baseline",
     "Sentence", "ReportTable", "Place",
     "Inspection", "Profile", "Interpretation", "Recognition", "Plan", "Declared", "Note", "KernelFile", "Costs",
-    "FigureStyle", "Plot", "Window", "ClockFit", "ClockSettings",
+    "FigureStyle", "Plot", "Window", "ClockFit",
 )  # fmt: skip
 """Classes that are only read, or made of plain values."""
 TABLES = {

@@ -13,7 +13,7 @@ from trace_export.clocks import apply, bounds, fit_tables, solve
 from trace_export.clocks.clock_steps import CLOCK_STEPS, SHOWN_TWICE, unseen
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
-from trace_export.clocks.problem import ClockSettings, Problem
+from trace_export.clocks.problem import SAME_LATENCY_US, Problem
 from trace_export.clocks.uncertainty import centred, drift_variation, uncertainty
 from trace_export.model import empty
 from trace_export.tolerances import CAUSALITY_NS
@@ -51,7 +51,6 @@ class ClockFit:
     steps: pl.DataFrame = field(default_factory=lambda: empty(CLOCK_STEPS))
     shown_twice: pl.DataFrame = field(default_factory=lambda: empty(SHOWN_TWICE))
     asymmetric: bool = False
-    settings: ClockSettings = field(default_factory=ClockSettings)
 
 
 def fit_clocks(
@@ -60,7 +59,6 @@ def fit_clocks(
     ranks: pl.DataFrame,
     *,
     edges: pl.DataFrame | None = None,
-    settings: ClockSettings | None = None,
     without_wall_clock: Collection[str] = (),
 ) -> ClockFit:
     """The clock correction of every host in `ranks`, from what its ranks exchanged with those of other hosts.
@@ -72,41 +70,25 @@ def fit_clocks(
     observations keeps its wall clock (status `wall`). The result does not depend on the order of rows, and shifting all
     times of one host changes nothing else.
     """
-    return fit_observations(
-        gather(messages, collectives, ranks, edges), ranks, settings=settings, without_wall_clock=without_wall_clock
-    )
+    return fit_observations(gather(messages, collectives, ranks, edges), ranks, without_wall_clock=without_wall_clock)
 
 
 def fit_observations(
     known: Observations,
     ranks: pl.DataFrame,
     *,
-    settings: ClockSettings | None = None,
     without_wall_clock: Collection[str] = (),
     steps: pl.DataFrame | None = None,
 ) -> ClockFit:
     """`fit_clocks` of what was gathered. `steps`: the times at which clocks were set (`clock_steps.CLOCK_STEPS`), with
     which it was: what such a clock shows before and after is aligned each by itself."""
-    settings = settings or ClockSettings()
     if not known.observed.any():
-        status = "single-host" if len(known.hosts) == 1 else "wall"
-        return ClockFit(apply.uncorrected(ranks, status), settings=settings)
+        return ClockFit(apply.uncorrected(ranks, "single-host" if len(known.hosts) == 1 else "wall"))
     wall = np.array([host not in without_wall_clock for host in known.hosts])
-    return _fit(known, settings, wall, empty(CLOCK_STEPS) if steps is None else steps)
-
-
-def _components(known: Observations) -> Ints:
-    """Which hosts are connected: a component number per host, counted by the first host's name."""
-    hosts = len(known.hosts)
-    one = np.concatenate([known.source, known.member])
-    other = np.concatenate([known.target, known.event + hosts])
-    return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
-
-
-def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], steps: pl.DataFrame) -> ClockFit:
+    steps = empty(CLOCK_STEPS) if steps is None else steps
     component = _components(known)
     anchors = np.unique(component, return_index=True)[1]
-    problem, few = (Problem.of(some, anchors, settings) for some in (known, known.thinned(ENOUGH)))
+    problem, few = (Problem.of(some, anchors) for some in (known, known.thinned(ENOUGH)))
     asymmetry = _asymmetry(few)
     if asymmetry is not None:
         problem, few = problem.with_asymmetry(asymmetry), few.with_asymmetry(asymmetry)
@@ -138,8 +120,15 @@ def _fit(known: Observations, settings: ClockSettings, wall: NDArray[np.bool_], 
         contradiction=tuple(dict.fromkeys(known.hosts[h] for h in cycle)),
         steps=steps,
         asymmetric=asymmetry is not None,
-        settings=settings,
     )
+
+
+def _components(known: Observations) -> Ints:
+    """Which hosts are connected: a component number per host, counted by the first host's name."""
+    hosts = len(known.hosts)
+    one = np.concatenate([known.source, known.member])
+    other = np.concatenate([known.target, known.event + hosts])
+    return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
 
 
 def _host_pairs(known: Observations, which: Callable[[Ints, Ints], NDArray[np.bool_]]) -> tuple[str, ...]:
@@ -159,8 +148,7 @@ def _asymmetry(problem: Problem) -> Floats | None:
     provable = _connected_by_collectives(problem)
     if not provable.any():
         return None
-    same = problem.settings.same_latency_us
-    loose = problem.with_asymmetry(np.where(provable, 1000.0, same))
+    loose = problem.with_asymmetry(np.where(provable, 1000.0, SAME_LATENCY_US))
     tight, freed = solve.fit(problem), solve.fit(loose)
     free, members = int(provable.sum()), len(problem.observations.event)
     left = max(members - len(problem.geometry.event_size) - free, 1)
@@ -170,7 +158,7 @@ def _asymmetry(problem: Problem) -> Floats | None:
         return None
     latencies = solve.latencies_by_host_pair(loose, freed)[provable]
     about = float(np.sqrt(np.nanmean((latencies[:, 0] - latencies[:, 1]) ** 2))) / 2
-    return np.where(provable, max(about, same), same)
+    return np.where(provable, max(about, SAME_LATENCY_US), SAME_LATENCY_US)
 
 
 def _connected_by_collectives(problem: Problem) -> NDArray[np.bool_]:

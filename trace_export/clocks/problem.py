@@ -1,4 +1,4 @@
-"""What the clock fit solves: the observations as coefficients, the priors, and all that can be tuned."""
+"""What the clock fit solves: the observations as coefficients, and the priors."""
 
 from __future__ import annotations
 
@@ -16,27 +16,12 @@ ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
 """Weights (1/µs²) of the prior offset 0: of an anchor, of a host without observations, of any other."""
 
 
-@dataclass(frozen=True)
-class ClockSettings:
-    """All that can be tuned, in µs unless said otherwise.
-
-    `tau`: the share of messages below the fitted line. `zone`: width of the loss's round part, `far`: where a late
-    message loses its weight, both in units of the spread of the earliest delays. `latency_us`, `drift_ppm`: the priors
-    (one standard deviation about 0). `same_latency_us`: the prior of half the difference between a host pair's two
-    latencies where they are assumed equal. `collective_us`: the least spread of a collective's ends; `huber`: where its
-    loss turns linear, in units of that spread. `rounds`, `tolerance_us`: when to stop.
-    """
-
-    tau: float = 0.05
-    zone: float = 1.5
-    far: float = 6.0
-    drift_ppm: float = 20.0
-    latency_us: float = 2000.0
-    same_latency_us: float = 0.01
-    collective_us: float = 2.0
-    huber: float = 1.345
-    rounds: int = 30
-    tolerance_us: float = 0.01
+DRIFT_PPM, LATENCY_US = 20.0, 2000.0
+"""The priors of a host's rate and of a latency: one standard deviation about 0."""
+SAME_LATENCY_US = 0.01
+"""The prior of half the difference between a host pair's two latencies where they are assumed equal."""
+TOLERANCE_US = 0.01
+"""The fit has converged where a round moves no clock by more than this."""
 
 
 @dataclass(frozen=True)
@@ -116,16 +101,15 @@ class Problem:
 
     geometry: Geometry
     anchors: Ints
-    settings: ClockSettings
     drift_us: float
     asymmetry_us: Floats
 
     @staticmethod
-    def of(known: Observations, anchors: Ints, settings: ClockSettings) -> Problem:
+    def of(known: Observations, anchors: Ints) -> Problem:
         """The system of `known` with drift, and with equal latencies in both directions."""
         geometry = Geometry.of(known)
-        drift_us = settings.drift_ppm * 1e-6 * geometry.span
-        return Problem(geometry, anchors, settings, drift_us, np.full(len(geometry.low), settings.same_latency_us))
+        drift_us = DRIFT_PPM * 1e-6 * geometry.span
+        return Problem(geometry, anchors, drift_us, np.full(len(geometry.low), SAME_LATENCY_US))
 
     @cached_property
     def prior(self) -> Floats:
@@ -139,13 +123,13 @@ class Problem:
     @cached_property
     def latency_prior(self) -> Floats:
         """The weights (1/µs²) of the prior of the two latencies of each host pair, host pairs × 2 × 2:
-        ((L_0 + L_1) / 2)² / latency_us² + ((L_0 - L_1) / 2)² / asymmetry_us²."""
-        mean, half = 0.25 / self.settings.latency_us**2, 0.25 / self.asymmetry_us**2
+        ((L_0 + L_1) / 2)² / LATENCY_US² + ((L_0 - L_1) / 2)² / asymmetry_us²."""
+        mean, half = 0.25 / LATENCY_US**2, 0.25 / self.asymmetry_us**2
         return mean + np.array([[1, -1], [-1, 1]]) * half[:, None, None]
 
     def without_drift(self) -> Problem:
         """The same system with all rates taken to be equal."""
-        return replace(self, drift_us=self.settings.tolerance_us * 1e-3)
+        return replace(self, drift_us=TOLERANCE_US * 1e-3)
 
     def with_asymmetry(self, asymmetry_us: Floats) -> Problem:
         """The same system with another prior of the difference between the two latencies of each host pair."""

@@ -15,14 +15,17 @@ from trace_export.clocks.linalg import solver
 from trace_export.clocks.loss import Loss
 from trace_export.clocks.normal_equations import normal_equations
 from trace_export.clocks.observations import Floats
-from trace_export.clocks.problem import Problem, Weights
+from trace_export.clocks.problem import TOLERANCE_US, Problem, Weights
 
 FIRST_MESSAGE_US, FIRST_MEMBER_US = 50.0, 10.0
 """The standard deviations of the first round, which has no residuals yet. Ten times larger or smaller ones lead to the
 same place in most of 120 simulated runs (tests/benchmarks/calibrate_clocks.py start: the median change is below 0.01
 µs); with two or three messages in each direction, where the loss has several minima, it may be another one."""
+ROUNDS = 30
 MAD = 1.4826
 """A normal distribution's standard deviation in units of its median absolute deviation."""
+COLLECTIVE_US, HUBER = 2.0, 1.345
+"""The least spread of a collective's ends, and where its loss turns linear, in units of that spread."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,10 @@ class Solution:
 def fit(problem: Problem) -> Solution:
     """The robust solution."""
     solution = _with_losses(problem, solve(problem, _first_weights(problem)))
-    for _ in range(problem.settings.rounds - 1):
+    for _ in range(ROUNDS - 1):
         last = solution
         solution = _with_losses(problem, solve(problem, _weights(problem, last)))
-        if _change(last, solution) < problem.settings.tolerance_us:
+        if _change(last, solution) < TOLERANCE_US:
             break
     return solution
 
@@ -97,14 +100,11 @@ def _first_weights(problem: Problem) -> Weights:
 
 def _with_losses(problem: Problem, solution: Solution) -> Solution:
     """`solution` with the losses that fit its residuals."""
-    geometry, settings = problem.geometry, problem.settings
+    geometry = problem.geometry
     unknowns = 2 * np.count_nonzero(problem.observations.observed) + len(geometry.low)
     fitted = min(unknowns / max(len(geometry.delay), 1), 0.5)
-    losses = {
-        kind: Loss.of(solution.residual[rows], settings.tau, settings.zone, settings.far, fitted)
-        for kind, rows in geometry.rows.items()
-    }
-    spread = settings.collective_us
+    losses = {kind: Loss.of(solution.residual[rows], fitted) for kind, rows in geometry.rows.items()}
+    spread = COLLECTIVE_US
     if len(solution.disagreement):
         spread = max(MAD * float(np.median(np.abs(solution.disagreement))), spread)
     return replace(solution, losses=losses, member_us=spread)
@@ -116,5 +116,5 @@ def _weights(problem: Problem, solution: Solution) -> Weights:
     for kind, rows in problem.geometry.rows.items():
         message[rows] = solution.losses[kind].weight(solution.residual[rows])
     away, spread = np.abs(solution.disagreement), solution.member_us
-    member = np.minimum(1.0, problem.settings.huber * spread / np.maximum(away, 1e-9)) / spread**2
+    member = np.minimum(1.0, HUBER * spread / np.maximum(away, 1e-9)) / spread**2
     return Weights(message, member)
