@@ -14,7 +14,7 @@ from tests.support.rows import crossed
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window
-from trace_export.clocks.clock_steps import overlapping
+from trace_export.clocks.overlaps import overlapping
 from trace_export.errors import AlignmentError
 from trace_export.model import KERNELS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.interpret import interpret

@@ -56,8 +56,9 @@ def align(
             _refuse_without_wall_clock(profile, by_host, profile.ranks["host"].drop_nulls().unique().to_list())
         clocks = apply.uncorrected(profile.ranks, "none" if how == "none" else "single-host" if one_host else "wall")
     else:
-        from trace_export.clocks.clock_steps import find_steps, overlapping, set_back
+        from trace_export.clocks.clock_steps import find_steps
         from trace_export.clocks.fit import fit_observations  # its solvers take longer to import than most runs to draw
+        from trace_export.clocks.overlaps import overlapping, set_back
 
         _refuse_set_back(set_back(profile))
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))

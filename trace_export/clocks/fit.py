@@ -10,9 +10,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.clocks import apply, bounds, fit_tables, solve
-from trace_export.clocks.clock_steps import CLOCK_STEPS, SHOWN_TWICE, unseen
+from trace_export.clocks.clock_steps import CLOCK_STEPS, unseen
 from trace_export.clocks.graph import components
 from trace_export.clocks.observations import Floats, Ints, Observations, gather
+from trace_export.clocks.overlaps import SHOWN_TWICE
 from trace_export.clocks.problem import SAME_LATENCY_US, Problem
 from trace_export.clocks.uncertainty import centred, drift_variation, uncertainty
 from trace_export.model import empty
@@ -38,7 +39,7 @@ class ClockFit:
     constant rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the
     observations contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set;
     the errors are not known where there is a contradiction or a `one_way` besides.
-    `shown_twice`: the host on whose clock blocks overlap in one place (`clock_steps.overlapping`). `asymmetric`: the
+    `shown_twice`: the host on whose clock blocks overlap in one place (`overlaps.overlapping`). `asymmetric`: the
     latencies of the two directions were found to differ.
     """
 
