@@ -16,7 +16,6 @@ import orjson
 import polars as pl
 
 from trace_export.clocks.apply import offset_at, uncorrected
-from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.errors import SourceError
 from trace_export.files import read_file
 from trace_export.model import CLOCKS, Profile, conform
@@ -28,7 +27,7 @@ _REMEDY = "give the clock_alignment.json of an export"
 
 
 def content(profile: Profile) -> dict[str, Any]:
-    """The content of the file as plain values: the correction of each host, the delays that are left, the notes."""
+    """The content of the file as plain values: the correction of each host, and the notes."""
     clocks = profile.clocks
     referenced = clocks.filter(pl.col("reference_ns") != 0)["reference_ns"].to_list()
     t0 = min(referenced, default=0)
@@ -37,7 +36,6 @@ def content(profile: Profile) -> dict[str, Any]:
         "t0_ns": t0,
         "formula": "corrected = t - offset_ns - drift * (t - t0_ns)",
         "hosts": {row["host"]: _host(row, t0) for row in clocks.iter_rows(named=True)},
-        "delays": _delays(profile).to_dicts(),
         "notes": [note.text for note in profile.notes if note.code.startswith("clock-")],
     }
 
@@ -45,20 +43,6 @@ def content(profile: Profile) -> dict[str, Any]:
 def write(profile: Profile, path: Path) -> None:
     """Writes the content to `path`."""
     path.write_bytes(orjson.dumps(content(profile), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
-
-
-def _delays(profile: Profile) -> pl.DataFrame:
-    """How long after its sender had ended each message's receiver ended, per pair of hosts, on the corrected clock."""
-    delay = (pl.col("recv_end_ns") - pl.col("send_end_ns")) / 1e3
-    quantiles = {"min": 0.0, "q05": 0.05, "median": 0.5, "q95": 0.95}
-    return (
-        with_hosts(profile.messages, hosts_of_ranks(profile.ranks))
-        .rename({"src_host": "from", "dst_host": "to"})
-        .filter(pl.col("from") != pl.col("to"))
-        .group_by("from", "to")
-        .agg(pl.len().alias("messages"), *(delay.quantile(q).round(3).alias(f"{n}_us") for n, q in quantiles.items()))
-        .sort("from", "to")
-    )
 
 
 def _host(row: dict[str, Any], t0: int) -> dict[str, Any]:

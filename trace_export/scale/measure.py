@@ -14,6 +14,7 @@ from trace_export.choices import Align
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
 from trace_export.model import RANK_STEP_KEY, REAL, STEP_KEY, TEXT, WORK_KINDS, Declared, Profile, conform
+from trace_export.ordering import ordered
 from trace_export.pipeline import completeness, stages
 from trace_export.pipeline.interpret import interpret
 from trace_export.pipeline.replicas import data_parallel
@@ -114,17 +115,9 @@ def replica_numbers(ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
-    work = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).sort(
-        "rank", "run", "step", "start_ns", maintain_order=True
-    )
-    kind, length = pl.col("kind"), (pl.col("end_ns") - pl.col("start_ns")).cast(REAL)
+    blocks = profile.spans.select(*RANK_STEP_KEY, "start_ns", "kind", "chunk").filter(pl.col("kind").is_in(WORK_KINDS))
+    work = ordered(blocks, *RANK_STEP_KEY, "start_ns")
     chunks = pl.col("chunk").fill_null(0)
-    blocks = work.group_by("rank").agg(
-        pl.len().alias("blocks"),
-        forward_ns=length.filter(kind == "F").median(),
-        backward_ns=length.filter(kind == "B").median(),
-        weight_ns=length.filter(kind == "W").median(),
-    )
     each = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         count=pl.len(),
         microbatches=FORWARDS.sum() / chunks.n_unique(),
@@ -137,7 +130,6 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
         .join(replica_numbers(profile.ranks), on="rank", maintain_order="left")
         .join(axis, on="host", how="left", maintain_order="left")
         .join(labels, on="host", how="left", maintain_order="left")
-        .join(blocks, on="rank", maintain_order="left")
         .join(fullest.select("rank", "microbatches", "order"), on="rank", maintain_order="left")
     )
     return conform(found, RANKS)

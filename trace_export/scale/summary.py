@@ -22,11 +22,10 @@ that of its part to the next one, as in `Bubbles.steps`. The causes of idle time
 busy_ns is the length of the step."""
 RANKS: Schema = {
     "rank": INT, "replica": INT, "stage": INT, "tp": INT, "host": TEXT, "label": TEXT, "device": INT, "axis": TEXT,
-    "blocks": TIME, "microbatches": REAL, "forward_ns": REAL, "backward_ns": REAL, "weight_ns": REAL,
-    "order": pl.UInt64(),
+    "microbatches": REAL, "order": pl.UInt64(),
 }  # fmt: skip
-"""`label`: what its host is called; `microbatches` of a step; `forward_ns` … the median lengths of its blocks; `order`
-is a hash of the kinds of its blocks in order, in its fullest step."""
+"""`label`: what its host is called; `microbatches` of a step; `order`: a hash of the kinds of its blocks in the order
+of its fullest step."""
 WORK: Schema = {
     "rank": INT, "run": INT, "step": INT, "kind": pl.UInt8(), "chunk": INT, "first_part": pl.UInt8(),
     "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
