@@ -58,11 +58,11 @@ def _moved(profile: Profile, moves: pl.DataFrame) -> Profile:
 
 def _renumbered(b: Profile, pairs: pl.DataFrame) -> Profile:
     """`b` moved, with A's numbers of the steps, and with its own where A has no such step."""
-    own = pairs.select(run="run_b", step="step_b", move_ns="move_ns_b")
+    moves = pairs.select(run="run_b", step="step_b", move_ns="move_ns_b")
     extra = pl.col("start_ns").is_null()
     to = [pl.when(extra).then(f"{c}_b").otherwise(c).alias(f"to_{c}") for c in STEP_KEY]
     numbers = pairs.filter(pl.col("start_ns_b").is_not_null()).select(*to, run="run_b", step="step_b")
-    moved = _moved(b, own)
+    moved = _moved(b, moves)
     spans, steps = (
         table.join(numbers, on=STEP_KEY, nulls_equal=True, maintain_order="left")
         .with_columns(run="to_run", step="to_step").select(table.columns)

@@ -55,10 +55,10 @@ def add_ranks(
     if not wanted:
         return {}
     top = builder.track("Ranks", order, kind="group", description="Device tasks and communication of each rank drawn")
-    found = {}
-    for place, rank in enumerate(wanted):
+    devices = {}
+    for number, rank in enumerate(wanted):
         name = f"rank {rank['rank']}"
-        group = builder.track(name, place, top, kind="group", description=rank["text"])
+        group = builder.track(name, number, top, kind="group", description=rank["text"])
         slices = communication.get(rank["rank"])
         names = None
         if slices is not None and rank["rank"] in with_tasks:
@@ -66,8 +66,8 @@ def add_ranks(
         if slices is not None and len(slices):
             builder.slices(slices, builder.track(COMMUNICATION, 0, group, flat=f"{name} · {COMMUNICATION}"))
         if rank["rank"] in with_tasks:
-            found[rank["rank"]] = DeviceTasks(group, names)
-    return found
+            devices[rank["rank"]] = DeviceTasks(group, names)
+    return devices
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,19 @@ def tasks(
     """The device tasks of each of the `ranks`, with a track for each new stream, numbered from `first_id`; `seed` is
     their correlation id."""
     ids = count(first_id)
-    for rank, place in ranks.items():
+    for rank, device in ranks.items():
         names = _stream_names(profile, rank)
         shown = names if len(names) <= MOST_STREAMS else [*names[:MOST_STREAMS], OTHERS]
-        streams = {name: _Stream(name, order, rank, place) for order, name in enumerate(shown, 1)}
+        streams = {name: _Stream(name, order, rank, device) for order, name in enumerate(shown, 1)}
         for batch in batches_of(rank, ROWS):
             if len(names) > MOST_STREAMS:
-                own = pl.col("stream").cast(TEXT)
-                named = pl.when(own.is_in(shown)).then(own).otherwise(pl.lit(OTHERS))
+                stream = pl.col("stream").cast(TEXT)
+                named = pl.when(stream.is_in(shown)).then(stream).otherwise(pl.lit(OTHERS))
                 batch = batch.with_columns(stream=named.cast(WORD))
-            yield _part(batch.with_columns(seed), streams, place, ids)
+            yield _part(batch.with_columns(seed), streams, device, ids)
 
 
-def _part(batch: pl.DataFrame, streams: dict[str, _Stream], place: DeviceTasks, ids: Iterator[int]) -> Part:
+def _part(batch: pl.DataFrame, streams: dict[str, _Stream], device: DeviceTasks, ids: Iterator[int]) -> Part:
     """Tasks of a rank on the tracks of their streams. All together: a stream by itself takes milliseconds to encode."""
     batch = ordered(batch.with_columns(NOT_NEGATIVE), *TIMES)
     fresh: list[Track] = []
@@ -143,7 +143,7 @@ def _part(batch: pl.DataFrame, streams: dict[str, _Stream], place: DeviceTasks, 
     for (name,), rows in batch.group_by("stream", maintain_order=True):
         tracks, track = streams[str(name)].lanes(rows, ids)
         fresh += tracks
-        slices.append(_named(rows.select(track, *TIMES, "name", "category", "seed"), place.names))
+        slices.append(_named(rows.select(track, *TIMES, "name", "category", "seed"), device.names))
     return Part(tuple(fresh), pl.concat(slices, how="diagonal")) if slices else Part()
 
 
@@ -152,10 +152,10 @@ def _named(slices: pl.DataFrame, names: pl.DataFrame | None) -> pl.DataFrame:
     have the same few names."""
     if names is None or not (slices["category"] == COMMUNICATION).any():
         return slices
-    known = names.with_columns(pl.col("name").cast(WORD), category=pl.lit(COMMUNICATION, WORD))
-    found = slices.join(known, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
+    communication = names.with_columns(pl.col("name").cast(WORD), category=pl.lit(COMMUNICATION, WORD))
+    named = slices.join(communication, on=[*TIMES, "category"], how="left", maintain_order="left", suffix="_known")
     kernel = pl.when(pl.col("name_known").is_not_null()).then("name").alias("kernel")
-    return found.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")
+    return named.with_columns(kernel, name=pl.coalesce("name_known", "name")).drop("name_known")
 
 
 def _stream_names(profile: Profile, rank: int) -> list[str]:
@@ -174,16 +174,16 @@ def _stream_names(profile: Profile, rank: int) -> list[str]:
 class _Stream:
     """The track of one stream; its lanes persist from batch to batch."""
 
-    def __init__(self, name: str, order: int, rank: int, place: DeviceTasks) -> None:
+    def __init__(self, name: str, order: int, rank: int, device: DeviceTasks) -> None:
         name = f"{name} stream" if name == COMMUNICATION else name  # siblings of one name are drawn as one
-        self._track = Track(0, name, place.group, order, flat=f"rank {rank} · {name}")
+        self._track = Track(0, name, device.group, order, flat=f"rank {rank} · {name}")
         self._lanes = Lanes()
         self._ids: list[int] = []
 
     def lanes(self, rows: pl.DataFrame, ids: Iterator[int]) -> tuple[list[Track], pl.Series]:
         """The new tracks, one for each new lane, and the track of each of the sorted `rows`."""
         lane = self._lanes.assign(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())
-        known = len(self._ids)
-        self._ids += [next(ids) for _ in range(known, self._lanes.count)]
-        fresh = [replace(self._track, id=self._ids[lane], lane=lane) for lane in range(known, len(self._ids))]
+        begun = len(self._ids)
+        self._ids += [next(ids) for _ in range(begun, self._lanes.count)]
+        fresh = [replace(self._track, id=self._ids[lane], lane=lane) for lane in range(begun, len(self._ids))]
         return fresh, pl.Series("track", np.array(self._ids, np.uint32)[lane])

@@ -31,7 +31,7 @@ OPENS, BACKS, WEIGHTS = (pl.col("kind") == kind for kind in PASS_KINDS)
 def add_in_flight(builder: Builder, passes: pl.DataFrame, placement: Placement, order: int) -> None:
     """A group with a counter for each rank of `passes` (`PASSES`), which are of one rank per stage. None for a rank
     that has no backward."""
-    held = [found for found in in_flight(passes, placement) if not found[2].is_empty()]
+    held = [each for each in in_flight(passes, placement) if not each[2].is_empty()]
     if not held:
         return
     group = builder.track("Activations in flight", order, kind="group", description=TEXT)

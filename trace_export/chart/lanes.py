@@ -76,9 +76,9 @@ def _chain(start: Ints, end: Ints, free: int) -> NDArray[np.bool_]:
         return taken[:rows]
     following = np.maximum(np.searchsorted(start, end), np.arange(1, rows + 1))
     step = np.append(following, rows)  # the row past the last one follows itself
-    known = 0
-    while (count := int(np.count_nonzero(taken))) > known:
-        known = count
+    before = 0
+    while (count := int(np.count_nonzero(taken))) > before:
+        before = count
         taken[step[taken]] = True
         step = step[step]
     return taken[:rows]

@@ -107,9 +107,9 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
         step_tracks.add_steps(builder, blocks, options.step_arguments, STEPS)
     if options.path is not None:
         add_path(builder, options.path, STEPS + 1)
-    own = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
+    stage_tracks = {r["stage"]: tracks[r["rank"]] for r in drawn if r["stage"] is not None and r["first"]}
     overlays = [replace(each, slices=_without_lone_run(profile, each.slices)) for each in options.overlays]
-    _add_overlays(builder, overlays, own, options.color_by)
+    _add_overlays(builder, overlays, stage_tracks, options.color_by)
     if not options.for_picture:
         _add_counters(builder, profile, blocks, drawn)
     detailed = drawn if options.detail != "spans" else []
@@ -134,9 +134,9 @@ def _blocks(spans: pl.DataFrame, ranks: list[dict[str, Any]], color_by: ColorBy,
     """The spans with all that their slices carry, and their id. They come by `ranks`, as their tracks do, so that none
     need be moved once it has all its columns; their texts are of the type `texts`."""
     places = pl.DataFrame(ranks, {"rank": pl.Int32, "host": texts, "stage": pl.Int32}).with_row_index("place")
-    own = [name for name in ARGUMENTS if name not in places.columns]
+    columns = [name for name in ARGUMENTS if name not in places.columns]
     placed = (
-        spans.select("id", "rank", "start_ns", "end_ns", *own)
+        spans.select("id", "rank", "start_ns", "end_ns", *columns)
         .with_columns(pl.col(pl.String).cast(texts))
         .join(places, on="rank", how="left", maintain_order="left")
     )
@@ -195,9 +195,9 @@ def _add_blocks(builder: Builder, blocks: pl.DataFrame, tracks: dict[int, int], 
     """The blocks of the ranks in `tracks`, with the arrows between them."""
     shown = blocks.filter(pl.col("rank").is_in(list(tracks)))
     if edges is not None and not edges.is_empty():
-        known, *ends = (ids.to_numpy() for ids in (shown["id"], edges["src"], edges["dst"]))
-        row = np.full(max(int(ids.max(initial=0)) for ids in (known, *ends)) + 1, -1)
-        row[known] = np.arange(len(known))
+        drawn, *ends = (ids.to_numpy() for ids in (shown["id"], edges["src"], edges["dst"]))
+        row = np.full(max(int(ids.max(initial=0)) for ids in (drawn, *ends)) + 1, -1)
+        row[drawn] = np.arange(len(drawn))
         src, dst = (row[ids] for ids in ends)
         both = (src >= 0) & (dst >= 0)
         flows = (_flows(rows[both], shown.height).alias(name) for rows, name in ((src, "flow_out"), (dst, "flow_in")))
@@ -231,9 +231,11 @@ def _add_counters(builder: Builder, profile: Profile, blocks: pl.DataFrame, draw
     step_tracks.add_counters(builder, profile.counters, {r["rank"]: _called(r) for r in drawn}, COUNTERS + 2)
 
 
-def _add_overlays(builder: Builder, overlays: Sequence[Overlay], own: dict[int, int], color_by: ColorBy) -> None:
-    """The overlays, on tracks right below their stage's own one (`own`: stage → track)."""
-    order = {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(own)}
+def _add_overlays(
+    builder: Builder, overlays: Sequence[Overlay], stage_tracks: dict[int, int], color_by: ColorBy
+) -> None:
+    """The overlays, on tracks right below their stage's own one (`stage_tracks`: stage → track)."""
+    order = {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(stage_tracks)}
     columns = {"stage": pl.Int32, "kind": pl.String, "microbatch": pl.Int32, "rank": pl.Int32, "seed": pl.String}
     for overlay in overlays:
         slices = pl.concat([pl.DataFrame(schema=columns), overlay.slices], how="diagonal_relaxed")

@@ -55,7 +55,7 @@ def add_stages_busy(builder: Builder, blocks: pl.DataFrame, order: int) -> None:
     if work.is_empty():
         return
     stages = ordered(work, "stage", "start_ns").partition_by("stage", maintain_order=True)
-    times = [_busy(own["start_ns"].to_numpy(), own["end_ns"].to_numpy()) for own in stages]
+    times = [_busy(stage["start_ns"].to_numpy(), stage["end_ns"].to_numpy()) for stage in stages]
     begun, ended = (np.concatenate(ends) for ends in zip(*times, strict=True))
     what = "Stages with a forward, backward or weight block running, one rank of each; the optimizer does not count"
     track = builder.track("stages busy", order, kind="counter", unit="stages", description=what)
@@ -72,11 +72,11 @@ def _busy(start: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.
 def add_counters(builder: Builder, counters: pl.DataFrame, ranks: Mapping[int, str], order: int) -> None:
     """A group with a track per name and rank of `counters`, for the `ranks` that are drawn and what they are called."""
     drawn = pl.col("rank").is_in(list(ranks)) & pl.col("value").is_finite() & pl.col("ts_ns").is_not_null()
-    found = counters.filter(drawn).sort("name", "rank", "ts_ns")
-    if found.is_empty():
+    rows = counters.filter(drawn).sort("name", "rank", "ts_ns")
+    if rows.is_empty():
         return
     group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")
-    tracks = found.group_by("name", "rank", "unit", maintain_order=True)
+    tracks = rows.group_by("name", "rank", "unit", maintain_order=True)
     for place, ((name, rank, unit), samples) in enumerate(tracks):
         called = f"{name} · {ranks[int(str(rank))]}"
         track = builder.track(called, place, group, kind="counter", unit=str(unit or ""))

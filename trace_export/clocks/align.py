@@ -62,15 +62,15 @@ def align(
 
         _refuse_set_back(set_back(profile))
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
-        edges, own = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
+        edges, unplaced = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
         observed = moved.messages, moved.collectives, moved.ranks, edges
-        known = gather(*observed)
-        steps = find_steps(known, moved)
+        data = gather(*observed)
+        steps = find_steps(data, moved)
         shown_twice = overlapping(moved)
         if len(steps):
             _refuse_overlapping(shown_twice)
-            known = gather(*observed, steps.select("host", "from_ns").rows())
-        fit = fit_observations(known, moved.ranks, without_wall_clock=own, steps=steps)
+            data = gather(*observed, steps.select("host", "from_ns").rows())
+        fit = fit_observations(data, moved.ranks, without_wall_clock=unplaced, steps=steps)
         if len(shown_twice):
             nothing = pl.lit(None, CLOCKS["sd_ns"])
             unknown = fit.clocks.with_columns(sd_ns=nothing, bound_ns=nothing)

@@ -73,9 +73,9 @@ def read(path: Path, profile: Profile) -> pl.DataFrame:
 
     A host that the file does not name keeps its wall clock. Raises SourceError where the file is not what it should be.
     """
-    known = _load(path)
-    t0 = _whole(path, "t0_ns", known.get("t0_ns", 0))
-    hosts = known.get("hosts")
+    document = _load(path)
+    t0 = _whole(path, "t0_ns", document.get("t0_ns", 0))
+    hosts = document.get("hosts")
     if not isinstance(hosts, dict) or not all(isinstance(v, dict) for v in hosts.values()):
         raise SourceError(path, 'has no "hosts"', "it must name each host's offset_ns and drift")
     wall = uncorrected(profile.ranks, "wall")
@@ -127,14 +127,14 @@ def _step(path: Path, name: str, step: Any) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
-        known = orjson.loads(read_file(path, MOST_BYTES))
+        document = orjson.loads(read_file(path, MOST_BYTES))
     except OSError as error:
         raise SourceError(path, f"cannot be read: {error.strerror}", _REMEDY) from error
     except orjson.JSONDecodeError as error:
         raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
-    if not isinstance(known, dict):
+    if not isinstance(document, dict):
         raise SourceError(path, "is not a clock alignment", _REMEDY)
-    return known
+    return document
 
 
 def _whole(path: Path, name: str, value: Any, remedy: str = "it must be a whole number of nanoseconds") -> int:

@@ -23,14 +23,14 @@ def violations(messages: pl.DataFrame) -> int:
     return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
 
 
-def bounds(known: Observations, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
+def bounds(data: Observations, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
     """How far each host can be from where it was placed, in µs, whatever the latencies were (H; inf if unbounded).
 
     Every message and collective says that one host's remaining error exceeds another's by at most so much; the shortest
     paths through these difference constraints bound all pairs. Measured against the mean of the host's component.
     Also returns the slack that made the constraints free of contradiction, and the hosts of a contradicting cycle.
     """
-    source, target, limit, nodes = _constraints(known, solution)
+    source, target, limit, nodes = _constraints(data, solution)
     slack = CAUSALITY_NS / 1e3
     cycle: list[int] = []
     while True:
@@ -38,7 +38,7 @@ def bounds(known: Observations, solution: Solution, component: Ints) -> tuple[Fl
             return _largest_error(source, target, limit + slack, nodes, component), slack, cycle
         except NegativeCycleError:
             if not cycle:
-                cycle = [n for n in _cycle(source, target, limit + slack, nodes) if n < len(known.hosts)]
+                cycle = [n for n in _cycle(source, target, limit + slack, nodes) if n < len(data.hosts)]
             slack *= 2
 
 
@@ -55,15 +55,15 @@ def _largest_error(source: Ints, target: Ints, limit: Floats, nodes: int, compon
     return np.asarray(np.maximum(upper, lower) / size)
 
 
-def _constraints(known: Observations, solution: Solution) -> tuple[Ints, Ints, Floats, int]:
+def _constraints(data: Observations, solution: Solution) -> tuple[Ints, Ints, Floats, int]:
     """Edges i → j of `error of j - error of i <= limit` (µs), one per pair of nodes; nodes after H are collectives."""
-    hosts = len(known.hosts)
+    hosts = len(data.hosts)
     parts: list[tuple[Ints, Ints, Floats]] = []
-    if len(known.pair):
-        parts.append((known.source, known.target, _relaxed(known, _least(known, solution))))
+    if len(data.pair):
+        parts.append((data.source, data.target, _relaxed(data, _least(data, solution))))
     nodes = hosts
-    if len(known.event):
-        small, large, nodes = _event_constraints(known, solution)
+    if len(data.event):
+        small, large, nodes = _event_constraints(data, solution)
         parts += [small, large]
     if not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), nodes
@@ -73,47 +73,47 @@ def _constraints(known: Observations, solution: Solution) -> tuple[Ints, Ints, F
     return frame["s"].to_numpy(), frame["t"].to_numpy(), frame["limit"].to_numpy(), nodes
 
 
-def _relaxed(known: Observations, least: Floats) -> Floats:
+def _relaxed(data: Observations, least: Floats) -> Floats:
     """`least` per directed pair. Where both directions together are negative (a sender that ends after its receiver),
     each is relaxed by the violation, so that the pair states only what its ends agree on."""
-    return least + np.maximum(0.0, -_round_trip(known, least))
+    return least + np.maximum(0.0, -_round_trip(data, least))
 
 
-def _round_trip(known: Observations, least: Floats) -> Floats:
+def _round_trip(data: Observations, least: Floats) -> Floats:
     """The `least` per directed pair and that of the way back together; 0 where nothing comes back."""
-    hosts = len(known.hosts)
-    key, back = known.source * hosts + known.target, known.target * hosts + known.source
+    hosts = len(data.hosts)
+    key, back = data.source * hosts + data.target, data.target * hosts + data.source
     at = np.minimum(np.searchsorted(key, back), len(key) - 1)
     return np.where(key[at] == back, least + least[at], 0.0)
 
 
-def impossible_round_trip(known: Observations, solution: Solution) -> tuple[float, list[int]]:
+def impossible_round_trip(data: Observations, solution: Solution) -> tuple[float, list[int]]:
     """By how much (µs) the fastest message between two hosts and the fastest one back seem to take less than no time
     together, by the corrected clocks, and the two hosts; 0 and none of them if that is within the tolerance."""
-    if not len(known.pair):
+    if not len(data.pair):
         return 0.0, []
-    together = _round_trip(known, _least(known, solution))
-    worst = int(together.argmin())
-    if together[worst] >= -ROUND_TRIP_NS / 1e3:
+    round_trip = _round_trip(data, _least(data, solution))
+    worst = int(round_trip.argmin())
+    if round_trip[worst] >= -ROUND_TRIP_NS / 1e3:
         return 0.0, []
-    return float(-together[worst]), sorted([int(known.source[worst]), int(known.target[worst])])
+    return float(-round_trip[worst]), sorted([int(data.source[worst]), int(data.target[worst])])
 
 
-def _least(known: Observations, solution: Solution) -> Floats:
+def _least(data: Observations, solution: Solution) -> Floats:
     """The least time (µs) that messages of each directed pair take, by the corrected clocks."""
-    return np.minimum.reduceat(solution.residual, known.first) + solution.latency
+    return np.minimum.reduceat(solution.residual, data.first) + solution.latency
 
 
 def _event_constraints(
-    known: Observations, solution: Solution
+    data: Observations, solution: Solution
 ) -> tuple[tuple[Ints, Ints, Floats], tuple[Ints, Ints, Floats], int]:
     """No member of a collective ends before every member has started it."""
-    hosts = len(known.hosts)
+    hosts = len(data.hosts)
     start, end = (
-        t - solution.offset[known.member] - solution.drift[known.member] * t / known.span_us
-        for t in (known.entered, known.left)
+        t - solution.offset[data.member] - solution.drift[data.member] * t / data.span_us
+        for t in (data.entered, data.left)
     )
-    rows = pl.DataFrame({"event": known.event, "host": known.member, "start": start, "end": end})
+    rows = pl.DataFrame({"event": data.event, "host": data.member, "start": start, "end": end})
     rows = rows.with_columns(size=pl.len().over("event"))
     few = rows.filter(pl.col("size") <= SMALL_EVENT)
     pairs = few.join(few, on="event", suffix="_late").select(

@@ -78,41 +78,41 @@ class _Bounds:
         )  # fmt: skip
 
 
-def find_steps(known: Observations, profile: Profile) -> pl.DataFrame:
-    """The steps (`CLOCK_STEPS`) of the clocks of `known`, the observations of `profile`, sorted by host and time."""
-    pairs = _pairs(known)
-    jumps = [jump for pair, rows in pairs.items() for jump in _jumps(known, pair, rows)]
+def find_steps(data: Observations, profile: Profile) -> pl.DataFrame:
+    """The steps (`CLOCK_STEPS`) of the clocks of `data`, the observations of `profile`, sorted by host and time."""
+    pairs = _pairs(data)
+    jumps = [jump for pair, rows in pairs.items() for jump in _jumps(data, pair, rows)]
     rows = []
-    for host, of_host, either in _by_host(known, jumps):
+    for host, of_host, either in _by_host(data, jumps):
         side = [0 if jump.i == host else 1 for jump in of_host]
         seen = list(zip(of_host, side, strict=True))
         after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
         earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
         likely, surely = (
-            [known.base_ns[host] + round(1e3 * t) for t in (begin, max(begin, end))]
+            [data.base_ns[host] + round(1e3 * t) for t in (begin, max(begin, end))]
             for begin, end in ((after, until), (earliest, latest))
         )
         other = of_host[0].i + of_host[0].j - host
-        times = _times(profile, known.hosts[host])
+        times = _times(profile, data.hosts[host])
         between = bool(times.is_between(surely[0], surely[1], closed="none").any())
         moved = round(1e3 * float(np.median([jump.size if at else -jump.size for jump, at in seen])))
-        rows.append((known.hosts[host], _idle(times, *likely), *surely, moved, known.hosts[other], between, either))
+        rows.append((data.hosts[host], _idle(times, *likely), *surely, moved, data.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
 
 
-def _pairs(known: Observations) -> dict[tuple[int, int], tuple[int, int]]:
+def _pairs(data: Observations) -> dict[tuple[int, int], tuple[int, int]]:
     """The pairs of hosts that exchange messages both ways, the lower host first, with the numbers of their two directed
     pairs."""
-    number = {(i, j): n for n, (i, j) in enumerate(zip(known.source.tolist(), known.target.tolist(), strict=True))}
+    number = {(i, j): n for n, (i, j) in enumerate(zip(data.source.tolist(), data.target.tolist(), strict=True))}
     return {(i, j): (n, number[j, i]) for (i, j), n in sorted(number.items()) if i < j and (j, i) in number}
 
 
-def _bounds(known: Observations, directed: tuple[int, int], ends: Floats) -> _Bounds:
+def _bounds(data: Observations, directed: tuple[int, int], ends: Floats) -> _Bounds:
     """What the messages of two `directed` pairs say; `ends` as `_collective_ends` gives them."""
-    starts = np.append(known.first, len(known.pair))
+    starts = np.append(data.first, len(data.pair))
     there, back = (slice(int(starts[n]), int(starts[n + 1])) for n in directed)
-    first = np.concatenate([known.sent[there], known.received[back], ends[:, 0]])
-    second = np.concatenate([known.received[there], known.sent[back], ends[:, 1]])
+    first = np.concatenate([data.sent[there], data.received[back], ends[:, 0]])
+    second = np.concatenate([data.received[there], data.sent[back], ends[:, 1]])
     kind = np.repeat([0, 1, 2], [there.stop - there.start, back.stop - back.start, len(ends)])
     order = np.argsort(first, kind="stable")
     first, second, kind, theta = first[order], second[order], kind[order], (second - first)[order]
@@ -121,43 +121,43 @@ def _bounds(known: Observations, directed: tuple[int, int], ends: Floats) -> _Bo
         most=np.where(kind == 0, theta, np.inf),
         least=np.where(kind == 1, theta, -np.inf),
         ends=np.where(kind == 2, theta, np.nan),
-        slack=(BLOCKS_NS if (known.kind[list(directed)] == BLOCKS).any() else SAME_CLOCK_NS) / 1e3,
+        slack=(BLOCKS_NS if (data.kind[list(directed)] == BLOCKS).any() else SAME_CLOCK_NS) / 1e3,
     )
 
 
-def _collective_ends(known: Observations, i: int, j: int) -> Floats:
+def _collective_ends(data: Observations, i: int, j: int) -> Floats:
     """When each collective of both hosts ends on either (µs), collectives × 2."""
-    ends = [{}, {}] if not len(known.event) else [
-        dict(zip(known.event[known.member == host].tolist(), known.left[known.member == host].tolist(), strict=True))
+    ends = [{}, {}] if not len(data.event) else [
+        dict(zip(data.event[data.member == host].tolist(), data.left[data.member == host].tolist(), strict=True))
         for host in (i, j)
     ]  # fmt: skip
     both = [(end, ends[1][event]) for event, end in ends[0].items() if event in ends[1]]
     return np.array(both, np.float64).reshape(-1, 2)
 
 
-def _jumps(known: Observations, pair: tuple[int, int], directed: tuple[int, int]) -> Iterator[_Jump]:
+def _jumps(data: Observations, pair: tuple[int, int], directed: tuple[int, int]) -> Iterator[_Jump]:
     """The jumps of θ of a `pair` of hosts, one after the other: each is looked for behind the last one."""
-    if _first_contradiction(_bounds(known, directed, np.zeros((0, 2)))) is None:
+    if _first_contradiction(_bounds(data, directed, np.zeros((0, 2)))) is None:
         return
-    bounds, start = _bounds(known, directed, _collective_ends(known, *pair)), 0
+    bounds, start = _bounds(data, directed, _collective_ends(data, *pair)), 0
     for _ in range(MOST_STEPS):
         rest = bounds.part(slice(start, None))
         first = _first_contradiction(rest)
         if first is None:
             return
-        if (found := _jump(rest, first)) is None:  # that message is the odd one
+        if (jump := _jump(rest, first)) is None:  # that message is the odd one
             bounds = bounds.part(np.delete(np.arange(len(bounds.most)), start + first))
             continue
-        before, after, last, split = found
+        before, after, last, begins = jump
         size = _middle(after) - _middle(before)
         one, other = rest.at
-        at = [(float(one[row]), float(other[row])) for row in (split - 1, split, last, first)]
-        yield _Jump(*pair, size, at[0], at[1], at[2], at[3], _odd_side(rest, split))
-        start += split
+        at = [(float(one[row]), float(other[row])) for row in (begins - 1, begins, last, first)]
+        yield _Jump(*pair, size, at[0], at[1], at[2], at[3], _odd_side(rest, begins))
+        start += begins
 
 
-def _odd_side(bounds: _Bounds, split: int) -> int | None:
-    """Whose clock of the two was set right before the row `split`, where its own times tell.
+def _odd_side(bounds: _Bounds, jump_row: int) -> int | None:
+    """Whose clock of the two was set right before the row `jump_row`, where its own times tell.
 
     Example: messages come every 10 ms, and 30 ms apart between two steps. Where 1,000 ms pass on one clock and 10 on
     the other, the first one was set. Of 50 and 10 ms either may be true. Of 30 and -10 ms the second one was set back.
@@ -165,9 +165,9 @@ def _odd_side(bounds: _Bounds, split: int) -> int | None:
     odd = []
     for times in bounds.at:
         apart = np.diff(times)
-        usual = np.delete(apart, split - 1)
-        back = bool(apart[split - 1] < LONG * usual.min(initial=0.0) - bounds.slack)
-        odd.append(back or bool(apart[split - 1] > LONG * usual.max(initial=0.0)))
+        usual = np.delete(apart, jump_row - 1)
+        back = bool(apart[jump_row - 1] < LONG * usual.min(initial=0.0) - bounds.slack)
+        odd.append(back or bool(apart[jump_row - 1] > LONG * usual.max(initial=0.0)))
     return None if odd[0] == odd[1] else int(odd[1])
 
 
@@ -198,8 +198,8 @@ def _first_contradiction(bounds: _Bounds) -> int | None:
     """The first row that says of θ what `CONTRADICTING` rows before it do not allow."""
     drift, (most, least) = RATE * bounds.at[0], _before(bounds)
     contradicts = np.maximum(bounds.least - drift - most, least - (bounds.most + drift))
-    found = np.flatnonzero(contradicts > bounds.slack)
-    return int(found[0]) if len(found) else None
+    rows = np.flatnonzero(contradicts > bounds.slack)
+    return int(rows[0]) if len(rows) else None
 
 
 def _before(bounds: _Bounds) -> tuple[Floats, Floats]:
@@ -216,16 +216,16 @@ def _second_least(values: Floats) -> Floats:
     return np.asarray(np.minimum.accumulate(np.maximum(values, least)))
 
 
-def unseen(known: Observations) -> Floats:
+def unseen(data: Observations) -> Floats:
     """How much (µs) the clock of each host could have been set in the middle half of the time in which it exchanges
     messages without any pair of hosts showing it; nan where it exchanges none both ways.
 
     Of a rise between two rows the `CONTRADICTING` tightest bounds on either side say nothing as long as it is smaller
     than their distance, and of a fall likewise.
     """
-    least = np.full(len(known.hosts), np.nan)
-    for pair, directed in _pairs(known).items():
-        bounds = _bounds(known, directed, np.zeros((0, 2)))
+    least = np.full(len(data.hosts), np.nan)
+    for pair, directed in _pairs(data).items():
+        bounds = _bounds(data, directed, np.zeros((0, 2)))
         time = bounds.at[0]
         drift, (most, low) = RATE * time, _before(bounds)
         after_least = -_second_least(-(bounds.least - drift)[::-1])[::-1]
@@ -255,14 +255,14 @@ def _first_row_after(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int
     return last + 1 + int(np.argmin(late[0] + late[1][-1] - late[1]))
 
 
-def _by_host(known: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int, list[_Jump], bool]]:
+def _by_host(data: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int, list[_Jump], bool]]:
     """The jumps that one step of a host explains, and whether nothing tells that host from the other one of its first
     jump: then it is the later one. Of two hosts each sees what the other one does."""
-    several = len({*known.source.tolist(), *known.target.tolist(), *known.member.tolist()}) > 2
+    several = len({*data.source.tolist(), *data.target.tolist(), *data.member.tolist()}) > 2
     left = list(jumps)
     while left:
         first = min(left, key=lambda jump: jump.after[0])
-        seen_by = [_share(known, first, side) for side in (0, 1)]
+        seen_by = [_share(data, first, side) for side in (0, 1)]
         told = first.side is not None or (several and seen_by[0] != seen_by[1])
         side = int(seen_by[1] >= seen_by[0]) if first.side is None else first.side
         explained = _same_step(left, first, side)
@@ -270,26 +270,26 @@ def _by_host(known: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int,
         left = [jump for jump in left if jump not in explained]
 
 
-def _share(known: Observations, jump: _Jump, side: int) -> float:
+def _share(data: Observations, jump: _Jump, side: int) -> float:
     """In which share of what the host on a `side` of a jump has in common with others its clock seems to have been set:
     the messages with each host, and the collectives. There the median delay moves by about as much."""
     host, size, at = (jump.i, jump.j)[side], jump.size if side else -jump.size, jump.after[side]
     moved: dict[int, list[float]] = {}
-    for way, own, other, time in (
-        (1, known.target, known.source, known.received), (-1, known.source, known.target, known.sent)
+    for way, end, other, time in (
+        (1, data.target, data.source, data.received), (-1, data.source, data.target, data.sent)
     ):  # fmt: skip
-        for pair in np.flatnonzero(own == host).tolist():
-            rows = np.flatnonzero(known.pair == pair)
+        for pair in np.flatnonzero(end == host).tolist():
+            rows = np.flatnonzero(data.pair == pair)
             moved.setdefault(int(other[pair]), []).append(
-                way * _change(time[rows], (known.received - known.sent)[rows], at)
+                way * _change(time[rows], (data.received - data.sent)[rows], at)
             )
-    here = np.flatnonzero(known.member == host)
+    here = np.flatnonzero(data.member == host)
     if len(here):
-        count = np.bincount(known.event)
-        others = (np.bincount(known.event, known.left)[known.event[here]] - known.left[here]) / (
-            count[known.event[here]] - 1
+        count = np.bincount(data.event)
+        others = (np.bincount(data.event, data.left)[data.event[here]] - data.left[here]) / (
+            count[data.event[here]] - 1
         )
-        moved[-1] = [_change(known.left[here], known.left[here] - others, at)]
+        moved[-1] = [_change(data.left[here], data.left[here] - others, at)]
     means = [float(np.mean(changes)) for changes in moved.values()]
     votes = [abs(change - size) < abs(change) for change in means if np.isfinite(change)]
     return sum(votes) / len(votes) if votes else 0.0
@@ -299,8 +299,8 @@ def _change(time: Floats, values: Floats, at: float) -> float:
     """By how much the median of the values near the time `at` changes there; nan where one side has none."""
     order = np.argsort(time, kind="stable")
     time, values = time[order], values[order]
-    split = int(np.searchsorted(time, at, "right"))
-    before, after = values[max(0, split - NEAR) : split], values[split : split + NEAR]
+    after_row = int(np.searchsorted(time, at, "right"))
+    before, after = values[max(0, after_row - NEAR) : after_row], values[after_row : after_row + NEAR]
     return float(np.median(after) - np.median(before)) if len(before) and len(after) else float("nan")
 
 

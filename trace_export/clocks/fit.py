@@ -75,7 +75,7 @@ def fit_clocks(
 
 
 def fit_observations(
-    known: Observations,
+    data: Observations,
     ranks: pl.DataFrame,
     *,
     without_wall_clock: Collection[str] = (),
@@ -83,13 +83,13 @@ def fit_observations(
 ) -> ClockFit:
     """`fit_clocks` of what was gathered. `steps`: the times at which clocks were set (`clock_steps.CLOCK_STEPS`), with
     which it was: what such a clock shows before and after is aligned each by itself."""
-    if not known.observed.any():
-        return ClockFit(apply.uncorrected(ranks, "single-host" if len(known.hosts) == 1 else "wall"))
-    wall = np.array([host not in without_wall_clock for host in known.hosts])
+    if not data.observed.any():
+        return ClockFit(apply.uncorrected(ranks, "single-host" if len(data.hosts) == 1 else "wall"))
+    wall = np.array([host not in without_wall_clock for host in data.hosts])
     steps = empty(CLOCK_STEPS) if steps is None else steps
-    component = _components(known)
+    component = _components(data)
     anchors = np.unique(component, return_index=True)[1]
-    problem, few = (Problem.of(some, anchors) for some in (known, known.thinned(ENOUGH)))
+    problem, few = (Problem.of(some, anchors) for some in (data, data.thinned(ENOUGH)))
     asymmetry = _asymmetry(few)
     if asymmetry is not None:
         problem, few = problem.with_asymmetry(asymmetry), few.with_asymmetry(asymmetry)
@@ -98,49 +98,49 @@ def fit_observations(
     still = bool(np.all(np.abs(centred(solution.drift, component)) < 2 * drift))
     if still:
         problem, few = problem.without_drift(), few.without_drift()
-        solution = replace(solve.fit(problem), drift=np.zeros(len(known.hosts)))
+        solution = replace(solve.fit(problem), drift=np.zeros(len(data.hosts)))
         mid, _ = uncertainty(few, solution, component)
-    bound, slack, cycle = bounds.bounds(known, solution, component)
-    variation = drift_variation(known, solution)
+    bound, slack, cycle = bounds.bounds(data, solution, component)
+    variation = drift_variation(data, solution)
     sd = np.minimum(np.sqrt(mid**2 + drift**2 / 12 + variation**2), bound)
     if len(steps) and not cycle:
-        slack, cycle = max((slack, []), bounds.impossible_round_trip(known, solution))
-    one_way = _host_pairs(known, lambda there, back: np.minimum(there, back) == 0)
+        slack, cycle = max((slack, []), bounds.impossible_round_trip(data, solution))
+    one_way = _host_pairs(data, lambda there, back: np.minimum(there, back) == 0)
     if len(steps) and (
         cycle or one_way
     ):  # times on the wrong side of where a clock was set, or messages of other steps
         sd, bound = np.full((2, len(bound)), np.nan)
     return ClockFit(
         clocks=fit_tables.clocks(
-            known, solution, component, sd, bound, unseen(known), still=still, wall=wall, steps=steps
+            data, solution, component, sd, bound, unseen(data), still=still, wall=wall, steps=steps
         ),
         one_way=one_way,
-        few_messages=_host_pairs(known, lambda there, back: there + back < FEW_MESSAGES),
+        few_messages=_host_pairs(data, lambda there, back: there + back < FEW_MESSAGES),
         drift_variation_ns=variation * 1e3,
         slack_ns=slack * 1e3,
-        contradiction=tuple(dict.fromkeys(known.hosts[h] for h in cycle)),
+        contradiction=tuple(dict.fromkeys(data.hosts[h] for h in cycle)),
         steps=steps,
         asymmetric=asymmetry is not None,
     )
 
 
-def _components(known: Observations) -> Ints:
+def _components(data: Observations) -> Ints:
     """Which hosts are connected: a component number per host, counted by the first host's name."""
-    hosts = len(known.hosts)
-    one = np.concatenate([known.source, known.member])
-    other = np.concatenate([known.target, known.event + hosts])
-    return np.unique(components(one, other, hosts + known.events)[:hosts], return_inverse=True)[1]
+    hosts = len(data.hosts)
+    one = np.concatenate([data.source, data.member])
+    other = np.concatenate([data.target, data.event + hosts])
+    return np.unique(components(one, other, hosts + data.events)[:hosts], return_inverse=True)[1]
 
 
-def _host_pairs(known: Observations, which: Callable[[Ints, Ints], NDArray[np.bool_]]) -> tuple[str, ...]:
+def _host_pairs(data: Observations, which: Callable[[Ints, Ints], NDArray[np.bool_]]) -> tuple[str, ...]:
     """The pairs of hosts, as "a – b", for which `which` holds of how many messages go there and back."""
-    hosts = len(known.hosts)
-    low, high = np.minimum(known.source, known.target), np.maximum(known.source, known.target)
+    hosts = len(data.hosts)
+    low, high = np.minimum(data.source, data.target), np.maximum(data.source, data.target)
     pair, link = np.unique(low * hosts + high, return_inverse=True)
-    count, onward = np.bincount(known.pair, minlength=len(low)), known.source < known.target
+    count, onward = np.bincount(data.pair, minlength=len(low)), data.source < data.target
     there, back = (np.bincount(link[way], count[way], len(pair)) for way in (onward, ~onward))
     chosen = pair[which(there, back)].tolist()
-    return tuple(f"{known.hosts[at // hosts]} – {known.hosts[at % hosts]}" for at in chosen)
+    return tuple(f"{data.hosts[at // hosts]} – {data.hosts[at % hosts]}" for at in chosen)
 
 
 def _asymmetry(problem: Problem) -> Floats | None:
@@ -164,10 +164,10 @@ def _asymmetry(problem: Problem) -> Floats | None:
 
 def _connected_by_collectives(problem: Problem) -> NDArray[np.bool_]:
     """Of each host pair with messages in both directions: do collectives alone connect its two hosts?"""
-    known, geometry = problem.observations, problem.geometry
-    if not len(known.event) or not len(known.pair):
+    data, geometry = problem.observations, problem.geometry
+    if not len(data.event) or not len(data.pair):
         return np.zeros(len(geometry.low), bool)
-    label = components(known.member, known.event + geometry.hosts, geometry.hosts + len(geometry.event_size))
+    label = components(data.member, data.event + geometry.hosts, geometry.hosts + len(geometry.event_size))
     both = np.bincount(geometry.link, minlength=len(geometry.low)) == 2
     return np.asarray((label[geometry.low] == label[geometry.high]) & both)
 

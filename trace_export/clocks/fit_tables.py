@@ -15,7 +15,7 @@ WORST, SUMMED = ["sd_ns", "bound_ns", "unseen_step_ns"], ["messages", "collectiv
 
 
 def clocks(
-    known: Observations,
+    data: Observations,
     solution: Solution,
     component: Ints,
     sd: Floats,
@@ -33,41 +33,41 @@ def clocks(
     `still`: all rates are equal. If then no host of a component is clearly off, its wall clocks are as good as the fit
     and stay; what the fit would have corrected adds to their uncertainty.
     """
-    drift = np.where(known.observed, solution.drift / known.span_us, 0.0)
-    at_base = known.base_ns + np.round(solution.offset * 1e3).astype(np.int64)
-    at_mid = at_base + np.round(drift * known.span_us * 500).astype(np.int64)
+    drift = np.where(data.observed, solution.drift / data.span_us, 0.0)
+    at_base = data.base_ns + np.round(solution.offset * 1e3).astype(np.int64)
+    at_mid = at_base + np.round(drift * data.span_us * 500).astype(np.int64)
     sd, bound = sd.copy(), bound.copy()
-    offset, kept = np.zeros(len(known.hosts), np.int64), np.zeros(len(known.hosts), bool)
-    reference: list[str | None] = [None] * len(known.hosts)
-    for number in np.unique(component[known.observed]):
-        members = (component == number) & known.observed
+    offset, kept = np.zeros(len(data.hosts), np.int64), np.zeros(len(data.hosts), bool)
+    reference: list[str | None] = [None] * len(data.hosts)
+    for number in np.unique(component[data.observed]):
+        members = (component == number) & data.observed
         walls = members & wall
         zero = _middle(at_mid[walls]) if walls.any() else at_mid[members].max()
         offset[members] = at_base[members] - zero
         nearest = np.flatnonzero(members)[np.argmin(np.abs(at_mid[members] - zero))]
-        reference = [known.hosts[nearest] if here else name for here, name in zip(members, reference, strict=True)]
+        reference = [data.hosts[nearest] if here else name for here, name in zip(members, reference, strict=True)]
         kept[members] = still and bool(np.all(np.abs(offset[members]) < 2e3 * sd[members]))
         if kept[members].any():
             uncorrected = np.abs(offset[members] - offset[members].mean()) / 1e3
             sd[members], bound[members] = np.hypot(sd[members], uncorrected), bound[members] + uncorrected
-    evidence, numbers = _evidence(known, component)
-    per_pair = np.bincount(known.pair, minlength=len(known.source))
-    hosts = len(known.hosts)
+    evidence, numbers = _evidence(data, component)
+    per_pair = np.bincount(data.pair, minlength=len(data.source))
+    hosts = len(data.hosts)
     frame = pl.DataFrame(
         {
-            "host": known.hosts,
-            "status": np.where(known.observed, np.where(kept, "confirmed", "fitted"), "wall"),
+            "host": data.hosts,
+            "status": np.where(data.observed, np.where(kept, "confirmed", "fitted"), "wall"),
             "evidence": evidence,
             "component": numbers,
             "reference_host": reference,
             "offset_ns": np.where(kept, 0, offset),
             "drift": drift,
-            "reference_ns": np.where(known.observed, known.base_ns, 0),
-            "sd_ns": np.where(known.observed, sd * 1e3, np.nan),
-            "bound_ns": np.where(known.observed & np.isfinite(bound), bound * 1e3, np.nan),
+            "reference_ns": np.where(data.observed, data.base_ns, 0),
+            "sd_ns": np.where(data.observed, sd * 1e3, np.nan),
+            "bound_ns": np.where(data.observed & np.isfinite(bound), bound * 1e3, np.nan),
             "unseen_step_ns": unseen * 1e3,
-            "messages": np.bincount(known.source, per_pair, hosts) + np.bincount(known.target, per_pair, hosts),
-            "collectives": np.bincount(known.member, minlength=hosts),
+            "messages": np.bincount(data.source, per_pair, hosts) + np.bincount(data.target, per_pair, hosts),
+            "collectives": np.bincount(data.member, minlength=hosts),
         }
     )
     frame = frame.with_columns(pl.col(WORST).fill_nan(None))
@@ -89,19 +89,19 @@ def _by_host(clocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     return uncertain.with_columns(bound_ns=pl.col("bound_ns") + pl.col("step_ns").fill_null(0))
 
 
-def _evidence(known: Observations, component: Ints) -> tuple[list[str | None], list[int | None]]:
+def _evidence(data: Observations, component: Ints) -> tuple[list[str | None], list[int | None]]:
     """The kinds of observations that connect each host's component, and its number where there are several."""
     kinds_of: dict[int, str] = {}
-    numbers = np.unique(component[known.observed])
+    numbers = np.unique(component[data.observed])
     for number in numbers:
-        kinds = set(known.kind[component[known.source] == number].tolist())
+        kinds = set(data.kind[component[data.source] == number].tolist())
         parts = [w for k, w in ((MESSAGE, "p2p"), (BLOCKS, "blocks")) if k in kinds]
-        parts += ["collective"] if (component[known.member] == number).any() else []
+        parts += ["collective"] if (component[data.member] == number).any() else []
         kinds_of[number] = "+".join(parts)
     number_of = {number: count if len(numbers) > 1 else None for count, number in enumerate(numbers, 1)}
     return (
-        [kinds_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],
-        [number_of[c] if seen else None for c, seen in zip(component, known.observed, strict=True)],
+        [kinds_of[c] if seen else None for c, seen in zip(component, data.observed, strict=True)],
+        [number_of[c] if seen else None for c, seen in zip(component, data.observed, strict=True)],
     )
 
 

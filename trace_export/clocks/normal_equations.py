@@ -68,11 +68,11 @@ def message_part(problem: Problem, w: Floats) -> tuple[Matrix, Floats, Latencies
 
     All of it follows from nine sums per directed pair i → j, named by what w is multiplied with: x_s, x_r, z.
     """
-    geometry, known = problem.geometry, problem.observations
+    geometry, data = problem.geometry, problem.observations
     x_s, x_r, z = geometry.x_sent, geometry.x_received, geometry.delay
     w_s, w_r = w * x_s, w * x_r
     s, s_s, s_r, s_ss, s_rr, s_sr, s_z, s_sz, s_rz = (
-        np.add.reduceat(v, known.first) for v in (w, w_s, w_r, w_s * x_s, w_r * x_r, w_s * x_r, w * z, w_s * z, w_r * z)
+        np.add.reduceat(v, data.first) for v in (w, w_s, w_r, w_s * x_s, w_r * x_r, w_s * x_r, w * z, w_s * z, w_r * z)
     )
     moments = [[s, s_s, s, s_r], [s_s, s_ss, s_s, s_sr], [s, s_s, s, s_r], [s_r, s_sr, s_r, s_rr]]
     block: Floats = np.array(moments).transpose(2, 0, 1) * PRODUCTS
@@ -91,13 +91,13 @@ def _latencies(problem: Problem, s: Floats, s_z: Floats, coupling: Floats) -> La
     """The latencies' own block, coupling and right side per host pair, from the sums per directed pair."""
     geometry = problem.geometry
     link, slot, count = geometry.link, geometry.slot, len(geometry.low)
-    own = problem.latency_prior.copy()
-    own[link, slot, slot] += s
+    diagonal = problem.latency_prior.copy()
+    diagonal[link, slot, slot] += s
     full = np.zeros((count, 2, 4))
     full[link, slot] = np.where(slot[:, None] == 0, coupling, coupling[:, [2, 3, 0, 1]])
     right = np.zeros((count, 2))
     right[link, slot] = s_z
-    return Latencies(np.asarray(np.linalg.inv(own), np.float64), full, right, geometry.link_columns)
+    return Latencies(np.asarray(np.linalg.inv(diagonal), np.float64), full, right, geometry.link_columns)
 
 
 @dataclass(frozen=True)
@@ -115,24 +115,24 @@ class Events:
 def collective_part(geometry: Geometry, w: Floats) -> Events:
     """The collectives' part; `w` weighs each member. A collective's time T_c is the weighted mean of its members'
     corrected ends, so that eliminating it subtracts the outer product of the members' coefficients."""
-    known, hosts, count = geometry.observations, geometry.hosts, len(geometry.event_size)
-    x, t, size = geometry.x_left, known.left, 2 * geometry.hosts
-    columns = np.concatenate([known.member, known.member + hosts])
-    event, use = np.tile(known.event, 2), np.concatenate([w, w * x])
-    own, own_right = _sums(known.event, w, count) + FREE, _sums(known.event, w * t, count)
+    data, hosts, count = geometry.observations, geometry.hosts, len(geometry.event_size)
+    x, t, size = geometry.x_left, data.left, 2 * geometry.hosts
+    columns = np.concatenate([data.member, data.member + hosts])
+    event, use = np.tile(data.event, 2), np.concatenate([w, w * x])
+    weight, weighted_ends = _sums(data.event, w, count) + FREE, _sums(data.event, w * t, count)
     border = _matrix(geometry, event, columns, use, count)
-    scaled = _matrix(geometry, event, columns, use / own[event], count)
+    scaled = _matrix(geometry, event, columns, use / weight[event], count)
     large = np.flatnonzero((geometry.event_size > SMALL_EVENT) & (not geometry.dense))
-    inner, inner_right = border, own_right
+    inner, inner_right = border, weighted_ends
     if len(large):
         small = np.flatnonzero(geometry.event_size <= SMALL_EVENT)
-        inner, scaled, inner_right = border[small], scaled[small], own_right[small]
-    s, s_x, s_xx = (_sums(known.member, v, hosts) for v in (w * RIDGE, w * x, w * x**2 * RIDGE))
+        inner, scaled, inner_right = border[small], scaled[small], weighted_ends[small]
+    s, s_x, s_xx = (_sums(data.member, v, hosts) for v in (w * RIDGE, w * x, w * x**2 * RIDGE))
     members = np.stack([s, s_x, s_x, s_xx], -1).reshape(-1, 2, 2)
     each = np.arange(hosts)
     part = _blocks(geometry, np.stack([each, each + hosts], -1), members) - inner.T @ scaled
     right = _sums(columns, np.tile(t, 2) * use, size) - scaled.T @ inner_right
-    return Events(part, right, border[large], own[large], own_right[large])
+    return Events(part, right, border[large], weight[large], weighted_ends[large])
 
 
 def _matrix(geometry: Geometry, rows: Ints, columns: Ints, values: Floats, height: int | None = None) -> Matrix:

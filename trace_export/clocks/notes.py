@@ -40,8 +40,8 @@ def names(hosts: Sequence[str]) -> str:
 
 
 def _start_gap(profile: Profile) -> list[Note]:
-    own = pl.col("host").is_in(profile.without_wall_clock)
-    first = first_times(profile).filter(~own).sort("first", "host")
+    placed = pl.col("host").is_in(profile.without_wall_clock)
+    first = first_times(profile).filter(~placed).sort("first", "host")
     if len(first) < 2 or first["first"][-1] - first["first"][0] <= START_GAP_NS:
         return []
     gap = first["first"][-1] - first["first"][0]

@@ -183,9 +183,9 @@ def _after_step(host: str, time: str, stepped: int, since: int, number: int) -> 
 
 def _between(messages: pl.DataFrame, host_of_rank: pl.DataFrame, kind: int) -> pl.DataFrame:
     """Messages between different hosts with both ends known: i, j, lo, hi (host indices), sent, received (ns)."""
-    known = messages.select("src_rank", "dst_rank", sent="send_end_ns", received="recv_end_ns").drop_nulls()
+    complete = messages.select("src_rank", "dst_rank", sent="send_end_ns", received="recv_end_ns").drop_nulls()
     return (
-        with_hosts(known, host_of_rank)
+        with_hosts(complete, host_of_rank)
         .rename({"src_host": "i", "dst_host": "j"})
         .filter(pl.col("i") != pl.col("j"))
         .with_columns(lo=pl.min_horizontal("i", "j"), hi=pl.max_horizontal("i", "j"), kind=pl.lit(kind, pl.Int64))

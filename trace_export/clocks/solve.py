@@ -58,14 +58,14 @@ def fit(problem: Problem) -> Solution:
 
 def solve(problem: Problem, weights: Weights) -> Solution:
     """The least-squares solution under fixed `weights`, without losses."""
-    geometry, known, hosts = problem.geometry, problem.observations, problem.geometry.hosts
+    geometry, data, hosts = problem.geometry, problem.observations, problem.geometry.hosts
     matrix, right, latencies = normal_equations(problem, weights)
     solution = solver(matrix)(right)
     offset, drift = solution[:hosts], solution[hosts : 2 * hosts]
     latency = latencies.of(solution)[geometry.link, geometry.slot] if len(geometry.delay) else np.zeros(0)
-    line = offset[known.target] - offset[known.source] + latency
-    residual = geometry.delay - line[known.pair] - drift[known.target][known.pair] * geometry.x_received
-    residual += drift[known.source][known.pair] * geometry.x_sent
+    line = offset[data.target] - offset[data.source] + latency
+    residual = geometry.delay - line[data.pair] - drift[data.target][data.pair] * geometry.x_received
+    residual += drift[data.source][data.pair] * geometry.x_sent
     return Solution(offset, drift, latency, residual, _disagreement(problem, offset, drift, weights.member))
 
 
@@ -79,14 +79,14 @@ def latencies_by_host_pair(problem: Problem, solution: Solution) -> Floats:
 
 def _disagreement(problem: Problem, offset: Floats, drift: Floats, weight: Floats) -> Floats:
     """How far each member's end lies from its collective's, scaled so that small collectives count alike."""
-    known, geometry = problem.observations, problem.geometry
-    if not len(known.event):
+    data, geometry = problem.observations, problem.geometry
+    if not len(data.event):
         return np.zeros(0)
-    end = known.left - offset[known.member] - drift[known.member] * known.left / geometry.span
-    total = np.bincount(known.event, weight)
-    mean = np.bincount(known.event, weight * end) / np.where(total > 0, total, 1.0)
-    size = geometry.event_size[known.event]
-    return (end - mean[known.event]) * np.sqrt(size / np.maximum(size - 1, 1))
+    end = data.left - offset[data.member] - drift[data.member] * data.left / geometry.span
+    total = np.bincount(data.event, weight)
+    mean = np.bincount(data.event, weight * end) / np.where(total > 0, total, 1.0)
+    size = geometry.event_size[data.event]
+    return (end - mean[data.event]) * np.sqrt(size / np.maximum(size - 1, 1))
 
 
 def _change(a: Solution, b: Solution) -> float:

@@ -39,10 +39,10 @@ def shared_ends(profile: Profile, axis_of_host: pl.DataFrame) -> pl.DataFrame:
     """The collectives (`ENDS`) of an aligned `profile` that reach beyond its replicas: of each replica a single rank is
     in their group. `axis_of_host` as from `axes`. Where a group has no sequence numbers they are counted."""
     ranks = profile.ranks.join(axis_of_host, on="host").select("rank", "axis", replica=pl.col("dp").fill_null(0))
-    counted = pl.int_range(pl.len(), dtype=TIME).over("group", "op", "rank", order_by=["start_ns", "end_ns"])
-    known = pl.col("sequence").is_not_null().all().over("group", "op")
+    position = pl.int_range(pl.len(), dtype=TIME).over("group", "op", "rank", order_by=["start_ns", "end_ns"])
+    numbered = pl.col("sequence").is_not_null().all().over("group", "op")
     rows = profile.collectives.drop_nulls(["group", "start_ns", "end_ns"]).join(ranks, on="rank")
-    rows = rows.with_columns(sequence=pl.when(known).then("sequence").otherwise(counted))
+    rows = rows.with_columns(sequence=pl.when(numbered).then("sequence").otherwise(position))
     alone = pl.col("rank").n_unique().over("group") == pl.struct("axis", "replica").n_unique().over("group")
     crowd = pl.col("sequence").n_unique().over("group", "op") / MOST_OF_GROUP
     stride = 2 ** crowd.clip(lower_bound=1).log(2).ceil().cast(TIME)
@@ -69,16 +69,16 @@ def combined(hosts: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
     both = hosts.join(second, on="axis", how="left", suffix="_2", maintain_order="left")
     on_axis = pl.col("reference_ns") - pl.col("offset_ns")
     moved = pl.col("offset_ns_2") + (pl.col("drift_2") * (on_axis - pl.col("reference_ns_2"))).round().cast(TIME)
-    known = pl.col("offset_ns_2").is_not_null()
+    is_placed = pl.col("offset_ns_2").is_not_null()
     total = both.with_columns(
-        offset_ns=pl.when(known).then(pl.col("offset_ns") + moved).otherwise("offset_ns"),
-        drift=pl.when(known)
+        offset_ns=pl.when(is_placed).then(pl.col("offset_ns") + moved).otherwise("offset_ns"),
+        drift=pl.when(is_placed)
         .then(pl.col("drift") + pl.col("drift_2") - pl.col("drift") * pl.col("drift_2"))
         .otherwise("drift"),
-        sd_ns=pl.when(known)
+        sd_ns=pl.when(is_placed)
         .then((pl.col("sd_ns").fill_null(0) ** 2 + pl.col("sd_ns_2") ** 2).sqrt())
         .otherwise("sd_ns"),
-        bound_ns=pl.when(known).then(pl.col("bound_ns").fill_null(0) + pl.col("bound_ns_2")).otherwise("bound_ns"),
+        bound_ns=pl.when(is_placed).then(pl.col("bound_ns").fill_null(0) + pl.col("bound_ns_2")).otherwise("bound_ns"),
     )
     return total.with_columns(steps=pl.lit(None, CLOCKS["steps"])).select(*CLOCKS, "axis")
 
@@ -86,6 +86,6 @@ def combined(hosts: pl.DataFrame, placed: pl.DataFrame) -> pl.DataFrame:
 def on_shared_axis(times: pl.DataFrame, columns: list[str], placed: pl.DataFrame) -> pl.DataFrame:
     """`times` with the time `columns`, which are those of the column `axis`, on the axis that all share."""
     second = placed.select("offset_ns", "drift", "reference_ns", axis="host")
-    found = times.join(second, on="axis", how="left", maintain_order="left")
+    joined = times.join(second, on="axis", how="left", maintain_order="left")
     clock = [pl.col(name).fill_null(0) for name in apply.CLOCK]
-    return found.with_columns(apply.corrected(pl.col(c), *clock) for c in columns).select(times.columns)
+    return joined.with_columns(apply.corrected(pl.col(c), *clock) for c in columns).select(times.columns)

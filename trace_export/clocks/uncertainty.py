@@ -36,58 +36,58 @@ def uncertainty(problem: Problem, solution: Solution, component: Ints) -> tuple[
 
     Of more than `PROBED` hosts only some are solved for; the others get the largest value found.
     """
-    geometry, known = problem.geometry, problem.observations
+    geometry, data = problem.geometry, problem.observations
     weight = np.zeros(len(geometry.delay))
     for kind, rows in geometry.rows.items():
         weight[rows] = 1 / (solution.losses[kind].scale * solution.losses[kind].zone)
-    count = np.bincount(known.pair, minlength=1)[known.pair]
+    count = np.bincount(data.pair, minlength=1)[data.pair]
     weight /= SPREAD_OUT * (1 + (SCARCE / count) ** 2) ** 2
-    member = np.full(len(known.event), 1 / member_variance(problem, solution))
+    member = np.full(len(data.event), 1 / member_variance(problem, solution))
     matrix, _, _ = normal_equations(problem, Weights(weight, member))
     solved = solver(matrix)
     hosts, size = geometry.hosts, np.bincount(component)
     rows = np.arange(0, hosts, 1 + (hosts - 1) // PROBED)
-    own = -(component[:, None] == component[rows]).astype(float) / size[component[rows]]
-    own[rows, np.arange(len(rows))] += 1
-    found = []
+    unit = -(component[:, None] == component[rows]).astype(float) / size[component[rows]]
+    unit[rows, np.arange(len(rows))] += 1
+    deviations = []
     for of_offset, of_drift in ((1.0, 0.5), (0.0, 1.0)):
         probe = np.zeros((matrix.shape[0], len(rows)))
-        probe[:hosts], probe[hosts : 2 * hosts] = of_offset * own, of_drift * own
+        probe[:hosts], probe[hosts : 2 * hosts] = of_offset * unit, of_drift * unit
         deviation = np.sqrt(np.maximum((probe * solved(probe)).sum(0), 0.0))
         everywhere = np.full(hosts, deviation.max())
         everywhere[rows] = deviation
-        found.append(everywhere)
-    return np.maximum(found[0], LEAST_SD_US), found[1]
+        deviations.append(everywhere)
+    return np.maximum(deviations[0], LEAST_SD_US), deviations[1]
 
 
 def member_variance(problem: Problem, solution: Solution) -> float:
     """The variance (µs²) of the end of a collective's member: as observed, and as is common where little was."""
-    known, geometry = problem.observations, problem.geometry
-    spare = len(known.event) - len(geometry.event_size)
+    data, geometry = problem.observations, problem.geometry
+    spare = len(data.event) - len(geometry.event_size)
     if not len(geometry.delay):
-        spare -= 2 * int(known.observed.sum()) - 2
+        spare -= 2 * int(data.observed.sum()) - 2
     seen = max(spare, 0)
     return float((seen * solution.member_us**2 + 2 * COMMON_SPREAD_US**2) / (seen + 2))
 
 
-def drift_variation(known: Observations, solution: Solution) -> float:
+def drift_variation(data: Observations, solution: Solution) -> float:
     """How far (µs, one standard deviation) a host's clock departs from a constant rate, as the messages show.
 
     In each stretch of the window the two directions of a host pair give the distance of its hosts. What these distances
     scatter more than the messages' own noise explains is the clocks' doing. 0 where that is not clearly so.
     """
-    far = np.array([solution.losses[kind].far for kind in known.kind.tolist()]) if len(known.kind) else np.zeros(0)
+    far = np.array([solution.losses[kind].far for kind in data.kind.tolist()]) if len(data.kind) else np.zeros(0)
     rows = pl.DataFrame({
-        "pair": known.pair,
-        "time": np.minimum(known.sent / known.span_us * STRETCHES, STRETCHES - 1).astype(np.int64),
+        "pair": data.pair,
+        "time": np.minimum(data.sent / data.span_us * STRETCHES, STRETCHES - 1).astype(np.int64),
         "r": solution.residual,
-    }).filter(solution.residual < far[known.pair])  # fmt: skip
+    }).filter(solution.residual < far[data.pair])  # fmt: skip
     means = rows.group_by("pair", "time").agg(pl.col("r").mean(), noise=pl.col("r").var() / pl.len()).drop_nulls()
     means = means.sort("pair", "time")  # so that sums are the same in every run, to the last digit
-    hosts = len(known.hosts)
+    hosts = len(data.hosts)
     directions = pl.DataFrame({
-        "pair": np.arange(len(known.source)), "to": known.source * hosts + known.target,
-        "back": known.target * hosts + known.source,
+        "pair": np.arange(len(data.source)), "to": data.source * hosts + data.target,
+        "back": data.target * hosts + data.source,
     })  # fmt: skip
     means = means.join(directions, on="pair", maintain_order="left")
     both = means.filter(pl.col("to") < pl.col("back")).join(

@@ -41,7 +41,7 @@ def cells(summary: Summary) -> pl.DataFrame:
     behind = pl.col("step_start_ns") - pl.col("step_start_ns").min().over("run", "step")
     waits = [f"{cause}_ns" for cause in INNER]
     usual = pl.col("busy_ns").median().over("stage", "run", "step")
-    found = rows.join(
+    figures = rows.join(
         begins.select(*in_step, behind_ns=behind), on=in_step, nulls_equal=True, maintain_order="left"
     ).with_columns(
         pipeline_ns=length,
@@ -49,7 +49,7 @@ def cells(summary: Summary) -> pl.DataFrame:
         idle=pl.when(length > 0).then(1 - pl.col("busy_ns") / length),
         waiting=pl.when(length > 0).then(pl.sum_horizontal(waits) / length),
     )
-    return conform(found.sort("replica", "stage", "tp", "rank", "run", "step"), CELLS)
+    return conform(figures.sort("replica", "stage", "tp", "rank", "run", "step"), CELLS)
 
 
 def bands(cells: pl.DataFrame) -> pl.DataFrame:
@@ -57,11 +57,11 @@ def bands(cells: pl.DataFrame) -> pl.DataFrame:
     chosen = cells.filter("whole") if cells["whole"].any() else cells
     ranks = chosen.group_by("stage", "rank").agg(pl.col("busy_ns").mean(), pl.col("idle").mean()).sort("stage", "rank")
     busy = pl.col("busy_ns")
-    found = ranks.group_by("stage", maintain_order=True).agg(
+    figures = ranks.group_by("stage", maintain_order=True).agg(
         ranks=pl.len(), p5_ns=busy.quantile(0.05, "linear"), p50_ns=busy.median(), p95_ns=busy.quantile(0.95, "linear"),
         max_ns=busy.max(), max_rank=pl.col("rank").get(busy.arg_max()), idle=pl.col("idle").mean(),
     )  # fmt: skip
-    return conform(found.sort("stage"), BANDS)
+    return conform(figures.sort("stage"), BANDS)
 
 
 def steps(summary: Summary) -> pl.DataFrame:
@@ -71,8 +71,8 @@ def steps(summary: Summary) -> pl.DataFrame:
         ranks=pl.len(), whole=pl.col("whole").all(), pipeline_ns=length.mean(), longest_ns=length.max(),
         bubble=pl.when(length.sum() > 0).then(1 - pl.col("busy_ns").sum() / length.sum()),
     )  # fmt: skip
-    found = sums.join(_step_times(summary), on=STEP_KEY, how="left", nulls_equal=True)
-    return conform(found.sort(STEP_KEY), STEP_FIGURES)
+    figures = sums.join(_step_times(summary), on=STEP_KEY, how="left", nulls_equal=True)
+    return conform(figures.sort(STEP_KEY), STEP_FIGURES)
 
 
 def _step_times(summary: Summary) -> pl.DataFrame:
@@ -84,8 +84,8 @@ def _step_times(summary: Summary) -> pl.DataFrame:
     ).sort(*segment, "step")  # fmt: skip
     following = pl.col("step").shift(-1).over(segment) == pl.col("step") + 1
     time = (pl.col("step_start_ns").shift(-1) - pl.col("step_start_ns")).over(segment)
-    known = pl.col("of_parts").is_not_null()
-    each = begun.with_columns(step_ns=pl.when(following & known).then(time).otherwise("of_parts"))
+    in_parts = pl.col("of_parts").is_not_null()
+    each = begun.with_columns(step_ns=pl.when(following & in_parts).then(time).otherwise("of_parts"))
     return each.group_by(STEP_KEY).agg(pl.col("step_ns").mean())
 
 

@@ -93,13 +93,13 @@ def overview(
     if replicas is not None:
         table = table.filter(replicas.holds("dp"))
     if table["rank"].n_unique() <= whole_ranks:
-        found = of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
+        result = of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
     else:
-        found = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
+        result = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
     lacking = absent(placed.places) if ranks is None and replicas is None else 0
     left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
-    unread = 0 if left_out else max(table["rank"].n_unique() - found.ranks["rank"].n_unique(), 0)
-    return replace(found, missing_ranks=lacking + unread)
+    unread = 0 if left_out else max(table["rank"].n_unique() - result.ranks["rank"].n_unique(), 0)
+    return replace(result, missing_ranks=lacking + unread)
 
 
 def _of_some(wanted: Request, replicas: Numbers | None, placed: Placed) -> Request:
@@ -206,15 +206,15 @@ def _compared(
     """The overview of a summary, with its `cohorts` and `exceptions`; `run` has those of its replicas that are
     explained."""
     cells, steps = bands.cells(summary), bands.steps(summary)
-    found = run.explain()
+    explanation = run.explain()
     return Overview(
         cells=cells,
         bands=bands.bands(cells),
         steps=steps,
         bubble=bands.bubble_of(summary, steps),
-        causes=_named_causes(found, run),
-        levels=found.levels,
-        trust=found.trust,
+        causes=_named_causes(explanation, run),
+        levels=explanation.levels,
+        trust=explanation.trust,
         explained=tuple(replica_numbers(run.ranks)["replica"].unique().sort()),
         exceptions=different,
         replicas=alike.join(summary.replicas, on="replica", how="left", maintain_order="left"),
@@ -228,12 +228,12 @@ def _compared(
     )
 
 
-def _named_causes(found: Explanation, run: Run) -> pl.DataFrame:
+def _named_causes(explanation: Explanation, run: Run) -> pl.DataFrame:
     """The causes, whose replicas have their numbers in the whole run."""
     numbers = replica_numbers(run.ranks)["replica"].unique().sort()
-    if found.causes["replica"].is_null().all():
-        return found.causes
-    return found.causes.with_columns(replica=numbers.gather(found.causes["replica"]))
+    if explanation.causes["replica"].is_null().all():
+        return explanation.causes
+    return explanation.causes.with_columns(replica=numbers.gather(explanation.causes["replica"]))
 
 
 def _held(summary: Summary) -> pl.DataFrame:

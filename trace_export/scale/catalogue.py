@@ -72,9 +72,9 @@ def store(
     """Keeps what was found, and what the ranks hold (`HELD`). Raises OutputError, UsageError."""
     rows = [(number, *_row(source)) for number, source in enumerate(located.sources)]
     sources = pl.DataFrame(rows, {"source": pl.UInt32(), **_SOURCES}, orient="row")
-    known = empty(HELD) if held is None else held
+    contents = empty(HELD) if held is None else held
     table = sources.join(places.table, on="source", maintain_order="right").sort("rank", "source")
-    table = table.join(known, on="rank", how="left", maintain_order="left")
+    table = table.join(contents, on="rank", how="left", maintain_order="left")
     facts: dict[str, Any] = {
         "key": _key(options), "folders": _folders(options), "declared": asdict(places.declared),
         "notes": [astuple(note) for note in located.notes], "how": [astuple(note) for note in places.notes],
@@ -93,8 +93,8 @@ def refuse_beside_profiles(cache: Path, options: LoadOptions) -> None:
 
 
 def _metadata(path: Path) -> dict[str, str]:
-    found = pl.read_parquet_metadata(path)
-    return {name: found[name] for name in ("key", "folders", "declared", "notes", "how")}
+    metadata = pl.read_parquet_metadata(path)
+    return {name: metadata[name] for name in ("key", "folders", "declared", "notes", "how")}
 
 
 def _key(options: LoadOptions) -> str:
@@ -135,8 +135,8 @@ def _state(path: Path) -> tuple[int | None, int | None]:
 
 
 def _row(source: Source) -> tuple[object, ...]:
-    own = [getattr(source, "rank" if name == "own_rank" else name) for name in list(_SOURCES)[:-2]]
-    return (*(str(value) if isinstance(value, Path) else value for value in own), *_state(source.path))
+    values = [getattr(source, "rank" if name == "own_rank" else name) for name in list(_SOURCES)[:-2]]
+    return (*(str(value) if isinstance(value, Path) else value for value in values), *_state(source.path))
 
 
 def _source(row: dict[str, Any]) -> Source:

@@ -69,8 +69,8 @@ def cohorts(summary: Summary) -> pl.DataFrame:
     numbered = ordered.with_columns(place=apart.fill_null(False).cum_sum().over(settings))
     sizes = numbered.group_by(*settings, "place").agg(size=pl.len(), first=pl.col("replica").min())
     sizes = sizes.sort("size", "first", descending=[True, False]).with_row_index("cohort")
-    found = numbered.join(sizes, on=[*settings, "place"], nulls_equal=True)
-    return conform(found.sort("replica"), COHORTS)
+    replicas = numbered.join(sizes, on=[*settings, "place"], nulls_equal=True)
+    return conform(replicas.sort("replica"), COHORTS)
 
 
 def representative(cohorts: pl.DataFrame) -> int | None:
@@ -121,13 +121,11 @@ def _sums(frame: pl.DataFrame) -> Sums:
 def _slow_ranks(summary: Summary, compared: Compared) -> list[dict[str, object]]:
     """The ranks, replicas, stages and hosts whose blocks take longer than those of their peers."""
     items, there = _work(summary, compared)
-    found = []
+    rows = []
     for slow in slow_groups(replace(items, least=SLOW - 1), compared.groups(there), MOST_NAMED):
         kind = "rank" if slow.groups[0].kind == "lane" else slow.groups[0].kind
-        found.append(
-            _row(f"slow-{kind}", compared.place(slow, there), slow, "its blocks take longer than on its peers")
-        )
-    return found
+        rows.append(_row(f"slow-{kind}", compared.place(slow, there), slow, "its blocks take longer than on its peers"))
+    return rows
 
 
 def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]:
@@ -140,13 +138,13 @@ def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]
     number = table["direction"].replace_strict(dict(zip(kinds, range(len(kinds)), strict=True)), return_dtype=pl.Int64)
     links = np.stack([table[c].cast(pl.Int64).to_numpy() for c in ("src_rank", "dst_rank")] + [number.to_numpy()])
     items = mean_lengths(np.arange(len(table)), _sums(table), compared.link_alike(links))
-    found = []
+    rows = []
     for slow in slow_groups(replace(items, least=SLOW_LINK - 1), compared.link_groups(links), MOST_NAMED):
         place = compared.link_place(links[:, slow.items], kinds)
         ways = {"F": "activations", "B": "gradients"}.get(str(place["direction"]), "both directions")
         row = _row("slow-link", place, slow, f"its transfers take longer ({ways})")
-        found.append({**row, "rank": place["src_rank"], "to_rank": place["dst_rank"]})
-    return found
+        rows.append({**row, "rank": place["src_rank"], "to_rank": place["dst_rank"]})
+    return rows
 
 
 def _row(kind: str, place: dict[str, object], slow: Slow, what: str) -> dict[str, object]:
@@ -192,14 +190,14 @@ def _drifting(summary: Summary) -> pl.DataFrame:
     rates of its replica the opposite way until their mean is as usual: these are compared with the replica's median.
     """
     fitted = summary.hosts.filter(pl.col("status").is_in(["fitted", "confirmed"]))
-    places = summary.ranks.group_by("host").agg(pl.col("replica").min(), pl.col("stage").min())
-    rates = fitted.join(places, on="host", how="left")
+    hosts = summary.ranks.group_by("host").agg(pl.col("replica").min(), pl.col("stage").min())
+    rates = fitted.join(hosts, on="host", how="left")
     replicas = rates.group_by("replica").agg(pl.len(), mean=pl.col("drift").mean(), median=pl.col("drift").median())
     rates = rates.with_columns(usual=pl.col("drift").median()).join(replicas, on="replica", nulls_equal=True)
     balanced = (pl.col("len") >= MOST_ARE_SOUND) & ((pl.col("mean") - pl.col("usual")).abs() < DRIFT)
     rates = rates.with_columns(usual=pl.when(balanced).then("median").otherwise("usual"))
-    found = rates.with_columns(value="drift", off=(pl.col("drift") - pl.col("usual")).abs())
-    found = found.with_columns(spread=1.4826 * pl.col("off").median())
-    found = found.filter((pl.col("off") > DRIFT) & (pl.col("off") > STANDS_OUT * pl.col("spread")))
+    drifting = rates.with_columns(value="drift", off=(pl.col("drift") - pl.col("usual")).abs())
+    drifting = drifting.with_columns(spread=1.4826 * pl.col("off").median())
+    drifting = drifting.filter((pl.col("off") > DRIFT) & (pl.col("off") > STANDS_OUT * pl.col("spread")))
     words = pl.format("its clock runs {} µs a second off the others'", (pl.col("off") * 1e6).round(0).cast(INT))
-    return found.with_columns(what=words)
+    return drifting.with_columns(what=words)

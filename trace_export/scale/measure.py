@@ -45,8 +45,8 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     Raises the error of a source where none has a block, AlignmentError.
     """
     results = read_each(part.sources, task.options, silent)
-    found = (result for result in results if isinstance(result, Profile))
-    profile, refused = merge(found, task.options.run, all_ranks=False)
+    profiles = (result for result in results if isinstance(result, Profile))
+    profile, refused = merge(profiles, task.options.run, all_ranks=False)
     profile, strange = _expected(profile, part)
     failures = [*(r for r in results if isinstance(r, TraceExportError)), *refused, *strange]
     if profile.spans.is_empty():
@@ -110,8 +110,8 @@ def replica_numbers(ranks: pl.DataFrame) -> pl.DataFrame:
     """rank, replica: the data-parallel number of each of `ranks` (`model.RANKS`), or where it is not known that of its
     order."""
     numbered = data_parallel(ranks)
-    known = ranks.select("rank", "dp").join(numbered, on="rank", maintain_order="left")
-    return known.select("rank", replica=pl.coalesce("dp", "replica"))
+    both = ranks.select("rank", "dp").join(numbered, on="rank", maintain_order="left")
+    return both.select("rank", replica=pl.coalesce("dp", "replica"))
 
 
 def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
@@ -125,14 +125,14 @@ def _ranks(profile: Profile, axis: pl.DataFrame) -> pl.DataFrame:
     )
     fullest = each.sort("rank", "count", descending=[False, True], maintain_order=True).unique("rank", keep="first")
     labels = profile.hosts.select("host", label=pl.coalesce("label", "host").fill_null(""))
-    found = (
+    rows = (
         profile.ranks.drop("replica")
         .join(replica_numbers(profile.ranks), on="rank", maintain_order="left")
         .join(axis, on="host", how="left", maintain_order="left")
         .join(labels, on="host", how="left", maintain_order="left")
         .join(fullest.select("rank", "microbatches", "order"), on="rank", maintain_order="left")
     )
-    return conform(found, RANKS)
+    return conform(rows, RANKS)
 
 
 def _work(graph: Graph) -> pl.DataFrame:
@@ -140,17 +140,17 @@ def _work(graph: Graph) -> pl.DataFrame:
     rows = np.flatnonzero((graph.sort == steps.WORK) & graph.counted)
     blocks = graph.recorded.blocks[rows]
     of = {name: getattr(graph, name)[rows] for name in ("rank", "step", "kind")}
-    found = _sums(graph, rows, {**of, "chunk": blocks["chunk"].fill_null(0), "first_part": blocks["first_part"]})
-    named = graph.recorded.steps.select(*STEP_KEY)[found["step"]]
-    return conform(found.with_columns(run=named["run"], step=named["step"]), WORK)
+    sums = _sums(graph, rows, {**of, "chunk": blocks["chunk"].fill_null(0), "first_part": blocks["first_part"]})
+    named = graph.recorded.steps.select(*STEP_KEY)[sums["step"]]
+    return conform(sums.with_columns(run=named["run"], step=named["step"]), WORK)
 
 
 def _links(graph: Graph) -> pl.DataFrame:
     """The table `LINKS` of the steps that count."""
     rows = np.flatnonzero((graph.sort == steps.TRANSFER) & graph.counted)
-    found = _sums(graph, rows, {"src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "kind": graph.kind[rows]})
+    sums = _sums(graph, rows, {"src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "kind": graph.kind[rows]})
     names = pl.Series([kind[-1] for kind in graph.kinds], dtype=TEXT)
-    return conform(found.with_columns(direction=names.gather(found["kind"])), LINKS)
+    return conform(sums.with_columns(direction=names.gather(sums["kind"])), LINKS)
 
 
 def _sums(graph: Graph, rows: Ints, keys: dict[str, Ints | pl.Series]) -> pl.DataFrame:
@@ -165,10 +165,10 @@ def _sums(graph: Graph, rows: Ints, keys: dict[str, Ints | pl.Series]) -> pl.Dat
 
 def _replicas(profile: Profile) -> pl.DataFrame:
     """The schedule that the part's replicas follow, where they follow one."""
-    found = profile.interpreted.recognition
-    name = found.named.name if found.named else None
+    recognition = profile.interpreted.recognition
+    name = recognition.named.name if recognition.named else None
     numbers = replica_numbers(profile.ranks).select(pl.col("replica").unique().sort())
-    return conform(numbers.with_columns(schedule=pl.lit(name, TEXT), certainty=pl.lit(found.certainty)), REPLICAS)
+    return conform(numbers.with_columns(schedule=pl.lit(name, TEXT), certainty=pl.lit(recognition.certainty)), REPLICAS)
 
 
 def failures_of(errors: Sequence[TraceExportError]) -> pl.DataFrame:

@@ -136,8 +136,8 @@ def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) 
     whole = all_ranks(options)
     if cache is not None:
         catalogue.refuse_beside_profiles(cache, whole)
-        if (known := catalogue.load(cache, whole)) is not None:
-            located, places, held = known
+        if (earlier := catalogue.load(cache, whole)) is not None:
+            located, places, held = earlier
             return Placed(located, places, [], held)
     placed = place_ranks(options, locate(whole), progress)
     if cache is not None and not placed.failures:

@@ -56,8 +56,8 @@ def overview(
         if output.traces and placed:  # which ones will be written is not known yet
             there = placed.places.table["dp"].drop_nulls().unique().sort()
             written.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
-        found = build(wanted, placed, output.replicas, progress)
-        if found.cells.is_empty():
+        result = build(wanted, placed, output.replicas, progress)
+        if result.cells.is_empty():
             what = f"{log_dir}: no step has a forward or a backward, so there is nothing to compare"
             raise NothingToExportError(what, "draw what is there with trace-export export")
         if (
@@ -67,11 +67,11 @@ def overview(
             and wanted.part == Selection()
             and wanted.source.read.ranks is None
         ):
-            remember(wanted.source, output.cache, placed, found.ranks.select(HELD.keys()))
-        traces = _traces(found, wanted, placed, folder, force) if output.traces and placed else {}
+            remember(wanted.source, output.cache, placed, result.ranks.select(HELD.keys()))
+        traces = _traces(result, wanted, placed, folder, force) if output.traces and placed else {}
         name = path_text(log_dir.resolve().name or log_dir)
-        files.write(found, name, traces, output.formats, output.out, log_dir, written)
-    return found, [*written.written, *traces.values()]
+        files.write(result, name, traces, output.formats, output.out, log_dir, written)
+    return result, [*written.written, *traces.values()]
 
 
 def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
@@ -100,9 +100,9 @@ def write_beside(run: Run, report: Path, outputs: Outputs) -> str:
     ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
     if ranks.height <= CHART_RANKS:
         return ""
-    found = of_run(run, ranks["source"].n_unique())
+    result = of_run(run, ranks["source"].n_unique())
     page = _page(report)
-    files.write(found, run.name, {}, ["html"], page, run.log_dir, outputs)
+    files.write(result, run.name, {}, ["html"], page, run.log_dir, outputs)
     return page.name
 
 
@@ -118,10 +118,10 @@ def _trace(folder: Path, replica: int) -> Path:
     return folder / f"replica{replica}.pftrace"
 
 
-def _traces(found: Overview, wanted: Request, placed: Placed, folder: Path, force: bool) -> dict[int, Path]:
+def _traces(overview: Overview, wanted: Request, placed: Placed, folder: Path, force: bool) -> dict[int, Path]:
     """A trace with every rank of the replica that is most like the others, and of each that has an exception, as
     `export --replica N --tracks rank` draws it."""
-    chosen = [found.representative, *found.exceptions["replica"].drop_nulls().unique(maintain_order=True)]
+    chosen = [overview.representative, *overview.exceptions["replica"].drop_nulls().unique(maintain_order=True)]
     written: dict[int, Path] = {}
     for replica in dict.fromkeys(number for number in chosen if number is not None):
         if len(written) == MOST_TRACES + 1:

@@ -72,18 +72,18 @@ def merge(parts: Sequence[Summary]) -> Summary:
     tables = {
         name: pl.concat([empty(schema), *(getattr(part, name) for part in parts)]) for name, schema in TABLES.items()
     }
-    counted = (
+    failures = (
         tables["failures"].group_by("what", maintain_order=True).agg(pl.col("first").first(), pl.col("count").sum())
     )
     notes = by_code(note for part in parts for note in part.notes)
-    whole = {name: table.rechunk() for name, table in (tables | {"failures": counted}).items()}
+    whole = {name: table.rechunk() for name, table in (tables | {"failures": failures}).items()}
     return Summary(**whole, notes=notes)
 
 
 def by_code(notes: Iterable[Note]) -> tuple[Note, ...]:
     """A note for each code and level: the first, with the cases of all."""
-    found: dict[tuple[str, str], Note] = {}
+    firsts: dict[tuple[str, str], Note] = {}
     for note in notes:
         key = note.code, note.level
-        found[key] = replace(found[key], count=found[key].count + note.count) if key in found else note
-    return tuple(found.values())
+        firsts[key] = replace(firsts[key], count=firsts[key].count + note.count) if key in firsts else note
+    return tuple(firsts.values())

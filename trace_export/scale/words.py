@@ -99,8 +99,8 @@ def _whereabouts(row: dict[str, Any]) -> str:
     """Where an exception is, as short as it can be named."""
     if row["to_rank"] is not None:
         return f"rank {row['rank']} → {row['to_rank']}"
-    own = {"slow-host": "host", "drifting-clock": "host", "slow-stage": "stage", "slow-rank": "ranks"}
-    of = own.get(row["kind"], "replica")
+    named_by = {"slow-host": "host", "drifting-clock": "host", "slow-stage": "stage", "slow-rank": "ranks"}
+    of = named_by.get(row["kind"], "replica")
     if of == "ranks":
         return cause_words.ranks_text(row["ranks"] or [row["rank"]])
     return str(row[of]) if of == "host" else f"{of} {row[of]}"
@@ -126,14 +126,14 @@ def _cohorts(overview: Overview) -> Sentence:
 def _clocks(overview: Overview) -> Iterator[Sentence]:
     if overview.hosts.height < 2:
         return
-    known = overview.hosts["sd_ns"].drop_nulls()
-    if known.is_empty():
+    errors_ns = overview.hosts["sd_ns"].drop_nulls()
+    if errors_ns.is_empty():
         text = "How well the clocks of the hosts agree is not known."
         yield Sentence("clocks", {"clock_sd_ns": None}, text)
         return
-    errors = np.array([np.median(known.to_numpy()), known.to_numpy().max()])
+    errors = np.array([np.median(errors_ns.to_numpy()), errors_ns.to_numpy().max()])
     usual, worst = (f"±{duration(float(error))}" for error in errors)
-    unknown = overview.hosts.height - len(known)
+    unknown = overview.hosts.height - len(errors_ns)
     rest = f"; of {_count(unknown, 'host')} it is not known" if unknown else ""
     groups, which = unconnected(overview.hosts), "The clocks of the hosts"
     if groups > 1:

@@ -119,26 +119,26 @@ def gpipe(s: Size, r: int) -> Segments:
     return [(WARM_UP, _times(s.m, block(FORWARD))), (COOL_DOWN, _times(s.m, block(BACKWARD)))]
 
 
-def one_f_one_b(lead: Count) -> Order:
-    """`lead` forwards, then forward and backward in turn. PipeDream-Flush, arXiv 2104.04473; VPP: Megatron-LM."""
+def one_f_one_b(warm_up: Count) -> Order:
+    """`warm_up` forwards, then forward and backward in turn. PipeDream-Flush, arXiv 2104.04473; VPP: Megatron-LM."""
 
     def order(s: Size, r: int) -> Segments:
         forward, backward = block(FORWARD, _turns(s)), block(BACKWARD, _turns(s, descending=True))
         total = s.m * s.v
-        lead_in = min(lead(s, r), total)
+        lead_in = min(warm_up(s, r), total)
         steady = _rows(forward[lead_in:], backward[: total - lead_in])
         return [(WARM_UP, forward[:lead_in]), (STEADY, steady), (COOL_DOWN, backward[total - lead_in :])]
 
     return order
 
 
-def zero_bubble(lead: Count, lag: Count) -> Order:
-    """`lead` forwards, then F, I and a W `lag` behind. arXiv 2401.10241; torch's ScheduleInterleavedZeroBubble."""
+def zero_bubble(warm_up: Count, lag: Count) -> Order:
+    """`warm_up` forwards, then F, I and a W `lag` behind. arXiv 2401.10241; torch's ScheduleInterleavedZeroBubble."""
 
     def order(s: Size, r: int) -> Segments:
         forward, turns = block(FORWARD, _turns(s)), _turns(s, descending=True)
         total = s.m * s.v
-        first, behind = min(lead(s, r), total), min(lag(s, r), total)
+        first, behind = min(warm_up(s, r), total), min(lag(s, r), total)
         columns = [_shifted(forward, first, total), block(INPUT, turns), _shifted(block(WEIGHT, turns), -behind, total)]
         split = total - first
         return [
