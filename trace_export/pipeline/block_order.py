@@ -59,8 +59,8 @@ def _sequences(rows: pl.DataFrame) -> pl.DataFrame:
 def _numbered_from_zero(orders: pl.DataFrame) -> pl.DataFrame:
     """`orders` with micro-batches from 0 in each step and chunk; by occurrence where they are null."""
     if orders["microbatch"].null_count():
-        counted = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY, "kind", "chunk")
-        orders = orders.with_columns(pl.coalesce("microbatch", counted))
+        occurrence = pl.int_range(pl.len(), dtype=pl.Int32).over("rank", *STEP_KEY, "kind", "chunk")
+        orders = orders.with_columns(pl.coalesce("microbatch", occurrence))
     least = orders.filter(pl.col("kind") == "F").group_by(*STEP_KEY, "chunk").agg(least=pl.col("microbatch").min())
     if not (least["least"] != 0).any():
         return orders

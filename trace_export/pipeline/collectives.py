@@ -34,9 +34,9 @@ def number(profile: Profile) -> Profile:
         return profile
     hosts = profile.ranks.select("rank", host=pl.col("host").fill_null("").rank("dense")).unique("rank", keep="first")
     rows = rows.join(hosts, on="rank", how="left", maintain_order="left")
-    counted = pl.int_range(pl.len(), dtype=pl.Int64).over(_MEMBER, order_by=["start_ns", "end_ns"])
-    known = pl.col("sequence").is_not_null().all().over("channel")
-    rows = rows.with_columns(at=pl.when(known).then("sequence").otherwise(counted)).sort("channel", "at")
+    position = pl.int_range(pl.len(), dtype=pl.Int64).over(_MEMBER, order_by=["start_ns", "end_ns"])
+    all_numbered = pl.col("sequence").is_not_null().all().over("channel")
+    rows = rows.with_columns(at=pl.when(all_numbered).then("sequence").otherwise(position)).sort("channel", "at")
     offsets = _window_offsets(rows)
     numbered = rows.join(offsets, on=_MEMBER, maintain_order="left").select("row", at=pl.col("at") - pl.col("offset"))
     joined = table.with_row_index("row").join(numbered, on="row", how="left", maintain_order="left")
@@ -52,8 +52,8 @@ def _agree(rows: pl.DataFrame) -> bool:
         parts=pl.len(), spread=pl.col("end_ns").max() - pl.col("end_ns").min()
     )
     agrees = (pl.col("parts") == pl.col("members")) & (pl.col("spread") <= COLLECTIVE_ENDS_NS)
-    known = not rows["sequence"].has_nulls()
-    return known and bool(ends.join(members, on="channel").select(agrees.all()).item())
+    all_numbered = not rows["sequence"].has_nulls()
+    return all_numbered and bool(ends.join(members, on="channel").select(agrees.all()).item())
 
 
 def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
@@ -86,10 +86,10 @@ def _misfit(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.Data
     and offset. `apart`: the median difference; `misfit`: that on one host, on two the median change of the difference
     from one collective to the next, which does not depend on the clocks nor on one that was set between two."""
     between = pl.col("end_ns_right") - pl.col("end_ns")
-    found = paired(
+    fits = paired(
         reference, rows, offset, on=["channel"], by=_MEMBER,
         one_host=(pl.col("host") == pl.col("host_right")).first(),
         apart=between.abs().quantile(0.5, "higher"),
         change=between.sort_by("at").diff().abs().quantile(0.5, "higher"),
     )  # fmt: skip
-    return found.with_columns(misfit=pl.when("one_host").then("apart").otherwise("change")).drop("n", "change")
+    return fits.with_columns(misfit=pl.when("one_host").then("apart").otherwise("change")).drop("n", "change")

@@ -72,7 +72,7 @@ def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
     kind = pl.col("kind")
     flags = {name: kind == name for name in PASS_KINDS}
     several = (kind == "W") & pl.col("microbatch").is_null()
-    counted = (
+    counts = (
         passes.select(*RANK_STEP_KEY, "start_ns", "end_ns", several=several, **flags)
         .group_by(run_number(*RANK_STEP_KEY))
         .agg(
@@ -86,15 +86,15 @@ def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
         .agg(pl.col(*flags).sum(), pl.col("several").any(), pl.col("first_ns").min(), pl.col("last_ns").max())
     )
     places = ranks.select("rank", "stage", "replica", "clock").unique("rank")
-    places = places.join(counted, on="rank", how="semi").sort("rank")
-    steps = counted.select(STEP_KEY).unique().sort(STEP_KEY)
-    if places.height * steps.height <= max(MOST_PARTS, 2 * counted.height):
+    places = places.join(counts, on="rank", how="semi").sort("rank")
+    steps = counts.select(STEP_KEY).unique().sort(STEP_KEY)
+    if places.height * steps.height <= max(MOST_PARTS, 2 * counts.height):
         grid = places.join(steps, how="cross")
     else:  # one rank in all steps and all ranks in one step show that blocks are missing, too
-        own = places.join(counted.select(RANK_STEP_KEY), on="rank")
+        worked = places.join(counts.select(RANK_STEP_KEY), on="rank")
         ends = [places.head(1).join(steps, how="cross"), places.join(steps.head(1), how="cross")]
-        grid = pl.concat([own, *ends], how="diagonal").unique(RANK_STEP_KEY)
-    parts = grid.join(counted, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+        grid = pl.concat([worked, *ends], how="diagonal").unique(RANK_STEP_KEY)
+    parts = grid.join(counts, on=RANK_STEP_KEY, how="left", nulls_equal=True)
     return parts.with_columns(pl.col("F", "B", "W").fill_null(0), pl.col("several").fill_null(False)).sort(
         RANK_STEP_KEY
     )
@@ -103,12 +103,12 @@ def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 def _scheduled_weights(profile: Profile) -> pl.DataFrame:
     """stage, forwards, weights: how many weight gradients belong to this many forwards in the schedule that was
     recognised with them."""
-    found = profile.interpretation.recognition if profile.interpretation else Recognition()
-    if found.named is None or not found.weights:
+    recognition = profile.interpretation.recognition if profile.interpretation else Recognition()
+    if recognition.named is None or not recognition.weights:
         return pl.DataFrame(schema={"stage": INT, "forwards": pl.Int64, "weights": pl.Int64})
     kind = pl.col("kind")
     return (
-        blocks(found.named, range(found.named.stages))
+        blocks(recognition.named, range(recognition.named.stages))
         .group_by(pl.col("stage").cast(INT))
         .agg(
             forwards=FORWARDS.sum().cast(pl.Int64), weights=(kind == "W").sum().cast(pl.Int64)
@@ -156,9 +156,9 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
     usual = pl.lit(votes["n"].mode().max(), pl.Int64)
     share = pl.col("len") / pl.col("len").sum()
     by_step = votes.group_by(*STEP_KEY, "n").len().sort("len", "n").group_by(STEP_KEY, maintain_order=True)
-    found = by_step.agg(pl.col("n").last(), most=pl.col("n").max(), clear=share.last() > 0.5)
+    most = by_step.agg(pl.col("n").last(), most=pl.col("n").max(), clear=share.last() > 0.5)
     number = pl.when(~pl.col("clear") & (pl.col("most") <= usual)).then(usual).otherwise("n")
-    return found.select(*STEP_KEY, n=number, usual=number == usual)
+    return most.select(*STEP_KEY, n=number, usual=number == usual)
 
 
 def _against_counterparts(parts: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
@@ -226,15 +226,15 @@ def _outermost(parts: pl.DataFrame, ordered: pl.DataFrame) -> pl.DataFrame:
     label = pl.struct("kind", "microbatch", "chunk")
     ends = ordered.group_by(RANK_STEP_KEY).agg(first=label.first(), last=label.last())
     ends = ends.join(parts.select(*RANK_STEP_KEY, "missing"), on=RANK_STEP_KEY, nulls_equal=True)
-    found = parts.select(RANK_STEP_KEY)
+    ends_of = parts.select(RANK_STEP_KEY)
     for end in ("first", "last"):
         votes = ends.group_by("rank", end).agg(pl.len(), whole=(pl.col("missing") == 0).sum())
         votes = votes.filter((pl.col("whole") > 0) | (pl.col("len") > 1)).sort("rank", "whole", "len")
         usual = votes.group_by("rank").agg(pl.col(end).last())
         there = ordered.with_columns(label.alias(end)).join(usual, on=["rank", end]).select(RANK_STEP_KEY).unique()
         there = there.with_columns(pl.lit(True).alias(f"has_{end}"))
-        found = found.join(there, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-    return found.with_columns(pl.col("has_first", "has_last").fill_null(False))
+        ends_of = ends_of.join(there, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+    return ends_of.with_columns(pl.col("has_first", "has_last").fill_null(False))
 
 
 def _apart(parts: pl.DataFrame) -> pl.DataFrame:
@@ -302,8 +302,8 @@ def _on_announced(announced: tuple[int, int] | None, steps: pl.DataFrame) -> lis
     """A warning where steps that the profiler announced (first, end) are on no rank; of a single run only."""
     if announced is None or steps["run"].n_unique() > 1:
         return []
-    known = Numbers.of(steps["step"].drop_nulls())
-    lacking = Numbers(((announced[0], announced[1] - 1),)).without(known)
+    there = Numbers.of(steps["step"].drop_nulls())
+    lacking = Numbers(((announced[0], announced[1] - 1),)).without(there)
     if not lacking.ranges:
         return []
     text = f"the profiler announced steps {announced[0]}-{announced[1] - 1}, and no rank has step {lacking}"
@@ -327,12 +327,16 @@ def _on_order(work: pl.DataFrame) -> list[Note]:
     """A warning where a rank begins a step before an earlier one: step times across it are none."""
     begins = work.drop_nulls("step").group_by([*RANK_STEP_KEY, "window"]).agg(pl.col("start_ns").min())
     back = pl.col("start_ns") < pl.col("start_ns").shift(1).over(RANK_SEGMENT)
-    found = begins.sort(*RANK_SEGMENT, "step").filter(back)
-    if found.is_empty():
+    earlier = begins.sort(*RANK_SEGMENT, "step").filter(back)
+    if earlier.is_empty():
         return []
-    text = f"steps that begin before the previous one, so their step time is unknown: step {Numbers.of(found['step'])}"
-    ranks = Numbers.of(found["rank"])
-    return [Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(found))]
+    text = (
+        f"steps that begin before the previous one, so their step time is unknown: step {Numbers.of(earlier['step'])}"
+    )
+    ranks = Numbers.of(earlier["rank"])
+    return [
+        Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(earlier))
+    ]
 
 
 def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:

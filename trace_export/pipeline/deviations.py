@@ -63,16 +63,16 @@ def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataF
     # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
     present = orders["stage"].unique().sort().to_numpy()
     row = np.searchsorted(present, orders["stage"].to_numpy())
-    place = orders["position"].to_numpy()
-    longest = max(int(places.max(initial=-1)) for places in (place, expected["position"].to_numpy()))
+    position = orders["position"].to_numpy()
+    longest = max(int(positions.max(initial=-1)) for positions in (position, expected["position"].to_numpy()))
     table = np.full((len(present), longest + 2), -1, np.int64)
     expected_row = np.searchsorted(present, expected["stage"].to_numpy())
     table[expected_row, expected["position"].to_numpy()] = expected.select(KEY).to_series().to_numpy()
     columns = [*STEP_RANK_KEY, "stage", "position", "found", "expected"]
-    keyed = orders.select(*columns[:-2], found=KEY, expected=pl.Series(table[row, place]))
+    keyed = orders.select(*columns[:-2], found=KEY, expected=pl.Series(table[row, position]))
     last = stretches(orders, *STEP_RANK_KEY)["len"].cum_sum() - 1
     ends = keyed[last].with_columns(
-        pl.col("position") + 1, found=pl.lit(-1, pl.Int64), expected=pl.Series(table[row, place + 1]).gather(last)
+        pl.col("position") + 1, found=pl.lit(-1, pl.Int64), expected=pl.Series(table[row, position + 1]).gather(last)
     )
     wrong = pl.concat([part.filter(pl.col("found") != pl.col("expected")) for part in (keyed, ends)])
     first = wrong.sort("position").group_by(*STEP_RANK_KEY, "stage", maintain_order=True).first()

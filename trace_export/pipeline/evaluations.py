@@ -37,10 +37,10 @@ def set_apart(profile: Profile) -> Profile:
         spans.with_row_index("row").filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])), "rank", "start_ns", "end_ns"
     )
     parts = _parts(_stretched(work))
-    found = _of_evaluations(parts)
-    if found.is_empty():
+    stretches = _of_evaluations(parts)
+    if stretches.is_empty():
         return profile
-    rows = _stretched(work).join(found, on=["rank", *_STRETCH], nulls_equal=True, maintain_order="left")
+    rows = _stretched(work).join(stretches, on=["rank", *_STRETCH], nulls_equal=True, maintain_order="left")
     rows = rows.filter(pl.col("kind") == "F", (pl.col("nth") < pl.col("leading")) | pl.col("trails"))
     chosen = pl.int_range(spans.height, eager=True).is_in(rows["row"].implode())
     return _apart(profile, chosen)
@@ -87,13 +87,13 @@ def _stretched(work: pl.DataFrame) -> pl.DataFrame:
     behind all backwards of the stretch. Of a rank without any sign of a step all is one stretch."""
     update = pl.col("kind") == "OPT"
     first = (pl.col("kind") == "F") & (pl.col("microbatch") == 0) & (pl.col("chunk").fill_null(0) == 0)
-    counted = first.fill_null(False) & ~update.any().over("rank") & pl.col("step").is_null().all().over("rank")
+    begins = first.fill_null(False) & ~update.any().over("rank") & pl.col("step").is_null().all().over("rank")
     recorded = pl.col("step").fill_null(strategy="forward").over("rank")
     rows = work.with_columns(
         recorded=recorded,
         updates=pl.when(pl.col("step").is_null().all().over("rank"))
         .then(update.cast(pl.Int32).cum_sum().over("rank") - update.cast(pl.Int32)).otherwise(0),
-        begun=counted.cast(pl.Int32).cum_sum().over("rank"),
+        begun=begins.cast(pl.Int32).cum_sum().over("rank"),
     )  # fmt: skip
     stretch = ["rank", *_STRETCH]
     back = (pl.col("kind") != "F") & ~update
@@ -135,16 +135,16 @@ def _of_evaluations(parts: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     if usual.height < parts["rank"].n_unique():
         return parts.clear().with_columns(leading=pl.lit(0))
-    known = parts.join(usual, on="rank")
+    stretches = parts.join(usual, on="rank")
     alike = pl.col("excess").n_unique() == 1
     lost = (pl.col("answered") & (pl.col("trailing") == 0)).any()
     whole = (pl.col("backwards") == pl.col("usual")).all() & ~lost
     too_many = (pl.col("forwards") > pl.col("warm_up")).any()
     alone = (pl.col("backwards") == 0).all() & ~pl.col("ended").any() & (~pl.col("last").all() | too_many)
-    chosen = known.group_by(_STRETCH).agg(
+    chosen = stretches.group_by(_STRETCH).agg(
         evaluates=alike & (pl.col("excess") > 0).all() & (whole | alone),
         ranks=pl.col("rank").n_unique(),
     ).filter("evaluates", pl.col("ranks") == parts["rank"].n_unique())  # fmt: skip
-    found = known.join(chosen, on=_STRETCH, how="semi", nulls_equal=True)
+    evaluations = stretches.join(chosen, on=_STRETCH, how="semi", nulls_equal=True)
     trailing = pl.min_horizontal("trailing", "excess")
-    return found.select("rank", *_STRETCH, leading=pl.col("excess") - trailing)
+    return evaluations.select("rank", *_STRETCH, leading=pl.col("excess") - trailing)

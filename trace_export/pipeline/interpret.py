@@ -80,12 +80,14 @@ def prepared(profile: Profile) -> Profile:
     return transfers.name_peers(profile)  # ranks for numbers in communicators
 
 
-def interpret_further(profile: Profile, known: Profile) -> Profile:
-    """`interpret` for further steps of a run, whose earlier steps were interpreted as `known`: its ranks keep their
+def interpret_further(profile: Profile, earlier: Profile) -> Profile:
+    """`interpret` for further steps of a run, whose earlier steps were interpreted as `earlier`: its ranks keep their
     stages, and its schedule is the same."""
     profile = with_ids(without_merged(evaluations.set_apart(without_doubles(profile))))
-    profile = transfers.name_peers(replace(profile, hosts=known.hosts, ranks=known.ranks, declared=known.declared))
-    return with_messages(transfers.find_peers(conclude(_labelled(profile), known.interpreted.recognition)))
+    profile = transfers.name_peers(
+        replace(profile, hosts=earlier.hosts, ranks=earlier.ranks, declared=earlier.declared)
+    )
+    return with_messages(transfers.find_peers(conclude(_labelled(profile), earlier.interpreted.recognition)))
 
 
 def with_messages(profile: Profile) -> Profile:
@@ -122,10 +124,10 @@ def conclude(profile: Profile, recognition: Recognition | None = None) -> Profil
     Needs `spans.id`, and stage and replica of the ranks.
     """
     made = passes.passes_of(profile)
-    found = recognition
-    if found is None:
-        found = schedule_match.with_chunks_in_doubt(schedule_match.recognise(made, profile.declared), profile)
-    profile = schedule_match.declare(profile, found)
+    schedule = recognition
+    if schedule is None:
+        schedule = schedule_match.with_chunks_in_doubt(schedule_match.recognise(made, profile.declared), profile)
+    profile = schedule_match.declare(profile, schedule)
     placement = stages.chunk_placement(profile)
     linked = edges.pass_edges(made, stages.depth(profile.ranks, profile.declared), placement)
-    return replace(profile, interpretation=Interpretation(placement, found, made.drop("start_ns", "end_ns"), linked))
+    return replace(profile, interpretation=Interpretation(placement, schedule, made.drop("start_ns", "end_ns"), linked))

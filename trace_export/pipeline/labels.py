@@ -65,12 +65,12 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     ends = labels_by_position.whole_ends(profile, work)
     stages = depth(profile.ranks, profile.declared)
     way = way_of_messages(profile, stages)
-    found, notes = [], []
+    labelled_parts, notes = [], []
     for pipeline in work.partition_by("replica"):
         labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared, way)
-        found.append(conform(labelled, _FOUND))
+        labelled_parts.append(conform(labelled, _FOUND))
         notes += own_notes
-    filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(found)))
+    filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(labelled_parts)))
     if differing:
         text = "backwards and weight gradients whose sequence numbers contradict their order; the numbers count"
         notes.append(Note("pairs-differ", "note", text, count=differing))
@@ -106,9 +106,9 @@ def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
     )
 
 
-def _filled(spans: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """`spans` with the numbers in `found` (by row); those replace what markers said, for they count otherwise."""
-    joined = spans.with_row_index("row").join(found, on="row", how="left", suffix="_found", maintain_order="left")
+def _filled(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
+    """`spans` with the numbers in `numbers` (by row); those replace what markers said, for they count otherwise."""
+    joined = spans.with_row_index("row").join(numbers, on="row", how="left", suffix="_found", maintain_order="left")
     labelled = pl.col("microbatch_found").is_not_null()
     by_order = labelled & (pl.col("microbatch").is_null() | PAIRS)
     return joined.with_columns(
@@ -125,8 +125,8 @@ def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     if forwards.is_empty():
         return spans, 0
     numbers = ["microbatch", "chunk"]
-    found = forwards.select("rank", "run", "pair", *numbers).unique(["rank", "run", "pair"], keep="first")
-    joined = spans.join(found, on=["rank", "run", "pair"], how="left", suffix="_paired", maintain_order="left")
+    of_pair = forwards.select("rank", "run", "pair", *numbers).unique(["rank", "run", "pair"], keep="first")
+    joined = spans.join(of_pair, on=["rank", "run", "pair"], how="left", suffix="_paired", maintain_order="left")
     paired = pl.col("microbatch_paired").is_not_null() & ~forward
     differs = paired & pl.any_horizontal(
         (pl.col(c) != pl.col(f"{c}_paired")).fill_null(False) for c in numbers
@@ -169,19 +169,19 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
         text = f"numbers of {counts[-1]} micro-batches contradict the {recorded} blocks of a step"
         return work.clear(), [Note("microbatches-implausible", "warning", f"{text}; these blocks have no number")]
     microbatches = plan.microbatches
-    own = work.filter(FORWARDS & pl.col("microbatch").is_not_null()).select(
+    numbered_forwards = work.filter(FORWARDS & pl.col("microbatch").is_not_null()).select(
         "row", chunk=pl.col("microbatch") // microbatches, microbatch=pl.col("microbatch") % microbatches
     )
     if microbatches < 2 * stages:
         text = f"DualPipeV on {stages} stages needs {2 * stages} micro-batches, the data have {microbatches}"
-        return own, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
+        return numbered_forwards, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
     overlapped = bool(declared.overlapped) or bool(work.select(PAIRS.any()).item())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
     placed = labels_by_number.positions(work, profile_blocks(plan, _stages(work)), microbatches)
     left = work.join(placed.select(RANK_STEP_KEY), on=RANK_STEP_KEY, how="anti", nulls_equal=True)
     rest = labels_by_position.positions(left, ends, plan)
     numbered = _labels_at(work, pl.concat([placed.select("row", "position"), rest]), plan)
-    return pl.concat([numbered, conform(own.join(numbered, on="row", how="anti"), _FOUND)]), []
+    return pl.concat([numbered, conform(numbered_forwards.join(numbered, on="row", how="anti"), _FOUND)]), []
 
 
 def _of_loop(
@@ -196,19 +196,19 @@ def _of_loop(
     alike: dict[Numbering | None, int] = {}
     rows = [(*step, alike.setdefault(plans.get(step, usual), len(alike))) for step in steps]
     table = pl.DataFrame(rows, {"run": INT, "step": INT, "plan": INT}, orient="row")
-    known = work.join(table, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
-    found = []
+    planned = work.join(table, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
+    parts = []
     for numbering, number in alike.items():
-        part = known.filter(pl.col("plan") == number).drop("plan")
+        part = planned.filter(pl.col("plan") == number).drop("plan")
         labelled = work.clear() if vee and numbering is None else _by_plan(part, ends, orders, numbering)
-        found.append(labelled)
+        parts.append(labelled)
     how = (
         "the chunks lie in a V, and blocks have no number"
         if vee
         else "micro-batches of steps that are surely whole are numbered in order of appearance"
     )
     text = f"the order of the blocks matches no known schedule; {how}"
-    return pl.concat([conform(f, _FOUND) for f in found]), (
+    return pl.concat([conform(f, _FOUND) for f in parts]), (
         [Note("schedule-unknown", "warning", text)] if None in alike else []
     )
 
@@ -219,14 +219,14 @@ def _plans(
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
     be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
     plans: dict[tuple[object, object], Numbering | None] = {}
-    known: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
+    by_words: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
     whole = orders.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
-    for run, step, places, words in whole.iter_rows():
-        seen = {stage: word for stage, word in zip(places, words, strict=True) if stage is not None}
+    for run, step, stage_numbers, words in whole.iter_rows():
+        seen = {stage: word for stage, word in zip(stage_numbers, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
-        if key not in known:
-            known[key] = exact_plan(seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way)
-        plans[run, step] = known[key]
+        if key not in by_words:
+            by_words[key] = exact_plan(seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way)
+        plans[run, step] = by_words[key]
     return plans
 
 
@@ -236,8 +236,8 @@ def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbe
         return _by_occurrence(work, _surely_whole(orders, ends), None)
     plan = numbering.plan
     if not numbering.exact:
-        found = _by_occurrence(work, orders, plan)
-        return found if numbering.weights else _without_uncertain_weights(work, found, plan)
+        numbered = _by_occurrence(work, orders, plan)
+        return numbered if numbering.weights else _without_uncertain_weights(work, numbered, plan)
     placed = labels_by_position.positions(work, ends, plan)
     if placed.height < work.height:
         placed = _settled(work, placed, plan)
@@ -248,8 +248,8 @@ def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFra
     """`placed`, and what the adjacent stages settle in the steps that are not placed as a whole."""
     lacking = work.join(placed, on="row", how="anti").select("run", "step").unique()
     open_steps = work.join(lacking, on=["run", "step"], how="semi", nulls_equal=True, maintain_order="left")
-    known = open_steps.select("row", "run", "step").join(placed, on="row", maintain_order="left")
-    of_step = known.partition_by("run", "step", as_dict=True, include_key=False)
+    positions = open_steps.select("row", "run", "step").join(placed, on="row", maintain_order="left")
+    of_step = positions.partition_by("run", "step", as_dict=True, include_key=False)
     settled = [
         labels_by_time.settle(step, of_step.get(key, placed.clear()), plan)
         for key, step in open_steps.partition_by("run", "step", as_dict=True).items()
@@ -273,9 +273,9 @@ def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
 def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
     """`orders`, where a step is whole only if it is on all ranks, and one end of it is surely so on each: no plan
     shows what is missing, and a step that lacks its first forward and its last backward has as many of both."""
-    known = orders.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    with_ends = orders.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     whole = pl.col("whole") & (pl.col("starts") | pl.col("ends")).fill_null(False)
-    return known.with_columns(whole=whole.all().over("run", "step")).select(orders.columns)
+    return with_ends.with_columns(whole=whole.all().over("run", "step")).select(orders.columns)
 
 
 def _by_occurrence(work: pl.DataFrame, orders: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:
@@ -290,18 +290,18 @@ def _by_occurrence(work: pl.DataFrame, orders: pl.DataFrame, plan: Plan | None) 
     return conform(rows.select("row", "stage", "kind", "nth").join(table, on=["stage", "kind", "nth"]), _FOUND)
 
 
-def _without_uncertain_weights(work: pl.DataFrame, found: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`found` without the weight gradients of steps in which a rank has not as many as the plan."""
+def _without_uncertain_weights(work: pl.DataFrame, numbered: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`numbered` without the weight gradients of steps in which a rank has not as many as the plan."""
     weight = pl.col("kind") == "W"
     planned = profile_blocks(plan, _stages(work)).filter(weight).group_by("stage").agg(planned=pl.len())
-    own = work.filter(weight).join(planned, on="stage", how="left")
-    wrong = own.filter(pl.len().over(RANK_STEP_KEY) != pl.col("planned").fill_null(0))
-    return found.filter(~pl.col("row").is_in(wrong["row"].implode()))
+    weights = work.filter(weight).join(planned, on="stage", how="left")
+    wrong = weights.filter(pl.len().over(RANK_STEP_KEY) != pl.col("planned").fill_null(0))
+    return numbered.filter(~pl.col("row").is_in(wrong["row"].implode()))
 
 
-def _labels_at(work: pl.DataFrame, places: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`_FOUND` for the rows in `places` (row, position in the plan's word)."""
-    rows = work.select("row", "stage").join(places, on="row")
+def _labels_at(work: pl.DataFrame, positions: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`_FOUND` for the rows in `positions` (row, position in the plan's word)."""
+    rows = work.select("row", "stage").join(positions, on="row")
     return conform(rows.join(profile_blocks(plan, _stages(rows)), on=["stage", "position"]), _FOUND)
 
 

@@ -32,12 +32,12 @@ def whole_ends(profile: Profile, work: pl.DataFrame) -> pl.DataFrame:
         pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("replica").first()
     )
     begin, end = pl.col("start_ns"), pl.col("end_ns")
-    known = steps.join(outside, on="rank", how="left").with_columns(
+    marked = steps.join(outside, on="rank", how="left").with_columns(
         starts=(begin > begin.min().over("rank", "run")) | (pl.col("first") < begin).fill_null(False),
         ends=(end < end.max().over("rank", "run")) | (pl.col("last") >= end).fill_null(False),
     )
     others = pl.col("ends").any().over("replica", "run", "step")
-    return known.select(*RANK_STEP_KEY, "ends", starts=pl.col("starts") | (~pl.col("ends") & others))
+    return marked.select(*RANK_STEP_KEY, "ends", starts=pl.col("starts") | (~pl.col("ends") & others))
 
 
 def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:

@@ -25,29 +25,29 @@ def settle(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame
     """
     if placed.height == work.height or CATALOGUE[plan.name].placement != "loop":
         return placed
-    known = work.join(placed, on="row", how="semi")
-    open_ranks = work.join(known, on="rank", how="anti").drop_nulls("stage")
-    found = placed
+    numbered = work.join(placed, on="row", how="semi")
+    open_ranks = work.join(numbered, on="rank", how="anti").drop_nulls("stage")
+    positions = placed
     for rank in open_ranks["rank"].unique(maintain_order=True):
-        own = open_ranks.filter(pl.col("rank") == rank)
-        beside = _with_numbers(work.filter(_beside(own)).drop("position").join(found, on="row"), plan)
-        fitting = [at for at in _candidates(own, plan) if _fits(_with_numbers(at, plan), beside)]
-        if len(fitting) == 1 and beside.height:
-            found = pl.concat([found, fitting[0].select(found.columns).cast(found.schema)])
-    return found
+        blocks = open_ranks.filter(pl.col("rank") == rank)
+        neighbours = _with_numbers(work.filter(_beside(blocks)).drop("position").join(positions, on="row"), plan)
+        fitting = [at for at in _candidates(blocks, plan) if _fits(_with_numbers(at, plan), neighbours)]
+        if len(fitting) == 1 and neighbours.height:
+            positions = pl.concat([positions, fitting[0].select(positions.columns).cast(positions.schema)])
+    return positions
 
 
-def _beside(own: pl.DataFrame) -> pl.Expr:
+def _beside(blocks: pl.DataFrame) -> pl.Expr:
     """The blocks of the stages before and after, on the same host."""
-    stage, host = own.select("stage", "host").row(0)
+    stage, host = blocks.select("stage", "host").row(0)
     return (pl.col("host") == pl.lit(host, TEXT)) & pl.col("stage").is_in([stage - 1, stage + 1])
 
 
-def _candidates(own: pl.DataFrame, plan: Plan) -> list[pl.DataFrame]:
-    """`own` with the positions that its order allows, one frame for each."""
-    found, expected = own["letter"].str.join("").item(), word(plan, own["stage"][0])
-    places = [at for at in range(len(expected) - len(found) + 1) if expected.startswith(found, at)]
-    return [own.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in places]
+def _candidates(blocks: pl.DataFrame, plan: Plan) -> list[pl.DataFrame]:
+    """`blocks` with the positions that its order allows, one frame for each."""
+    letters, expected = blocks["letter"].str.join("").item(), word(plan, blocks["stage"][0])
+    offsets = [at for at in range(len(expected) - len(letters) + 1) if expected.startswith(letters, at)]
+    return [blocks.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in offsets]
 
 
 def _with_numbers(placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
@@ -59,9 +59,9 @@ def _with_numbers(placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _fits(own: pl.DataFrame, beside: pl.DataFrame) -> bool:
-    """Whether no block of `own` contradicts a dependency."""
-    both = own.join(beside, on=_BLOCK, suffix="_other")
+def _fits(blocks: pl.DataFrame, neighbours: pl.DataFrame) -> bool:
+    """Whether no block of `blocks` contradicts a dependency."""
+    both = blocks.join(neighbours, on=_BLOCK, suffix="_other")
     later = pl.col("stage") > pl.col("stage_other")
     fed = later == (pl.col("kind") == "F")
     early = pl.when(fed).then(pl.col("end_ns_other") - pl.col("start_ns")).otherwise(

@@ -37,9 +37,9 @@ def link(profile: Profile) -> Profile:
     named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
     by_labels = _by_labels(messages.filter(named), links)
     by_ends = _by_ends(_of_steps(messages.filter(~named), profile), links)
-    found = pl.concat([by_labels, by_ends])
+    pairs = pl.concat([by_labels, by_ends])
     link_of = np.full(len(messages), len(links))
-    link_of[found["message"].to_numpy()] = found["link"].to_numpy()
+    link_of[pairs["message"].to_numpy()] = pairs["link"].to_numpy()
     chunk = pl.when("has_chunk").then("chunk")
     linked = links.select("direction", "microbatch", chunk, *PASSES_OF, "ready_ns")
     linked = pl.concat([linked, linked.clear(1)])[link_of]  # the last row: of a message that has none
@@ -84,13 +84,13 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     """message, link: of those `messages` whose ends both name the same dependency, as no other message does."""
     met = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
-    for name, own, theirs, strategy in (
+    for name, time, theirs, strategy in (
         ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),
         ("received", "recv_end_ns", pl.col("taken_ns") + GRID_NS, "forward"),
     ):
-        side = ordered(links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(own)), *RANKS_OF, own)
-        met = ordered(met, *RANKS_OF, own)
-        met = met.join_asof(side, on=own, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
+        side = ordered(links.select(*RANKS_OF, pl.col("link").alias(name), theirs.alias(time)), *RANKS_OF, time)
+        met = ordered(met, *RANKS_OF, time)
+        met = met.join_asof(side, on=time, by=RANKS_OF, strategy=strategy, check_sortedness=False)  # type: ignore[arg-type]
     sure = met.filter((pl.col("sent") == pl.col("received")) & ~pl.col("sent").is_duplicated())
     named = links.select("direction", "microbatch")[sure["sent"]]
     alike = [(sure[name] == named[name]).fill_null(True) for name in named.columns]

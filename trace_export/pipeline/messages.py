@@ -33,17 +33,17 @@ def pair(profile: Profile) -> Profile:
     if channels.is_empty():
         return profile.with_notes(_unpaired(profile, sent, received))
     by_number, numbered = _by_number(sends, receives, channels)
-    counted = channels.join(numbered, on="channel", how="anti")
-    by_order, searched = _by_order(_of(sends, counted, channels), _of(receives, counted, channels), counted)
+    by_position = channels.join(numbered, on="channel", how="anti")
+    by_order, searched = _by_order(_of(sends, by_position, channels), _of(receives, by_position, channels), by_position)
     offsets = pl.concat([numbered.with_columns(offset=pl.lit(0, pl.Int64)), searched])
-    found = pl.concat([by_number, by_order]).sort(
+    messages = pl.concat([by_number, by_order]).sort(
         "src_rank", "dst_rank", "send_start_ns", "recv_start_ns", maintain_order=True
     )
     notes = _notes(channels, offsets)
     unsure = channels.join(offsets.filter(pl.col("offset").is_null()), on="channel", how="semi")
-    left = (len(found) + int(unsure[n].sum()) for n in ("n", "n_recv"))
+    left = (len(messages) + int(unsure[n].sum()) for n in ("n", "n_recv"))
     notes += _unpaired(profile, sent - next(left), received - next(left))
-    return replace(profile, messages=conform(found.with_columns(wire_ns=WIRE_NS), MESSAGES)).with_notes(notes)
+    return replace(profile, messages=conform(messages.with_columns(wire_ns=WIRE_NS), MESSAGES)).with_notes(notes)
 
 
 def _by_number(
@@ -54,8 +54,8 @@ def _by_number(
     sides = [_of(side, asked, channels).with_columns(at="sequence") for side in (sends, receives)]
     met = _all_met(agreeing(*_relative(*sides), asked), channels)
     met = met.join(_in_order(sends, receives, met, channels), on="channel", how="anti").select("channel")
-    known = [_of(side, met, asked) for side in sides]
-    return _joined(known[0], known[1], met.with_columns(offset=pl.lit(0, pl.Int64))), met
+    numbered = [_of(side, met, asked) for side in sides]
+    return _joined(numbered[0], numbered[1], met.with_columns(offset=pl.lit(0, pl.Int64))), met
 
 
 def _in_order(sends: pl.DataFrame, receives: pl.DataFrame, met: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
@@ -96,9 +96,9 @@ def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     numbers = pl.int_range(1, len(names) + 1, eager=True)
     group = pl.col("group").replace_strict(names, numbers, default=0) if len(names) else pl.lit(0, pl.Int64)
     kept = ("step", "direction", "microbatch", "chunk", "start_ns", "end_ns", "bytes", "sequence")
-    known = rows.filter(pl.col("peer") != pl.col("rank"))
-    sends = known.filter(pl.col("role") != "recv").select(*kept, src_rank="rank", dst_rank="peer", group=group)
-    receives = known.filter(pl.col("role") != "send").select(*kept, src_rank="peer", dst_rank="rank", group=group)
+    between = rows.filter(pl.col("peer") != pl.col("rank"))
+    sends = between.filter(pl.col("role") != "recv").select(*kept, src_rank="rank", dst_rank="peer", group=group)
+    receives = between.filter(pl.col("role") != "send").select(*kept, src_rank="peer", dst_rank="rank", group=group)
     return sends.collect(), receives.collect()
 
 

@@ -15,39 +15,40 @@ def distances_to(expected: dict[str, pl.DataFrame], step: pl.DataFrame) -> dict[
 
     The rest are compared by how many blocks are followed by the right one: more than the distance, and quickly known.
     """
-    found = step.select("rank", "stage", "position", key=KEY)
-    rough = {name: _rough(found, order) for name, order in expected.items()}
+    measured = step.select("rank", "stage", "position", key=KEY)
+    rough = {name: _rough(measured, order) for name, order in expected.items()}
     close = sorted(rough, key=lambda name: rough[name])[:2] if min(rough.values()) > 0 else []
     return {
-        name: (far > 0, _edits(found, expected[name]) if name in close and far else far) for name, far in rough.items()
+        name: (far > 0, _edits(measured, expected[name]) if name in close and far else far)
+        for name, far in rough.items()
     }
 
 
-def _rough(found: pl.DataFrame, order: pl.DataFrame) -> float:
+def _rough(measured: pl.DataFrame, order: pl.DataFrame) -> float:
     """The share of blocks whose follower is not the expected one; 0 when and only when all ranks are exact."""
     following = pl.col("key").shift(-1).fill_null(-1)
-    links = found.with_columns(next=following.over("rank"), first=pl.col("position") == 0)
+    links = measured.with_columns(next=following.over("rank"), first=pl.col("position") == 0)
     right = order.select("stage", "position", key=KEY).with_columns(
         next=following.over("stage"), first=pl.col("position") == 0
     )
     matched = len(links.join(right, on=["stage", "key", "next", "first"], how="semi"))
-    wanted = found.select("rank", "stage").unique().join(right.group_by("stage").len(), on="stage")["len"].sum()
-    total = max(len(found), wanted)
+    wanted = measured.select("rank", "stage").unique().join(right.group_by("stage").len(), on="stage")["len"].sum()
+    total = max(len(measured), wanted)
     return float(1 - matched / total) if total else 0.0
 
 
-def _edits(found: pl.DataFrame, order: pl.DataFrame) -> float:
+def _edits(measured: pl.DataFrame, order: pl.DataFrame) -> float:
     """(missing + superfluous + displaced blocks) / blocks. Blocks missing at both ends are free: the window was cut."""
-    places = {
+    positions = {
         stage: dict(zip(keys, range(len(keys)), strict=True))
         for stage, keys in order.group_by("stage").agg(KEY).iter_rows()
     }
     wrong = total = 0
-    for stage, keys in found.group_by("rank").agg(pl.col("stage").first(), "key").select("stage", "key").iter_rows():
-        where = places.get(stage, {})
-        known = [where[k] for k in dict.fromkeys(keys) if k in where]
-        span = max(known) - min(known) + 1 if known else 0
-        wrong += (len(keys) - len(known)) + (span - len(known)) + (len(known) - _increasing(known))
+    for stage, keys in measured.group_by("rank").agg(pl.col("stage").first(), "key").select("stage", "key").iter_rows():
+        where = positions.get(stage, {})
+        met = [where[k] for k in dict.fromkeys(keys) if k in where]
+        span = max(met) - min(met) + 1 if met else 0
+        wrong += (len(keys) - len(met)) + (span - len(met)) + (len(met) - _increasing(met))
         total += max(len(keys), span)
     return wrong / total if total else 1.0
 

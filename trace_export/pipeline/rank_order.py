@@ -53,13 +53,13 @@ class Arrangement:
         """rank, stage, dp, tp, cp (null where tp is not known) and origin of `ranks`."""
         rank, tp = pl.col("rank"), self.tp or 1
         place = rank % self.stride + rank // (self.stride * self.pp) * self.stride
-        known, unknown = self.tp is not None, pl.lit(None, pl.Int32)
+        has_tp, unknown = self.tp is not None, pl.lit(None, pl.Int32)
         return ranks.to_frame("rank").select(
             "rank",
             stage=rank // self.stride % self.pp,
-            dp=place // (tp * self.cp) if known else unknown,
-            tp=place % tp if known else unknown,
-            cp=place // tp % self.cp if known else unknown,
+            dp=place // (tp * self.cp) if has_tp else unknown,
+            tp=place % tp if has_tp else unknown,
+            cp=place // tp % self.cp if has_tp else unknown,
             origin=pl.lit(origin),
         )
 
@@ -95,7 +95,7 @@ def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequen
     read = int(ranks.to_numpy().max()) + 1 if len(ranks) else 0
     world = max(read, sizes.world or 0)
     given = prod(size or 1 for size in (sizes.tp, sizes.cp, sizes.dp))
-    found, depths = [], _depths(world, given, sizes, anywhere=anywhere)
+    possible, depths = [], _depths(world, given, sizes, anywhere=anywhere)
     for pp in depths:
         per_stage = max(-(-world // (pp * given)), 1) * given
         whole = sizes.world is not None or len(depths) > 1 or ranks.n_unique() == world > pp * given
@@ -104,8 +104,8 @@ def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequen
         left = per_stage // given if sizes.dp else None
         tp = sizes.tp or left or (1 if per_stage == given else None)
         cp = sizes.cp or (left if sizes.tp else None) or 1
-        found += [Arrangement(pp, per_stage, stride, tp, cp) for stride in _strides(per_stage, tp, cp, sizes)]
-    return found
+        possible += [Arrangement(pp, per_stage, stride, tp, cp) for stride in _strides(per_stage, tp, cp, sizes)]
+    return possible
 
 
 def _depths(world: int, given: int, sizes: Declared, *, anywhere: bool) -> list[int]:

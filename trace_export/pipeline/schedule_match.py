@@ -188,13 +188,13 @@ def recognise(passes: pl.DataFrame, declared: Declared) -> Recognition:
     kinds = dict(step.group_by("kind").len().iter_rows())
     if "B" not in kinds or "F" not in kinds:
         return Recognition()
-    found = _closest(step, declared)
-    if found.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
+    closest = _closest(step, declared)
+    if closest.certainty != "exact" and 0 < kinds.get("W", 0) < kinds["B"]:
         # Some runs record the weight gradients of a part of the step only.
         other = _closest(without_weights(step), declared)
         if other.certainty == "exact" and other.plan is not None and CATALOGUE[other.plan.name].splits_from:
             return other
-    return found
+    return closest
 
 
 def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
@@ -238,20 +238,20 @@ def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
     return "likely" if stages > 1 or not twins else "unknown"
 
 
-def with_chunks_in_doubt(found: Recognition, profile: Profile) -> Recognition:
-    """`found`, where it is GPipe, with the interleaved order that has the same words: where the source numbers no
+def with_chunks_in_doubt(recognition: Recognition, profile: Profile) -> Recognition:
+    """`recognition`, where it is GPipe, with the interleaved order that has the same words: where the source numbers no
     block, that of a pass of each micro-batch through several chunks fits, too, unless the messages show the way.
 
     Example: eight forwards and then eight backwards on each of four stages are also two chunks of four micro-batches.
     """
-    plan = found.plan
-    if plan is None or plan.name != GPIPE or found.certainty != "exact":
-        return found
+    plan = recognition.plan
+    if plan is None or plan.name != GPIPE or recognition.certainty != "exact":
+        return recognition
     rounds, rest = divmod(plan.microbatches, plan.stages)
     recorded = (profile.spans["labels"] != "inferred").fill_null(True).all()
     if recorded or rest or rounds < 2 or way_of_messages(profile, plan.stages) is not None:
-        return found
-    return replace(found, certainty="likely", twins=(*found.twins, "interleaved"))
+        return recognition
+    return replace(recognition, certainty="likely", twins=(*recognition.twins, "interleaved"))
 
 
 def _comparable(numbers: _Numbers) -> Iterator[Plan]:
@@ -268,12 +268,12 @@ def _twins(name: str) -> tuple[str, ...]:
     return tuple(n for n, row in CATALOGUE.items() if row.same_without_weights == name and not row.variant)
 
 
-def declare(profile: Profile, found: Recognition) -> Profile:
-    """`profile` that declares the schedule which was `found`, where it declares none and the order is certain
+def declare(profile: Profile, recognition: Recognition) -> Profile:
+    """`profile` that declares the schedule of `recognition`, where it declares none and the order is certain
     enough."""
-    plan = found.named
-    if found.of_runs:
-        names = ", ".join(TITLES[name] for name in found.of_runs)
+    plan = recognition.named
+    if recognition.of_runs:
+        names = ", ".join(TITLES[name] for name in recognition.of_runs)
         text = f"the runs follow different schedules ({names}); choose one with --run"
         profile = profile.with_notes([Note("schedules-differ", "warning", text)])
     if profile.declared.schedule is not None or plan is None:
@@ -285,11 +285,13 @@ def declare(profile: Profile, found: Recognition) -> Profile:
         chunks=plan.chunks,
         placement=None if row.placement == "both" else row.placement,
     )
-    differing = f"{found.distance:.1%}" if found.distance >= 0.001 else "less than 0.1%"
-    how = "exactly" if found.certainty == "exact" else f"except for {differing} of the blocks"
-    if found.certainty == "likely" and not found.distance:
+    differing = f"{recognition.distance:.1%}" if recognition.distance >= 0.001 else "less than 0.1%"
+    how = "exactly" if recognition.certainty == "exact" else f"except for {differing} of the blocks"
+    if recognition.certainty == "likely" and not recognition.distance:
         how = "in all that was read"
-    twins = f" (or {', '.join(TITLES[n] for n in found.twins)}, indistinguishable here)" if found.twins else ""
+    twins = (
+        f" (or {', '.join(TITLES[n] for n in recognition.twins)}, indistinguishable here)" if recognition.twins else ""
+    )
     note = Note("schedule-recognised", "detail", f"the order of the blocks is {how} that of {row.title}{twins}")
     return replace(profile, declared=profile.declared.or_else(numbers)).with_notes([note])
 

@@ -118,8 +118,10 @@ def place_ranks(profile: Profile, places: pl.DataFrame) -> Profile:
     """`profile` with the places that its ranks have in the whole run, where it is only a part of one, in which they
     cannot be seen. `places`: rank, stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile
     declares are those of the whole run too, and are left out."""
-    known = places.select("rank", *PLACE_COLUMNS, stage_origin="origin").unique("rank", keep="first")
-    ranks = profile.ranks.drop(*PLACE_COLUMNS, "stage_origin").join(known, on="rank", how="left", maintain_order="left")
+    of_rank = places.select("rank", *PLACE_COLUMNS, stage_origin="origin").unique("rank", keep="first")
+    ranks = profile.ranks.drop(*PLACE_COLUMNS, "stage_origin").join(
+        of_rank, on="rank", how="left", maintain_order="left"
+    )
     declared = replace(profile.declared, pp=None, tp=None, dp=None, cp=None)
     return replace(profile, ranks=conform(ranks, RANKS), declared=declared)
 
@@ -184,9 +186,10 @@ def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
     in_order = not placed.is_empty() and bool((placed["stage"] == placed["rank"]).all())
     places = places.sort("rank")
     fresh = _above(placed["stage"]) + unknown.cast(pl.Int32).cum_sum() - 1
-    own = pl.col("rank") if in_order else fresh
+    number = pl.col("rank") if in_order else fresh
     return places.with_columns(
-        stage=pl.when(unknown).then(own).otherwise("stage").cast(pl.Int32), origin=pl.col("origin").fill_null("assumed")
+        stage=pl.when(unknown).then(number).otherwise("stage").cast(pl.Int32),
+        origin=pl.col("origin").fill_null("assumed"),
     )
 
 
@@ -267,8 +270,8 @@ def _goes_on(ranks: pl.DataFrame, profile: Profile, *, waits: bool) -> bool:
 
 
 def _deeper_note(stages: int, how: str) -> Note:
-    known = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
-    text = f"{known} {how} a later one, and nothing says how many stages there are; give --pp"
+    who = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
+    text = f"{who} {how} a later one, and nothing says how many stages there are; give --pp"
     return Note("stages-deeper", "warning", text)
 
 

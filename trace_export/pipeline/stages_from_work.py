@@ -83,8 +83,10 @@ def infer(spans: pl.DataFrame, peers: pl.DataFrame | None = None, *, continued: 
     """
     neighbours = _neighbours(peers)
     of_runs = _fullest_runs(spans)
-    found = [_infer(measure(_with_chunks(run) if continued else run), neighbours, vee=continued) for run in of_runs]
-    usable = [inference for inference in found if inference is not None]
+    inferences = [
+        _infer(measure(_with_chunks(run) if continued else run), neighbours, vee=continued) for run in of_runs
+    ]
+    usable = [inference for inference in inferences if inference is not None]
     return min(usable, key=lambda i: (-len(i.stages), not i.exact), default=None)
 
 
@@ -139,8 +141,8 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _with(blocks: pl.DataFrame, **of_group: pl.Expr) -> pl.DataFrame:
     """`blocks` with a column of what each `group` has in common."""
-    found = blocks.group_by("group").agg(**of_group)
-    return blocks.join(found, on="group", how="left", maintain_order="left")
+    common = blocks.group_by("group").agg(**of_group)
+    return blocks.join(common, on="group", how="left", maintain_order="left")
 
 
 def _forwards(of_step: pl.Expr) -> pl.Expr:
@@ -186,11 +188,11 @@ def _up_to(which: pl.Expr) -> pl.Expr:
 
 def _with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
     """With the chunk of each forward and its micro-batch in it, where they count on over two chunks."""
-    counted = FORWARDS & pl.col("chunk").is_null()
-    microbatches = pl.col("microbatch").filter(counted).max() // 2 + 1
+    counts_on = FORWARDS & pl.col("chunk").is_null()
+    microbatches = pl.col("microbatch").filter(counts_on).max() // 2 + 1
     return spans.with_columns(
-        chunk=pl.when(counted).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
-        microbatch=pl.when(counted).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
+        chunk=pl.when(counts_on).then(pl.col("microbatch") // microbatches).otherwise("chunk"),
+        microbatch=pl.when(counts_on).then(pl.col("microbatch") % microbatches).otherwise("microbatch"),
     )
 
 
@@ -213,10 +215,10 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
     stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
     waits = bool((shape["wait_ns"].to_numpy()[after == after.min()] > 2 * GOES_ON * threshold).all())
-    counted = exact and (folded or (waits and after.min() > 0))
+    is_sure = exact and (folded or (waits and after.min() > 0))
     return Inference(
         pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.Int32)), how, exact,
-        int(after.min()) if counted else None, deeper=waits and not folded and bool((shape["warm_up"] > 1).all()),
+        int(after.min()) if is_sure else None, deeper=waits and not folded and bool((shape["warm_up"] > 1).all()),
     )  # fmt: skip
 
 
@@ -275,19 +277,19 @@ def _arranged(
     numbers, by_rank = pl.Series(np.arange(len(rank), dtype=np.int32)), np.argsort(rank)
     counted, last = ~full[by_rank], int(after[~full].max())
     sizes = np.bincount(after[~full])
-    found = []
+    fitting = []
     for arrangement in arrangements(numbers, Declared(tp=1), anywhere=True):
         stage = arrangement.places(numbers, "")["stage"].to_numpy().astype(np.int64)
         place = arrangement.pp - 1 - stage
         alike = (place[counted] == after[by_rank][counted]).all() and (place[~counted] > last).all()
         if alike and (sizes == arrangement.per_stage).all():
-            found.append(place)
-    if len(found) != 1:
+            fitting.append(place)
+    if len(fitting) != 1:
         return None
-    place, waits = found[0], wait[by_rank]
+    place, waits = fitting[0], wait[by_rank]
     middle = [float(np.median(waits[~counted & (place == n)])) for n in range(last + 1, int(place.max()) + 1)]
     rising = all(a <= b for a, b in pairwise(middle))
-    return found[0][rank] if rising else None
+    return fitting[0][rank] if rising else None
 
 
 def _by_wait(rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.int64]:
@@ -297,9 +299,9 @@ def _by_wait(rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], thresho
 
     Example: ranks 0 to 2 wait 12, 18 and 12 ms and ranks 3 to 5 hardly at all. Rank 1 is no stage by itself.
     """
-    found = _clusters(wait, threshold)
-    if len(np.unique(np.bincount(found))) == 1 or len(rank) != rank.max() + 1:
-        return found
+    clusters = _clusters(wait, threshold)
+    if len(np.unique(np.bincount(clusters))) == 1 or len(rank) != rank.max() + 1:
+        return clusters
     numbers = pl.Series(np.arange(len(rank), dtype=np.int32))
     waits = wait[np.argsort(rank)]
     for arrangement in arrangements(numbers, Declared(tp=1), anywhere=True):
@@ -308,17 +310,17 @@ def _by_wait(rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], thresho
         lanes = waits[np.lexsort((after, places["dp"].to_numpy()))].reshape(-1, arrangement.pp)
         if arrangement.pp > 1 and (np.diff(lanes, axis=1) > threshold).all():
             return after[rank]
-    return found
+    return clusters
 
 
 def _neighbours(peers: pl.DataFrame | None) -> Neighbours:
     """The ranks that each rank exchanges data with."""
-    found: Neighbours = {}
+    neighbours: Neighbours = {}
     for rank, peer in () if peers is None else peers.drop_nulls().iter_rows():
         if rank != peer:
-            found.setdefault(rank, set()).add(peer)
-            found.setdefault(peer, set()).add(rank)
-    return found
+            neighbours.setdefault(rank, set()).add(peer)
+            neighbours.setdefault(peer, set()).add(rank)
+    return neighbours
 
 
 def _hops_from(

@@ -23,8 +23,8 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
         return profile, pl.Series("rank", [], INT)
     spans = profile.spans.with_row_index("row")
     block = pl.col("kind").is_in([*WORK_KINDS, "OPT"])
-    known = spans.select(pl.col("rank").filter(block & pl.col("step").is_not_null()).unique())["rank"]
-    blocks = spans.drop("step").filter(block, ~pl.col("rank").is_in(known.implode()))
+    with_step = spans.select(pl.col("rank").filter(block & pl.col("step").is_not_null()).unique())["rank"]
+    blocks = spans.drop("step").filter(block, ~pl.col("rank").is_in(with_step.implode()))
     if blocks.is_empty():
         return profile, pl.Series("rank", [], INT)
     blocks = ordered(blocks, "rank", "start_ns", "end_ns")
@@ -33,11 +33,11 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
         steps = rule(profile, blocks) if steps is None else steps
     if steps is None:
         steps = _by_balance(profile, blocks)
-    found = blocks.select("row", "rank", "kind", step=steps).with_columns(
+    numbered = blocks.select("row", "rank", "kind", step=steps).with_columns(
         pl.col("step").forward_fill().backward_fill().over("rank").cast(INT)
     )
-    found = _of_replicas(found, profile.ranks)
-    unknown = found.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
+    numbered = _of_replicas(numbered, profile.ranks)
+    unknown = numbered.filter(FORWARDS & pl.col("step").is_null()).group_by("rank").len().filter(pl.col("len") > 1)
     if forward_only(spans):  # a pass after the other, which no step ends
         unknown = unknown.clear()
     text = (
@@ -45,8 +45,8 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
         "include an earlier stage"
     )
     notes = [Note("step-ends-unknown", "warning", text, count=unknown.height)] if unknown.height else []
-    filled = spans.join(found.select("row", found="step"), on="row", how="left", maintain_order="left")
-    one = pl.when(pl.col("row").is_in(found["row"].implode())).then(0)
+    filled = spans.join(numbered.select("row", found="step"), on="row", how="left", maintain_order="left")
+    one = pl.when(pl.col("row").is_in(numbered["row"].implode())).then(0)
     filled = filled.with_columns(pl.coalesce("step", "found", one).alias("step")).drop("row", "found")
     return replace(profile, spans=conform(filled, SPANS)).with_notes(notes), unknown["rank"]
 
@@ -75,19 +75,19 @@ def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
     runs = stretches(blocks.select(*STEP_KEY, work=work), *STEP_KEY, "work")
     counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
     most = counts.sort("blocks", *STEP_KEY, descending=[True, False, False]).head(steps).with_columns(chosen=True)
-    found = runs.join(most, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-    inside = found.select(pl.col("work") & pl.col("chosen").fill_null(False)).to_series()
-    return repeated(inside, found["len"])
+    marked = runs.join(most, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+    inside = marked.select(pl.col("work") & pl.col("chosen").fill_null(False)).to_series()
+    return repeated(inside, marked["len"])
 
 
-def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """`found` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of their
-    stage in whose order of blocks their own occurs, and at one place only."""
-    if not found["step"].null_count():
-        return found
+def _of_replicas(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
+    """`numbered` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of
+    their stage in whose order of blocks their own occurs, and at one position only."""
+    if not numbered["step"].null_count():
+        return numbered
     letter = LETTER.replace("OPT", "O")  # one for each block
     words = (
-        found.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
+        numbered.join(ranks.select("rank", "stage"), on="rank", how="left", maintain_order="left")
         .group_by("rank", "stage", maintain_order=True)
         .agg(letter.str.join("").alias("word"), pl.col("step"), known=pl.col("step").is_not_null().all())
     )
@@ -99,10 +99,10 @@ def _of_replicas(found: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
                 taken.append(pl.DataFrame({"rank": rank, "taken": steps[at : at + len(word)]}))
                 break
     if not taken:
-        return found
+        return numbered
     nth = pl.int_range(pl.len()).over("rank").alias("nth")
     table = pl.concat(taken).cast({"rank": INT, "taken": INT}).with_columns(nth)
-    joined = found.with_columns(nth).join(table, on=["rank", "nth"], how="left", maintain_order="left")
+    joined = numbered.with_columns(nth).join(table, on=["rank", "nth"], how="left", maintain_order="left")
     return joined.with_columns(step=pl.coalesce("taken", "step")).drop("taken", "nth")
 
 
@@ -169,8 +169,8 @@ def _between(blocks: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     )
     alike = keyed["key"].n_unique() < len(keyed.select("group", "key").unique())  # some number occurs in two groups
     rank = pl.col("key").rank("dense")
-    counted = keyed.select("row", step=(rank if alike else rank.over("group")).cast(INT) - 1)
-    return blocks.select("row").join(counted, on="row", maintain_order="left")["step"]
+    numbered_gaps = keyed.select("row", step=(rank if alike else rank.over("group")).cast(INT) - 1)
+    return blocks.select("row").join(numbered_gaps, on="row", maintain_order="left")["step"]
 
 
 def _begun_by_first_stages(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.Series:
@@ -234,10 +234,10 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     size = votes.group_by("replica").agg(pl.col("size").last())
     usual = sizes.group_by("size").len().sort("len", "size")["size"].last() if len(sizes) else None
     placed = placed.join(size, on="replica", how="left", maintain_order="left")
-    counted = placed.with_columns(pl.col("size").fill_null(pl.lit(usual, pl.Int64))).with_columns(
+    numbered = placed.with_columns(pl.col("size").fill_null(pl.lit(usual, pl.Int64))).with_columns(
         step=pl.when(fits & pl.col("kind").is_in(["F", "B"]))
         .then(pl.int_range(pl.len()).over("rank", "kind") // pl.col("size"))
         .cast(INT)
     )
-    first = counted.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("replica")))
-    return _begun(counted, first, counted.filter(pl.col("size").is_not_null() & ~fits))
+    first = numbered.filter(fits & (pl.col("stage") == pl.col("stage").filter(fits).min().over("replica")))
+    return _begun(numbered, first, numbered.filter(pl.col("size").is_not_null() & ~fits))

@@ -33,8 +33,8 @@ def name_peers(profile: Profile) -> Profile:
     names = profile.members.unique(["group", "member"], keep="none").rename({"rank": "named"})
     if names.is_empty():
         return profile
-    found = profile.p2p.join(names, on=["group", "member"], how="left", maintain_order="left")
-    return replace(profile, p2p=conform(found.with_columns(peer=pl.coalesce("peer", "named")), P2P))
+    named = profile.p2p.join(names, on=["group", "member"], how="left", maintain_order="left")
+    return replace(profile, p2p=conform(named.with_columns(peer=pl.coalesce("peer", "named")), P2P))
 
 
 def split_fused(profile: Profile) -> Profile:
@@ -63,8 +63,8 @@ def split_fused(profile: Profile) -> Profile:
         for role, side, wanted in (("send", "before", "sends"), ("recv", "after", "receives"))
     ]  # fmt: skip
     sides = pl.concat(parts)
-    known = _exchanged(sides.join(rows.select("row", "rank"), on="row"), profile.ranks)
-    end = pl.col("end_ns") if known else pl.lit(None, P2P["end_ns"])
+    exchanged = _exchanged(sides.join(rows.select("row", "rank"), on="row"), profile.ranks)
+    end = pl.col("end_ns") if exchanged else pl.lit(None, P2P["end_ns"])
     named = (
         rows.drop("role", "direction", "microbatch", "chunk").join(sides, on="row").with_columns(end.alias("end_ns"))
     )
@@ -84,12 +84,12 @@ def label(profile: Profile) -> Profile:
     if silent.is_empty():
         return profile
     blocks = _blocks(profile)
-    found = pl.concat([
+    labels = pl.concat([
         _beside(silent.filter(pl.col("role") == role), blocks.filter(passes), side)
         .select("row", direction=f"kind_{side}", microbatch=f"microbatch_{side}", chunk=f"chunk_{side}")
         for role, passes, side in (("send", "gives", BEFORE), ("recv", "takes", AFTER))
     ])  # fmt: skip
-    joined = rows.join(found, on="row", how="left", suffix="_found", maintain_order="left")
+    joined = rows.join(labels, on="row", how="left", suffix="_found", maintain_order="left")
     filled = joined.with_columns(pl.coalesce(name, f"{name}_found").alias(name) for name in LABELS)
     return replace(profile, p2p=conform(filled, P2P))
 
@@ -104,10 +104,10 @@ def in_steps(profile: Profile) -> Profile:
     """
     if profile.p2p.is_empty() or profile.spans["step"].n_unique() < 2:
         return profile
-    known = ("rank", "start_ns", "end_ns")
+    columns = ("rank", "start_ns", "end_ns")
     blocks = pl.concat([
-        profile.spans.filter(pl.col("kind").is_in(["F", "B"])).select(*known, "step"),
-        profile.evaluations.select(*known, step=pl.lit(NO_STEP, INT)),
+        profile.spans.filter(pl.col("kind").is_in(["F", "B"])).select(*columns, "step"),
+        profile.evaluations.select(*columns, step=pl.lit(NO_STEP, INT)),
     ])  # fmt: skip
     rows = profile.p2p.select("rank", "role", "start_ns", "end_ns").with_row_index("row")
     for step, time, strategy in (("before", "start_ns", "backward"), ("after", "end_ns", "forward")):
@@ -120,8 +120,8 @@ def in_steps(profile: Profile) -> Profile:
         .when(role="recv").then(pl.coalesce("after", "before"))
         .otherwise(both)
     )  # fmt: skip
-    counted = pl.when(steps["step"] != NO_STEP).then(steps["step"])
-    return replace(profile, p2p=conform(profile.p2p.with_columns(step=counted), P2P))
+    of_step = pl.when(steps["step"] != NO_STEP).then(steps["step"])
+    return replace(profile, p2p=conform(profile.p2p.with_columns(step=of_step), P2P))
 
 
 def find_peers(profile: Profile) -> Profile:
@@ -209,9 +209,9 @@ def _blocks(profile: Profile) -> pl.DataFrame:
 def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The kernels that lie between two blocks that follow each other, with what is known of both (`*_before`,
     `*_after`), and whether each `sends` and `receives`."""
-    found = silent.select("row", "rank", "start_ns", "end_ns")
+    kernels = silent.select("row", "rank", "start_ns", "end_ns")
     for side in (BEFORE, AFTER):
-        found = _beside(found, blocks, side)
+        kernels = _beside(kernels, blocks, side)
     counts = blocks.group_by("rank").agg(blocks=pl.len())
     follows = pl.col("n_after").fill_null(pl.col("blocks")) == pl.col("n_before").fill_null(-1) + 1
     gap = ["rank", pl.col("n_before").fill_null(-1)]
@@ -219,7 +219,7 @@ def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     size, place = pl.len().over(gap), pl.int_range(pl.len()).over(gap)
     pair = (size == 2) & gives & takes
     return (
-        found.join(counts, on="rank")
+        kernels.join(counts, on="rank")
         .filter(follows)
         .sort("rank", "start_ns", "row")
         .with_columns(
@@ -244,10 +244,10 @@ def _directed(profile: Profile, silent: pl.DataFrame) -> Profile:
     around = blocks.select("rank", n=pl.int_range(pl.len()).over("rank"), forward=near[1], alike=pl.concat_list(near))
     alike = pl.col("alike").list.drop_nulls().list.n_unique() == 1
     gaps = _gaps(silent, _blocks(profile)).select("row", "rank", n="n_before")
-    known = gaps.join(around.filter(alike), on=["rank", "n"]).select("row", one_way="forward")
-    rows = profile.p2p.with_row_index("row").join(known, on="row", how="left", maintain_order="left")
-    found = rows.with_columns(direction=pl.coalesce("direction", "one_way"))
-    return replace(profile, p2p=conform(found, P2P))
+    directed = gaps.join(around.filter(alike), on=["rank", "n"]).select("row", one_way="forward")
+    rows = profile.p2p.with_row_index("row").join(directed, on="row", how="left", maintain_order="left")
+    named = rows.with_columns(direction=pl.coalesce("direction", "one_way"))
+    return replace(profile, p2p=conform(named, P2P))
 
 
 def _exchanged(sides: pl.DataFrame, ranks: pl.DataFrame) -> bool:
