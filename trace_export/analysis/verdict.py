@@ -19,7 +19,7 @@ from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
-from trace_export.pipeline.completeness import Absent, absent
+from trace_export.pipeline.missing_ranks import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
 from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN

@@ -22,7 +22,7 @@ from trace_export.model import (
     Profile,
     empty,
 )
-from trace_export.pipeline import completeness
+from trace_export.pipeline import completeness, missing_ranks
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret, interpret_blocks
 from trace_export.pipeline.steps import forward_only
@@ -194,7 +194,7 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool) -> dict[str, Any]:
     """Numbers about the run as a whole; `ranks` as `_ranks` made them."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    found, lacks = profile.interpreted.recognition, completeness.absent(profile)
+    found, lacks = profile.interpreted.recognition, missing_ranks.absent(profile)
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
         ends = profile.p2p.filter(role="send").select(src="rank", dst="peer")
     else:

@@ -9,8 +9,7 @@ step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
 import polars as pl
 
@@ -28,11 +27,13 @@ from trace_export.model import (
     conform,
 )
 from trace_export.ordering import run_number
+from trace_export.pipeline import missing_ranks
+from trace_export.pipeline.doubles import copied_ranks
 from trace_export.schedules.passes import FORWARDS
 from trace_export.schedules.schedule import blocks
 from trace_export.segments import with_window
 from trace_export.selection import Numbers
-from trace_export.units import duration, finer_than_ms
+from trace_export.units import duration
 
 RANK_SEGMENT = ["rank", *SEGMENT]
 WORK = [*RANK_STEP_KEY, "window", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
@@ -59,9 +60,9 @@ def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> P
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
     steps = parts.group_by(STEP_KEY).agg(whole=~flawed.any()).sort(STEP_KEY)
     notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps)
-    absent = _on_ranks(profile) if all_ranks else []
+    missing = missing_ranks.notes(profile) if all_ranks else []
     return replace(profile, steps=conform(steps, STEPS)).with_notes(
-        [*_on_copies(profile, work), *_on_order(work), *absent, *notes]
+        [*copied_ranks(profile, work), *_on_order(work), *missing, *notes]
     )
 
 
@@ -337,72 +338,3 @@ def _on_order(work: pl.DataFrame) -> list[Note]:
     return [
         Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(earlier))
     ]
-
-
-def _on_copies(profile: Profile, work: pl.DataFrame) -> list[Note]:
-    """A warning where ranks have exactly the same times: a file was copied, or lies in place of another. Replicas of a
-    stage may have the same times where these are whole milliseconds."""
-    exact = pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns")))
-    times = work.select("rank", exact=exact, time=pl.struct("kind", "start_ns", "end_ns").hash())
-    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum(), pl.col("exact").any())
-    ranks = ranks.filter(pl.col("len") > 1).join(profile.ranks, on="rank").sort("rank")
-    alike, stages = ["len", "time"], pl.col("stage").n_unique()
-    if not ranks.select(alike).is_duplicated().any():
-        return []
-    copies = ranks.filter((pl.len() > 1).over(alike) & (pl.col("exact") | (stages > 1).over(alike)))
-    if copies.is_empty():
-        return []
-    text = f"ranks {Numbers.of(copies['rank'])} have exactly the same times as another rank, as if files were copied"
-    where = copies["source"].drop_nulls()
-    return [Note("ranks-identical", "warning", text, where[-1] if len(where) else "", len(copies))]
-
-
-@dataclass(frozen=True)
-class Absent:
-    """What of the job is not in the data. `stages` of `stage_count` have no rank; `uneven`: stages with fewer ranks
-    than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0 where it is unknown."""
-
-    stages: Numbers
-    stage_count: int
-    uneven: tuple[tuple[int, int, int], ...]
-    ranks: Numbers
-    world: int
-
-
-def absent(profile: Profile) -> Absent:
-    """The stages and ranks that have no block, by the sizes of the run and beside the other stages."""
-    busy = profile.spans.select(pl.col("rank").filter(pl.col("kind").is_in(WORK_KINDS)).unique())["rank"]
-    ranks = profile.ranks.filter(pl.col("rank").is_in(busy.implode())).drop_nulls("stage")
-    if ranks.is_empty():
-        return Absent(Numbers(()), 0, (), Numbers(()), 0)
-    declared = profile.declared
-    stages = max(declared.pp or 0, int(ranks["stage"].max()) + 1)  # type: ignore[arg-type]
-    size = ranks.group_by("stage").len("ranks").sort("stage")
-    few = size.with_columns(most=pl.col("ranks").max()).filter(pl.col("ranks") < pl.col("most"))
-    sizes = (declared.pp, declared.tp, declared.dp, declared.cp or 1)
-    world = declared.world or (prod(s for s in sizes if s) if all(sizes) else 0)
-    return Absent(
-        stages=Numbers(((0, stages - 1),)).without(Numbers.of(ranks["stage"])),
-        stage_count=stages,
-        uneven=tuple(few.rows()),
-        ranks=Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(()),
-        world=world,
-    )
-
-
-def _on_ranks(profile: Profile) -> list[Note]:
-    """Notes on what of the job is not in the data."""
-    lacks, notes = absent(profile), []
-    if lacks.stages.ranges:
-        several = "s" * (lacks.stages.count() > 1)
-        text = f"no rank of stage{several} {lacks.stages} of {lacks.stage_count} is in the data"
-        notes.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
-    if lacks.uneven:
-        stage, count, most = lacks.uneven[0]
-        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
-        notes.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
-    if lacks.ranks.ranges:
-        several = "s" * (lacks.ranks.count() > 1)
-        text = f"no profile of rank{several} {lacks.ranks} of the {lacks.world} ranks of the job is in the data"
-        notes.append(Note("ranks-missing", "warning" if notes else "note", text, count=lacks.ranks.count()))
-    return notes

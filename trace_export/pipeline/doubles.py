@@ -1,4 +1,4 @@
-"""Drop blocks that were recorded twice, as in a log that was concatenated with itself."""
+"""What was recorded twice: blocks, as in a log concatenated with itself, and whole ranks, as in copied files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.model import Note, Profile
 from trace_export.ordering import is_ordered, ordered
 from trace_export.selection import Numbers
+from trace_export.units import finer_than_ms
 
 TIMES = ["rank", "start_ns", "end_ns"]
 CONTENT = ["rank", "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "marker", "start_ns", "end_ns"]
@@ -42,3 +43,21 @@ def _distinct(frame: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     """`frame` with each row of `ranks` once; a sequence number does not make two operations of one."""
     content = [c for c in frame.columns if c != "sequence"]
     return frame.filter(~pl.col("rank").is_in(ranks.implode()) | pl.struct(content).is_first_distinct())
+
+
+def copied_ranks(profile: Profile, work: pl.DataFrame) -> list[Note]:
+    """A warning where ranks have exactly the same times in `work`, their blocks: a file was copied, or lies in place of
+    another. Replicas of a stage may have the same times where these are whole milliseconds."""
+    exact = pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns")))
+    times = work.select("rank", exact=exact, time=pl.struct("kind", "start_ns", "end_ns").hash())
+    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum(), pl.col("exact").any())
+    ranks = ranks.filter(pl.col("len") > 1).join(profile.ranks, on="rank").sort("rank")
+    alike, stages = ["len", "time"], pl.col("stage").n_unique()
+    if not ranks.select(alike).is_duplicated().any():
+        return []
+    copies = ranks.filter((pl.len() > 1).over(alike) & (pl.col("exact") | (stages > 1).over(alike)))
+    if copies.is_empty():
+        return []
+    text = f"ranks {Numbers.of(copies['rank'])} have exactly the same times as another rank, as if files were copied"
+    where = copies["source"].drop_nulls()
+    return [Note("ranks-identical", "warning", text, where[-1] if len(where) else "", len(copies))]

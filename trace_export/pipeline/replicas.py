@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, Note
-from trace_export.pipeline import stages_from_work
+from trace_export.pipeline import work_shape
 
 PLACE_COLUMNS = ["stage", "dp", "tp", "cp"]
 
@@ -72,7 +72,7 @@ def guess_replicas(
 def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     """rank, alike: whether the rank's blocks start when those of the rank `before` do (same host, same clock)."""
     position = pl.int_range(pl.len()).over("rank")
-    blocks = stages_from_work.sample(spans, steps=2).select("rank", "start_ns", "end_ns", position=position)
+    blocks = work_shape.sample(spans, steps=2).select("rank", "start_ns", "end_ns", position=position)
     return (
         pairs.join(blocks, on="rank")
         .join(blocks, left_on=["before", "position"], right_on=["rank", "position"], suffix="_before")

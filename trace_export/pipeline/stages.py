@@ -10,7 +10,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import INT, RANKS, Declared, Note, Placement, Profile, conform
-from trace_export.pipeline import stages_from_work
+from trace_export.pipeline import stages_from_work, work_shape
 from trace_export.pipeline.rank_order import BELIEVED_SHARE, SIZES, Arrangement, Seen, arrangements, best, of_user
 from trace_export.pipeline.replicas import PLACE_COLUMNS, guess_replicas, number_replicas
 from trace_export.schedules.catalogue import CATALOGUE, known
@@ -138,7 +138,7 @@ def chunk_placement(profile: Profile) -> Placement:
     if (name := known(declared.schedule)) is not None:
         return CATALOGUE[name].placement
     continued = bool(declared.numbers_continue)
-    return declared.placement or stages_from_work.placement(profile.spans, continued=continued) or "loop"
+    return declared.placement or work_shape.placement(profile.spans, continued=continued) or "loop"
 
 
 def _above(numbers: pl.Series) -> int:

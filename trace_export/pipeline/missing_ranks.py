@@ -1,0 +1,62 @@
+"""Which stages and ranks of the job are not in the data, by the sizes of the run and beside the other stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import polars as pl
+
+from trace_export.model import WORK_KINDS, Note, Profile
+from trace_export.selection import Numbers
+
+
+@dataclass(frozen=True)
+class Absent:
+    """What of the job is not in the data. `stages` of `stage_count` have no rank; `uneven`: stages with fewer ranks
+    than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0 where it is unknown."""
+
+    stages: Numbers
+    stage_count: int
+    uneven: tuple[tuple[int, int, int], ...]
+    ranks: Numbers
+    world: int
+
+
+def absent(profile: Profile) -> Absent:
+    """The stages and ranks that have no block, by the sizes of the run and beside the other stages."""
+    busy = profile.spans.select(pl.col("rank").filter(pl.col("kind").is_in(WORK_KINDS)).unique())["rank"]
+    ranks = profile.ranks.filter(pl.col("rank").is_in(busy.implode())).drop_nulls("stage")
+    if ranks.is_empty():
+        return Absent(Numbers(()), 0, (), Numbers(()), 0)
+    declared = profile.declared
+    stages = max(declared.pp or 0, int(ranks["stage"].max()) + 1)  # type: ignore[arg-type]
+    size = ranks.group_by("stage").len("ranks").sort("stage")
+    few = size.with_columns(most=pl.col("ranks").max()).filter(pl.col("ranks") < pl.col("most"))
+    sizes = (declared.pp, declared.tp, declared.dp, declared.cp or 1)
+    world = declared.world or (prod(s for s in sizes if s) if all(sizes) else 0)
+    return Absent(
+        stages=Numbers(((0, stages - 1),)).without(Numbers.of(ranks["stage"])),
+        stage_count=stages,
+        uneven=tuple(few.rows()),
+        ranks=Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(()),
+        world=world,
+    )
+
+
+def notes(profile: Profile) -> list[Note]:
+    """Notes on what of the job is not in the data."""
+    lacks, made = absent(profile), []
+    if lacks.stages.ranges:
+        several = "s" * (lacks.stages.count() > 1)
+        text = f"no rank of stage{several} {lacks.stages} of {lacks.stage_count} is in the data"
+        made.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
+    if lacks.uneven:
+        stage, count, most = lacks.uneven[0]
+        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
+        made.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
+    if lacks.ranks.ranges:
+        several = "s" * (lacks.ranks.count() > 1)
+        text = f"no profile of rank{several} {lacks.ranks} of the {lacks.world} ranks of the job is in the data"
+        made.append(Note("ranks-missing", "warning" if made else "note", text, count=lacks.ranks.count()))
+    return made
