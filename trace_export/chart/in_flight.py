@@ -77,7 +77,7 @@ def _ends(work: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
 
 def _by_what_frees(work: pl.DataFrame) -> list[tuple[str | None, pl.DataFrame]]:
     """The passes of the steps in which each forward's activations are freed by a backward (B), or by a weight gradient
-    (W); of those in which some are not (None)."""
+    (W); of those in which some are not (None). Example: F0 F1 B0 B1, F0 B0 W0 F1 B1 W1, and F0 F1 B0."""
     microbatch = pl.col("microbatch").cast(pl.Int64)
     sign = ONE + ((microbatch + 1) * (microbatch + 1)).fill_null(0)
     signs = {  # their sum is one that hardly two sets of micro-batches share

@@ -107,7 +107,11 @@ def _least(data: Observations, solution: Solution) -> Floats:
 def _event_constraints(
     data: Observations, solution: Solution
 ) -> tuple[tuple[Ints, Ints, Floats], tuple[Ints, Ints, Floats], int]:
-    """No member of a collective ends before every member has started it."""
+    """No member of a collective ends before every member has started it.
+
+    Example: by the corrected clocks host 0 is in a collective from 5 to 9 µs and host 1 from 7 to 10 µs. So the error
+    of host 0 is at most 9 - 7 = 2 µs above that of host 1, and that of host 1 at most 10 - 5 = 5 µs above that of 0.
+    """
     hosts = len(data.hosts)
     start, end = (
         t - solution.offset[data.member] - solution.drift[data.member] * t / data.span_us

@@ -173,7 +173,12 @@ def _odd_side(bounds: _Bounds, jump_row: int) -> int | None:
 
 def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | None:
     """What is known before and after a jump of θ that the row `first` shows, the last row that is surely before it, and
-    the row with which the time after it begins; None where too few messages say so."""
+    the row with which the time after it begins; None where too few messages say so.
+
+    Example: rows 0 to 3 say θ ≤ 10, θ ≥ -10, θ ≤ 10 and θ ≥ -10, rows 4 to 7 θ ≤ 310, θ ≥ 290, θ ≤ 310 and θ ≥ 290. The
+    row 5 is the first that contradicts. Row 2 is the last one before the jump, and the time after it begins with row 4:
+    else the message of row 4 would be 300 late.
+    """
     following = bounds.part(slice(first, None))
     length = _first_contradiction(following) or len(following.most)
     before, after = bounds.part(slice(0, first)), following.part(slice(0, length))

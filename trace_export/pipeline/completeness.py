@@ -152,6 +152,9 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
 
     It is the number that more than half of the ranks have, in forwards and backwards. Where there is none, it is the
     usual number, or if some have more, the most frequent one, and of two the larger.
+
+    Example: three ranks have 4 forwards and 4, 4 and 3 backwards: a rank should have 4 of each. In a step in which two
+    ranks have 2 of each and the third 4, it should have 2.
     """
     votes = pl.concat([parts.select(*STEP_KEY, n=pl.col(kind)) for kind in ("F", "B")]).filter(pl.col("n") > 0)
     usual = pl.lit(votes["n"].mode().max(), pl.Int64)
@@ -198,6 +201,9 @@ def _at_the_edges(parts: pl.DataFrame, work: pl.DataFrame, *, may_be_truncated: 
     Only of the first and the last step of a window; only where the rank's data begin or end with those of all ranks on
     its clock, within the longest time between two of its blocks; and not where it has the block with which its steps
     begin or end.
+
+    Example: the last step of rank 1 ends with F3 at 96 ms, those of the others with B3 at 100 ms, and rank 1 has had
+    breaks of 5 ms: its capture ended inside the step. If rank 1 had ended at 60 ms, blocks would be missing.
     """
     if not (parts["missing"] > 0).any():
         return parts.with_columns(truncated=pl.lit(False))

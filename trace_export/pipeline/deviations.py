@@ -60,6 +60,8 @@ def _forwards(orders: pl.DataFrame) -> pl.Series:
 
 
 def _first_differences(orders: pl.DataFrame, expected: pl.DataFrame) -> pl.DataFrame:
+    """`DEVIATIONS` of `orders` of one plan. Example: F0 B0 F1 B1 was expected. F0 F1 B0 B1 differs in position 1, where
+    it has F1 and not B0; F0 B0 F1 in position 3, where it has nothing."""
     # A row per stage, long enough for all, so that expected blocks are looked up and not joined.
     present = orders["stage"].unique().sort().to_numpy()
     row = np.searchsorted(present, orders["stage"].to_numpy())

@@ -112,6 +112,10 @@ def _best(tried: pl.DataFrame, answer: pl.DataFrame) -> pl.DataFrame:
     """The offset of each channel that, with some offset of the opposite channel, has the lowest cost.
 
     Null where it is not 0 and another offset has nearly the same cost.
+
+    Example: from rank 0 to 1 the earliest message takes 5 ms under offset 0 and 40 ns under 1; from 1 to 0 it takes
+    -4 ms under offset 0 and 60 ns under -1. A round trip takes 1 ms under 0 and 0, 5 ms under 0 and -1, less than no
+    time under 1 and 0, and 100 ns under 1 and -1: these are chosen.
     """
     here = tried.select("channel", "offset", "spread", "low")
     there = tried.select(answer="channel", back_offset="offset", back_spread="spread", back="low")

@@ -107,6 +107,9 @@ def _in_channels(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFr
     row per channel: `n` and `n_recv` operations, and whether their sequence numbers are unique.
 
     Between two ranks each direction is a channel where every operation has a direction, else both are one.
+
+    Example: ranks 0 and 1 in one group, with directions: the sends of rank 0 and the receives of rank 1 of activations
+    are one channel, those of gradients from 1 to 0 another. Sends to rank 2, which was not read, are in none.
     """
     links = [side.group_by(ENDS).agg(known=pl.col("direction").is_not_null().all()) for side in (sends, receives)]
     both = links[0].join(links[1], on=ENDS, suffix="_recv").sort(ENDS).with_row_index("link")

@@ -151,7 +151,11 @@ def _by_collectives(profile: Profile, blocks: pl.DataFrame) -> pl.Series | None:
 
 def _between(blocks: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
     """The number of the gap between `collectives` (of one group for each rank) that each block lies in, the same on all
-    ranks of the group; and of all groups, if their sequence numbers are alike."""
+    ranks of the group; and of all groups, if their sequence numbers are alike.
+
+    Example: rank 0 has F B c4 F B c5, rank 1, whose capture begins later, F B c5. The collectives 4 and 5 end the steps
+    0 and 1, so that all blocks of rank 1 are of step 1.
+    """
     groups = collectives.select("rank", "group").unique()
     numbered = collectives.select("rank", "sequence", start_ns="start_ns").sort("start_ns")
     rows = blocks.select("row", "rank", "start_ns").join(groups, on="rank").sort("start_ns")

@@ -208,7 +208,11 @@ def _blocks(profile: Profile) -> pl.DataFrame:
 
 def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The kernels that lie between two blocks that follow each other, with what is known of both (`*_before`,
-    `*_after`), and whether each `sends` and `receives`."""
+    `*_after`), and whether each `sends` and `receives`.
+
+    Example: of `F0 k F1 k k B0` on the first of two stages the first kernel sends F0, for F1 takes nothing from another
+    rank; the second sends F1, and the third receives the input of B0.
+    """
     kernels = silent.select("row", "rank", "start_ns", "end_ns")
     for side in (BEFORE, AFTER):
         kernels = _beside(kernels, blocks, side)

@@ -43,6 +43,8 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
     `away_ns` between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of
     `before_second`, forwards of chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step
     may have fewer.
+
+    Example: F0 F1 B0 F2 B1 B2 has a warm-up of two of three forwards, and waits from the end of F1 to the start of B0.
     """
     start, forward = pl.col("start_ns"), pl.col("kind") == "F"
     blocks = sample(spans).with_columns(pl.col("chunk").fill_null(0))

@@ -49,7 +49,11 @@ their stage."""
 
 
 def cohorts(summary: Summary) -> pl.DataFrame:
-    """The replicas (`COHORTS`), sorted by number."""
+    """The replicas (`COHORTS`), sorted by number.
+
+    Example: of four replicas with one order of eight micro-batches the speeds are 1.00, 1.01, 1.02 and 1.30. The first
+    three are cohort 0, the last is cohort 1.
+    """
     compared = _compared(summary)
     items, there = _work(summary, compared)
     work = compared.ranks[there.tolist()].select("rank", work=pl.Series(items.mean, dtype=REAL))

@@ -22,6 +22,9 @@ def data_edges(forward: npt.NDArray[np.bool_], same: Sequence[Ints], virtual: In
     backward, where all numbers of `same` (step, replica, micro-batch, …) are equal. A row is a forward or a backward;
     `virtual`: its stage along the way of the data, as `schedule.virtual_stage` counts. Of rows that are one pass in
     several blocks, the first takes the input and the last gives the result. O(n log n).
+
+    Example: rows 0 to 3 are micro-batch 0 on two stages: F of stage 0, F of stage 1, B of stage 1, B of stage 0. Row 1
+    takes the result of row 0, and row 3 that of row 2.
     """
     if not len(virtual):
         return virtual, virtual

@@ -73,7 +73,10 @@ class StepGraph:
 
     @cached_property
     def levels(self) -> list[Level]:
-        """The operations in the fewest levels. Raises CircleError where they wait for each other in a circle."""
+        """The operations in the fewest levels. Raises CircleError where they wait for each other in a circle.
+
+        Example: operations 1 and 2 wait for 0, and 3 for both. The levels are 0, then 1 and 2, then 3.
+        """
         waiting, needed = self.pairs
         rounds = list(_rounds(needed, waiting, len(self)))
         placed = np.zeros(len(self), np.bool_)
