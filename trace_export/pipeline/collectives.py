@@ -87,7 +87,7 @@ def _misfit(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.Data
     from one collective to the next, which does not depend on the clocks nor on one that was set between two."""
     between = pl.col("end_ns_right") - pl.col("end_ns")
     fits = paired(
-        reference, rows, offset, on=["channel"], by=_MEMBER,
+        reference, rows, offset, by=_MEMBER,
         one_host=(pl.col("host") == pl.col("host_right")).first(),
         apart=between.abs().quantile(0.5, "higher"),
         change=between.sort_by("at").diff().abs().quantile(0.5, "higher"),

@@ -91,13 +91,9 @@ def interpret_further(profile: Profile, earlier: Profile) -> Profile:
 
 
 def with_messages(profile: Profile) -> Profile:
-    """The last steps of `interpret`, which nothing but messages depends on."""
-    return _by_segment(_with_messages, profile)
-
-
-def _with_messages(profile: Profile) -> Profile:
-    profile = messages.pair(profile)  # sends and receives as messages
-    return message_passes.link(profile)  # the passes of each message, and its micro-batch
+    """The last steps of `interpret`, which nothing but messages depends on: sends and receives as messages, and the
+    passes and the micro-batch of each."""
+    return _by_segment(lambda part: message_passes.link(messages.pair(part)), profile)
 
 
 def interpret_table(profile: Profile, user: Declared) -> Profile:

@@ -96,7 +96,7 @@ def _tried(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame, o
     steps = (pl.col("step") == pl.col("step_right")).mean().fill_null(1.0)
     enough = pl.col("n") >= pl.col("least")
     tried = paired(
-        sent, received, offset, on=["channel"], by=["channel"],
+        sent, received, offset, by=["channel"],
         scatter=delay.quantile(0.75) - delay.quantile(0.25),
         spread=delay.quantile(0.5) - delay.quantile(0.05),
         low=delay.quantile(0.05),

@@ -29,29 +29,32 @@ def candidates(difference: int) -> range:
 
 
 def paired(
-    left: pl.DataFrame, right: pl.DataFrame, offset: int, *, on: Sequence[str], by: Sequence[str], **measures: pl.Expr
+    left: pl.DataFrame, right: pl.DataFrame, offset: int, by: Sequence[str], **measures: pl.Expr
 ) -> pl.DataFrame:
-    """How well the i-th operation of `left` and the (i + `offset`)-th of `right` fit.
+    """How well the i-th operation of `left` and the (i + `offset`)-th of `right` of each channel fit.
 
-    Both have the columns `on` and `at`, the operation's sequence number, and are best sorted by them. Returns a row for
-    each `by` with `n`, the number of pairs, the `measures` (aggregations over the pairs, in which columns of `right`
-    that `left` has too end in `_right`) and `offset`.
+    Both have the columns channel and `at`, the operation's sequence number, and are best sorted by them. Returns a row
+    for each `by` with `n`, the number of pairs, the `measures` (aggregations over the pairs, in which columns of
+    `right` that `left` has too end in `_right`) and `offset`.
     """
     moved = right.with_columns(at=pl.col("at") - offset)
-    both = _joined_in_order(left, moved, on[0]) if len(on) == 1 else None
+    both = _joined_in_order(left, moved)
     if both is None:
-        both = left.join(moved, on=[*on, "at"], suffix="_right")
+        both = left.join(moved, on=["channel", "at"], suffix="_right")
     return both.group_by(by).agg(n=pl.len(), **measures, offset=pl.lit(offset, pl.Int64))
 
 
-def _joined_in_order(left: pl.DataFrame, right: pl.DataFrame, on: str) -> pl.DataFrame | None:
-    """`left` and `right` joined by the numbers `on` and `at`; None where both do not fit into one number. By one
+def _joined_in_order(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame | None:
+    """`left` and `right` joined by the numbers `channel` and `at`; None where both do not fit into one number. By one
     number, in order, a join takes a tenth of the time."""
-    ends = [side.select(low=pl.col("at").min(), high=pl.col("at").max(), on=pl.col(on).max()) for side in (left, right)]
-    low, high, most = pl.concat(ends).select(pl.col("low").min(), pl.col("high").max(), pl.col("on").max()).row(0)
+    ends = [
+        side.select(low=pl.col("at").min(), high=pl.col("at").max(), channel=pl.col("channel").max())
+        for side in (left, right)
+    ]
+    low, high, most = pl.concat(ends).select(pl.col("low").min(), pl.col("high").max(), pl.col("channel").max()).row(0)
     if low is None or (most + 1) * (high - low + 1) >= 1 << 62:
         return None
-    key = pl.col(on).cast(pl.Int64) * (high - low + 1) + pl.col("at") - low
+    key = pl.col("channel").cast(pl.Int64) * (high - low + 1) + pl.col("at") - low
     sides = [side.with_columns(key=key) for side in (left, right)]
     ordered = [side.set_sorted("key") if side["key"].is_sorted() else side.sort("key") for side in sides]
-    return ordered[0].join(ordered[1].drop(on, "at"), on="key", suffix="_right")
+    return ordered[0].join(ordered[1].drop("channel", "at"), on="key", suffix="_right")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
 from dataclasses import asdict, astuple
 from itertools import starmap
 from pathlib import Path
@@ -47,7 +46,8 @@ def load(cache: Path, options: LoadOptions) -> tuple[Located, Places, pl.DataFra
     if not is_file(path):
         return None
     try:
-        facts = {name: orjson.loads(text) for name, text in _metadata(path).items()}
+        metadata = pl.read_parquet_metadata(path)
+        facts = {name: orjson.loads(metadata[name]) for name in ("key", "folders", "declared", "notes", "how")}
         if facts["key"] != _key(options) or not _unchanged(options.log_dir, facts["folders"]):
             return None
         table = pl.read_parquet(path)
@@ -92,11 +92,6 @@ def refuse_beside_profiles(cache: Path, options: LoadOptions) -> None:
         raise UsageError(what, "name a folder outside it", parameter="cache")
 
 
-def _metadata(path: Path) -> dict[str, str]:
-    metadata = pl.read_parquet_metadata(path)
-    return {name: metadata[name] for name in ("key", "folders", "declared", "notes", "how")}
-
-
 def _key(options: LoadOptions) -> str:
     """By what the sources were found and placed, in which code."""
     read = options.read
@@ -104,7 +99,7 @@ def _key(options: LoadOptions) -> str:
         str(real_path(options.log_dir)), [str(file) for file in options.files], options.family, options.follow_links,
         options.run, read.host_ranges, list(read.markers), read.infer, asdict(options.declared), identity().code,
     )  # fmt: skip
-    return _digest([orjson.dumps(asked)])
+    return hashlib.sha256(orjson.dumps(asked)).hexdigest()
 
 
 def _folders(options: LoadOptions) -> dict[str, int]:
@@ -116,13 +111,6 @@ def _folders(options: LoadOptions) -> dict[str, int]:
 def _unchanged(log_dir: Path, folders: dict[str, int]) -> bool:
     """Whether all folders are as they were; raises OSError where one is gone."""
     return all((log_dir / name).stat().st_mtime_ns == changed for name, changed in folders.items())
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
 
 
 def _state(path: Path) -> tuple[int | None, int | None]:
