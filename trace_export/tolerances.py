@@ -3,7 +3,7 @@
 Times of two devices differ by the errors of two clock conversions, 8-9 µs each where it was measured (CPU and GPU of an
 H200: TileOPs, pull request 1838). The ends of one transfer or collective differ by a part of the transfer besides,
 up to some tens of µs. The values leave a factor of 5 to 10 for both, and lie well below a micro-batch (milliseconds),
-the least by which a wrong pairing is wrong. On 120 simulated runs (tests/benchmarks/calibrate_clocks.py tolerances)
+the least by which a wrong pairing is wrong. On 120 simulated runs
 half or twice of each changed the share of right decisions by at most 3 %; ten times as much spoils them (7 % of the
 messages paired wrongly, machines of one name split in 56 % instead of 80 % of the runs).
 """

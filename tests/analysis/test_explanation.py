@@ -96,13 +96,6 @@ def test_what_all_members_of_a_collective_do_before_it_makes_no_one_late() -> No
     assert cause["gain_ns"] == pytest.approx(3 * MS, rel=0.01)
 
 
-PLANTED = {
-    "slow-stage": ({"stage_factor": {3: 1.3}}, {"stage": 3}),
-    "slow-link": ({"stage_factor": {}, "link": (1, 12.0)}, {"src_rank": 1, "dst_rank": 2, "direction": "F"}),
-    "late-rank": ({"stage_factor": {}, "late": (2, 3.0)}, {"ranks": [2]}),
-}
-
-
 @pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
 def test_the_backward_of_a_head_that_has_a_block_of_its_own_is_no_short_backward_of_layers(
     named: str, tmp_path: Path
@@ -112,21 +105,6 @@ def test_the_backward_of_a_head_that_has_a_block_of_its_own_is_no_short_backward
     found = load(tmp_path).explain()
     assert not set(found.causes["code"]) & {"slow-host", "slow-stage", "slow-rank"}
     assert (found.levels["adds_ns"] > -MS).all()
-
-
-@pytest.mark.parametrize("code", PLANTED)
-def test_a_planted_cause_is_named_first_with_its_gain(code: str) -> None:
-    """The gain is what the run takes less without the cause."""
-    wrong, place = PLANTED[code]
-    found, sound = explained(planted(**wrong)), explained(planted({}))  # type: ignore[arg-type]
-    first = found.causes.row(0, named=True)
-    assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
-    assert first["gain_ns"] == pytest.approx(found.step_ns - sound.step_ns, rel=0.1)
-
-
-def test_two_planted_causes_are_both_named() -> None:
-    codes = explained(planted({3: 1.3}, link=(0, 30.0))).causes["code"].to_list()
-    assert {"slow-stage", "slow-link"} <= set(codes)
 
 
 def test_a_run_without_a_cause_names_none_and_its_levels_are_the_closed_form() -> None:
@@ -142,43 +120,6 @@ def test_a_run_without_a_cause_names_none_and_its_levels_are_the_closed_form() -
 
 
 COMPUTE = ("forward-compute", "backward-compute")
-TRANSFERS = ("forward-send", "forward-recv")
-ONE_REPLICA = {
-    "slow-rank": (
-        {"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 2) else 1)},
-        {"replica": 1, "stage": 2},
-    ),
-    "slow-link": (
-        {"length": lambda c: 9 if c.optype in TRANSFERS and (c.dp, c.stage - (c.optype == TRANSFERS[1])) == (0, 1)
-         else usual(c)},
-        {"replica": 0, "direction": "F"},
-    ),
-    "late-rank": (
-        {"launch": lambda c: 3 if c.optype in COMPUTE and (c.dp, c.stage) == (1, 1) else 0}, {"replica": 1, "stage": 1},
-    ),
-    "slow-stage": (
-        {"length": lambda c: usual(c) * (1.3 if c.optype in COMPUTE and c.stage == 3 else 1)}, {"stage": 3},
-    ),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def sound_ns(tmp_path_factory: pytest.TempPathFactory) -> float:
-    """The step of the operations without a cause."""
-    folder = tmp_path_factory.mktemp("sound")
-    Job().write(folder)
-    return load(folder).align().explain().step_ns
-
-
-@pytest.mark.parametrize("code", ONE_REPLICA)
-def test_a_cause_in_one_of_two_replicas(code: str, sound_ns: float, tmp_path: Path) -> None:
-    """Of a run with every operation recorded."""
-    wrong, place = ONE_REPLICA[code]
-    Job(**wrong).write(tmp_path)  # type: ignore[arg-type]
-    found = load(tmp_path).align().explain()
-    first = found.causes.row(0, named=True)
-    assert (first["code"], *(first[name] for name in place)) == (code, *place.values())
-    assert first["gain_ns"] == pytest.approx(found.step_ns - sound_ns, rel=0.05)
 
 
 def test_the_three_gains_of_a_slow_last_stage(tmp_path: Path) -> None:

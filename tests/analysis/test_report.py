@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.compare import compare
-from trace_export.analysis.formulas import closed_form
 from trace_export.analysis.report import report_of
 from trace_export.analysis.report_tables import PARTS
 from trace_export.analysis.run_figures import run_figures
@@ -65,14 +64,6 @@ def test_bubble_of_a_simulated_run_is_the_formula(name: str, p: int, m: int, cos
     assert steps["work"] == pytest.approx(length - idle * MS)
 
 
-def test_closed_form_of_zb_v_and_dual_pipes() -> None:
-    """F = I = W = 1 per rank, p = 8: 3.5 and 7 of the computed table; DualPipe (p/2-1)(3+2-3)."""
-    assert closed_form(schedule("zb-v", 8, 32), 1, 2, 1, 1).idle_ns == 3.5
-    assert closed_form(schedule("dualpipev", 8, 32), 1, 2, 1, 1).idle_ns == 7
-    assert closed_form(schedule("dualpipe", 8, 32), 1, 2, 1, 1).idle_ns == 6
-    assert closed_form(schedule("zbh1-paddle", 8, 32), 1, 2, 1, 1) is None
-
-
 def test_what_if() -> None:
     """1F1B, 4 stages, 8 micro-batches, F = 10, B = 20; stage 2 takes twice as long. Nothing enlarges the batch."""
     s = schedule("1f1b", 4, 8)
@@ -94,15 +85,6 @@ def test_what_if_has_the_measured_transfers() -> None:
     assert changes["Interleaved 1F1B, 2 chunks"][0] > (8 * 30 + 3 * 30 / 2) * MS + 12 * 6 * MS
 
 
-def test_what_if_of_another_schedule() -> None:
-    """Even stages: interleaving with 2 chunks halves the bubble."""
-    profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
-    changes = {row[0]: row[1:] for row in report_of(concluded(profile)).theory.changes.rows()}
-    assert changes["Interleaved 1F1B, 2 chunks"][0] == pytest.approx((8 * 30 + 3 * 30 / 2) * MS)
-    assert not [name for name in changes if name.startswith("ZB-H1")]  # nothing tells the run from it
-    assert changes["GPipe"][0] == (8 + 3) * 30 * MS
-
-
 def test_levels_of_an_uneven_run() -> None:
     """Stage imbalance shows in its level, jitter in the next, transfers in theirs."""
     s = schedule("1f1b", 4, 8)
@@ -119,21 +101,6 @@ def test_levels_of_an_uneven_run() -> None:
     assert steps["schedule"] < steps["stages"] < steps["late"]
     assert steps["jitter"] == pytest.approx(float(start_and_end(s, jittered)[1].max()))
     assert steps["late"] == pytest.approx(float(end.max()))
-
-
-def test_tables_and_json() -> None:
-    profile = simulate(schedule("1f1b", 4, 8), Costs(10 * MS, 20 * MS))
-    result = report_of(concluded(profile))
-    document = json.loads(result.json())
-    assert document["schedule"]["name"] == "1f1b"
-    assert document["steps"][0]["bubble"] == pytest.approx(3 / 11)
-    tables = {table.title: table.frame for table in result.tables()}
-    assert tables["Steps"]["pipeline ms"].to_list() == [330.0]
-    assert tables["Steps"]["bubble %"].to_list() == [pytest.approx(300 / 11)]
-    assert tables["Stages"]["busy ms"].to_list() == [240.0] * 4
-    assert sum(tables["Idle time by cause"]["idle ms"]) == pytest.approx(90)
-    assert tables["Causes"].is_empty()
-    assert tables["What a step is made of"]["adds ms"].sum() == pytest.approx(330)
 
 
 def test_every_table_says_that_its_blocks_are_inferred() -> None:
@@ -165,11 +132,6 @@ def test_runs_without_a_schedule_still_have_bubbles(steps: int) -> None:
     tables = {table.title: table for table in result.tables()}
     assert tables["What if"].frame.is_empty()
     assert "no known schedule" in tables["What if"].note
-
-
-def test_report_of_nothing() -> None:
-    assert report_of(concluded(Profile())).steps.is_empty()
-    assert [t.title for t in report_of(concluded(Profile())).tables()] == []
 
 
 def test_order_of_ranks_changes_nothing() -> None:

@@ -87,16 +87,6 @@ def test_a_sound_run_has_no_culprit() -> None:
     assert made_of["stages_ns"] == pytest.approx(0)
 
 
-def test_a_slow_stage_comes_first() -> None:
-    s = schedule("1f1b", STAGES, MICROBATCHES)
-    result = report_of(run([one(np.where(stage_of(s) == 2, 1.5, 1.0) * even(s))] * 2))
-    code, text = first(result)
-    assert code == "slow-stage"
-    assert text.startswith("Stage 2 is slow (ranks 2,6, node0, node1): its blocks take 1.50 × as long as those of")
-    slow = np.where(stage_of(s) == 2, 1.5, 1.0) * even(s)
-    assert result.verdict[0].facts["gain_ns"] == pytest.approx(saved(slow), rel=0.02)
-
-
 def test_the_verdict_and_the_tables_share_one_basis() -> None:
     """The time from start to start, which is longer than the pipeline time by optimizer and pause."""
     s = schedule("1f1b", STAGES, MICROBATCHES)
@@ -154,14 +144,6 @@ def test_a_cause_is_shown_in_the_step_that_it_costs_most(step: int) -> None:
     assert result.steps["step"][result.explained] == step
 
 
-def test_a_replica_that_begins_the_step_late_comes_first() -> None:
-    """The second replica begins each step 40 ms after the first one and the third, as with a slow data loader."""
-    behind = one().with_columns(pl.col("start_ns", "end_ns") + 40 * MS)
-    code, text = first(report_of(run([one(), behind, one()])))
-    assert code == "data-loading"
-    assert text.startswith("Rank 4 (stage 0, node1) begins the steps late")
-
-
 def test_without_all_stages_there_is_no_model() -> None:
     """What another schedule would give is not known of stages that were not read."""
     whole = run([one()])
@@ -170,19 +152,6 @@ def test_without_all_stages_there_is_no_model() -> None:
     for made, modelled in ((whole, True), (part, False)):
         result = report_of(mark_whole_steps(concluded(made), one_clock=True, all_ranks=False))
         assert result.theory.changes.is_empty() is not modelled
-
-
-def test_a_long_pause_between_steps_comes_first_with_its_length() -> None:
-    """As of a data loader."""
-    made = run([one()], optimizer=dict.fromkeys(range(STAGES), 20 * MS))
-    pause = 150 * MS
-    spans = made.spans.with_columns(pl.col("start_ns", "end_ns") + pl.col("step").cast(pl.Int64) * (pause - 2 * MS))
-    made = replace(made, spans=spans, notes=())
-    result = report_of(mark_whole_steps(concluded(made), one_clock=True, all_ranks=True))
-    code, text = first(result)
-    assert code == "long-pause"
-    assert result.verdict[0].facts["late_ns"] == pytest.approx(pause)
-    assert text.startswith("Between the steps all ranks pause: no block starts for 150 ms")
 
 
 def test_of_a_part_of_the_stages_no_pause_is_claimed() -> None:

@@ -14,10 +14,9 @@ from tests.support.same_profiles import assert_same
 from trace_export import load
 from trace_export import read as reading
 from trace_export.model import Profile
-from trace_export.sources.find import find
 from trace_export.sources.read import read_group
 from trace_export.sources.shared.batch import Result
-from trace_export.sources.source import Group, ReadOptions, Source
+from trace_export.sources.source import Group, ReadOptions
 
 
 def torn(profile: Profile) -> Profile:
@@ -78,20 +77,3 @@ def test_small_logs_are_read_together(
     assert [str(error) for error in run.failures] == [str(error) for error in alone.failures]
     assert len(run.failures) == 1
     assert_same(run.profile, alone.profile)
-
-
-def test_large_logs_are_read_one_by_one(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "bytes_in", lambda path: 300_000)
-    sources, options = find(samples / "paddle" / "single").sources, reading.LoadOptions(samples, jobs=1)
-    assert [len(group.sources) for group in reading.in_groups(sources, options)] == [1] * 4
-    assert load(samples / "paddle" / "single", jobs=1).ranks["rank"].sort().to_list() == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("jobs", "expected"), [(1, [4, 1]), (2, [3, 2]), (5, [1] * 5)])
-def test_workers_have_as_many_databases_each(
-    jobs: int, expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "TOGETHER", 4)
-    sources = [Source("ascend", tmp_path / f"{n}.db", "host") for n in range(5)]
-    options = reading.LoadOptions(tmp_path, jobs=jobs)
-    assert [len(group.sources) for group in reading.in_groups(sources, options)] == expected

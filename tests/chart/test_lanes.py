@@ -40,17 +40,3 @@ def check(raw: list[tuple[int, int]], cut: int) -> None:
     halves = [*lanes.assign(start[:cut], end[:cut]), *lanes.assign(start[cut:], end[cut:])]
     assert halves == expected
     assert lanes.count == max(expected, default=-1) + 1
-
-
-def test_touching_and_empty_blocks_share_a_lane() -> None:
-    start, end = np.array([0, 10, 10, 20]), np.array([10, 10, 20, 20])
-    assert Lanes().assign(start, end).tolist() == [0, 0, 0, 0]
-
-
-def test_more_lanes_than_anyone_wants() -> None:
-    """A hundred blocks that never end, twice: each has a lane of its own, the second time the same ones."""
-    start = np.arange(100)
-    lanes = Lanes()
-    assert lanes.assign(start, np.full(100, 1000)).tolist() == list(range(100))
-    assert lanes.assign(start + 1000, np.full(100, 3000)).tolist() == list(range(100))
-    assert lanes.count == 100

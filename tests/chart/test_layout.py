@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from polars import selectors
 
 from tests.support.profiles import (
@@ -23,7 +20,7 @@ from tests.support.profiles import (
     with_devices,
 )
 from trace_export.chart.chart import Chart, Track
-from trace_export.chart.layout import ChartOptions, Overlay, _flows, lay_out
+from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.model import WORD, Declared, Profile
 
 
@@ -138,11 +135,6 @@ def test_steps_of_two_runs_are_kept_apart() -> None:
 def test_marks_at_step_ends() -> None:
     marks = lay_out(two_stages()).main.instants
     assert marks.select("ts_ns", "name").rows() == [(ORIGIN + 1003, "end of step 0")]
-
-
-def test_one_run_is_not_mentioned() -> None:
-    slices = lay_out(two_stages()).main.slices
-    assert "run" not in slices.columns or slices["run"].null_count() == len(slices)
 
 
 def test_stages_busy_counts_one_rank_of_each_stage() -> None:
@@ -328,9 +320,3 @@ def test_nothing_to_draw_is_a_root_alone() -> None:
     chart = lay_out(profile([], {}))
     assert tree(chart) == ["PP chart · 1F1B"]
     assert (len(chart.main.slices), chart.origin_ns) == (0, 0)
-
-
-@given(st.lists(st.integers(0, 4), max_size=12))
-def test_flows_are_listed_at_the_rows_where_their_arrows_end(rows: list[int]) -> None:
-    expected: list[list[int] | None] = [[k for k, row in enumerate(rows, 1) if row == r] or None for r in range(5)]
-    assert _flows(np.array(rows, np.int64), 5).to_list() == expected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import pkgutil
 import re
 import shlex
@@ -34,15 +33,6 @@ def test_the_folder_may_stand_alone_and_either_spelling_is_right(run_cli: Cli, s
         out = tmp_path / str(number)
         assert run_cli(*arguments, "--out", out, "--format", "csv", "--color_by", "none").returncode == 0
     assert len({(tmp_path / str(n) / "pipeline_profile.csv").read_bytes() for n in range(5)}) == 1
-
-
-def test_running_twice_gives_the_same_bytes(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    formats = "perfetto,chrome,svg,html,parquet,csv"
-    for out in ("a", "b"):
-        run_cli(samples / "paddle" / "two_machines", "--out", tmp_path / out, "--format", formats)
-    written = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert len(written) == 7
-    assert [n for n in written if (tmp_path / "a" / n).read_bytes() != (tmp_path / "b" / n).read_bytes()] == []
 
 
 def test_a_family_that_is_not_there(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
@@ -113,22 +103,6 @@ def test_an_incomplete_chart_in_place_of_an_older_one_is_a_warning(run_cli: Cli,
         assert [(note["where"], note["count"]) for note in notes] == expected
     result = run_cli(*draw)
     assert "incomplete-replaced" not in result.stdout
-
-
-def test_quiet_and_json(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--quiet")
-    assert (result.stdout, result.stderr) == ("", "")
-    result = run_cli(samples / "paddle" / "single", "--out", tmp_path, "--json")
-    assert orjson.loads(result.stdout)["stages"] == 4
-
-
-def test_inspect_says_what_is_there(run_cli: Cli, samples: Path) -> None:
-    result = run_cli("inspect", samples / "paddle" / "two_machines", "--json")
-    ranks = orjson.loads(result.stdout)["ranks"]
-    assert [(r["rank"], r["stage"], r["host"], r["steps"], r["blocks"]) for r in ranks] == [
-        (0, 0, "machine0", 3, 51), (1, 1, "machine0", 3, 51), (2, 2, "machine1", 3, 51), (3, 3, "machine1", 3, 51),
-    ]  # fmt: skip
-    assert run_cli("inspect", samples / "paddle" / "two_machines").returncode == 0
 
 
 def test_inspect_exits_with_what_can_be_drawn(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
@@ -204,31 +178,12 @@ def test_databases_are_named_by_their_folder_with_what_opens_it(run_cli: Cli, sa
     assert ".db" not in said
 
 
-def test_one_file_as_output(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    out = tmp_path / "chart.json.gz"
-    result = run_cli(samples / "paddle" / "single", "--format", "chrome", "--gzip", "--out", out)
-    assert result.returncode == 0, result.stderr
-    assert [p.name for p in tmp_path.iterdir()] == ["chart.json.gz"]
-
-
-def test_no_colours_without_a_terminal(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    result = run_cli(samples / "paddle" / "single", "--out", tmp_path)
-    assert "\x1b" not in result.stdout + result.stderr
-
-
 def test_every_module_can_be_imported_alone() -> None:
     names = [
         m.name for m in pkgutil.walk_packages(trace_export.__path__, "trace_export.") if not m.name.endswith("__main__")
     ]
     code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, check=True)
-
-
-def test_the_metadata_is_whole() -> None:
-    meta = importlib.metadata.metadata("trace-export")
-    assert meta["License-Expression"] == "Apache-2.0"
-    assert (ROOT / "trace_export" / "py.typed").exists()
-    assert Path(ROOT / "LICENSE").read_text().lstrip().startswith("Apache License")
 
 
 def test_a_rank_recorded_twice(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

@@ -132,10 +132,3 @@ def test_an_unknown_page_is_a_usage_error_that_names_others(page: str, instead: 
 def test_a_page_of_version_0_1_leads_to_the_one_that_took_it_over(page: str, successor: str, run_cli: Cli) -> None:
     done = run_cli("docs", page)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", text(successor))
-
-
-def test_every_guide_has_the_same_parts() -> None:
-    for guide in PROFILERS:
-        titles = re.findall(r"^## \d\. (.*)", text(guide), re.MULTILINE)
-        assert titles[-2:] == ["Put the files together", "Check before your allocation ends"]
-        assert rows(guide, "setting") or rows(guide, "level")

@@ -16,7 +16,7 @@ from scipy.sparse import csgraph, csr_matrix
 from samples.generators.paddle import Job
 from tests.support.clock_runs import START_NS, Clocks, Run, make
 from tests.support.profiles import concluded
-from trace_export.clocks import graph, normal_equations, problem
+from trace_export.clocks import graph
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
 from trace_export.clocks.fit import fit_clocks
@@ -62,19 +62,6 @@ def test_hosts_are_placed_where_they_belong(name: str) -> None:
     for host, sd, bound in result.clocks.select("host", "sd_ns", "bound_ns").iter_rows():
         assert abs(left[host]) < 4 * sd / 1e3
         assert abs(left[host]) < bound / 1e3
-
-
-@pytest.mark.parametrize("name", ["plain", "lags differ, seen by collectives"])
-def test_sparse_and_dense_solvers_agree(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    profile = with_messages(make(SCENARIOS[name][0]))
-    dense = align(profile).clocks
-    monkeypatch.setattr(problem, "FEW_HOSTS", 0)
-    monkeypatch.setattr(normal_equations, "SMALL_EVENT", 3)
-    monkeypatch.setattr(graph, "FEW_NODES", 0)
-    sparse = align(profile).clocks
-    assert dense.select("status", "evidence", "component").equals(sparse.select("status", "evidence", "component"))
-    for column, within in (("offset_ns", 5.0), ("drift", 1e-9), ("sd_ns", 5.0), ("bound_ns", 5.0)):
-        assert (dense[column] - sparse[column]).abs().max() <= within  # type: ignore[operator]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(-3, 30)), max_size=30))
@@ -172,13 +159,6 @@ def test_a_host_without_observations_keeps_its_wall_clock_and_says_so() -> None:
         align(profile, "strict")
 
 
-def test_user_offsets_are_named_in_their_own_column() -> None:
-    profile = with_messages(make(Clocks(seed=14)))
-    clocks = align(profile, offsets={"host01": 3_200_000}).clocks
-    assert clocks["user_offset_ns"].to_list() == [None, 3_200_000, None, None]
-    assert set(clocks["status"]) == {"fitted"}
-
-
 def test_strict_refuses_what_is_known_less_well_than_asked() -> None:
     profile = with_messages(make(Clocks(seed=13)))
     align(profile, "strict", max_error_ns=100_000)
@@ -204,11 +184,6 @@ def test_user_offsets_are_applied_first() -> None:
         align(profile, offsets={"host01": 2**62 + 1})
 
 
-def test_nothing_to_fit() -> None:
-    profile = make(Clocks()).profile
-    assert set(fit_clocks(empty(MESSAGES), profile.collectives, profile.ranks).clocks["status"]) == {"wall"}
-
-
 def test_collectives_of_unknown_groups_count_only_where_there_is_one_stage() -> None:
     """Each stage reduces its own gradients, at its own time and under the same name."""
     profile = make(Clocks(seed=6, steps=4, over_stages=True)).profile
@@ -226,8 +201,10 @@ def test_collectives_of_unknown_groups_count_only_where_there_is_one_stage() -> 
 @pytest.mark.parametrize(
     ("each", "parts"), [(2, ["box (ranks 0-1)", "box (ranks 2-3)"]), (1, ["box (rank 0)", "box (rank 1)"])]
 )
-def test_machines_that_share_a_name_are_taken_apart(each: int, parts: list[str]) -> None:
-    run = make(Clocks(seed=18, stages=3 * each, ranks_per_host=each))
+@pytest.mark.parametrize("offset_us", [4000.0, 400.0])
+def test_machines_that_share_a_name_are_taken_apart(each: int, parts: list[str], offset_us: float) -> None:
+    """With 0.4 ms most messages arrive before their sender has finished, and none before it began."""
+    run = make(Clocks(seed=18, stages=3 * each, ranks_per_host=each, offset_us=offset_us))
     in_box = pl.col("rank") < 2 * each
     ranks = run.profile.ranks.with_columns(host=pl.when(in_box).then(pl.lit("box")).otherwise("host"))
     hosts = pl.DataFrame({"host": ["box", "host02"], "machine": [0, 1], "label": ["box", "host02"]})

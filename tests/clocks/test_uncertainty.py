@@ -2,79 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.clocks.observed import observed
-from trace_export.clocks.loss import Loss
 from trace_export.clocks.problem import Problem
 from trace_export.clocks.solve import Solution, fit
 from trace_export.clocks.uncertainty import (
     COMMON_SPREAD_US,
     PROBED,
-    centred,
-    drift_variation,
     member_variance,
     uncertainty,
 )
-
-STRETCH_US = 125.0
-"""The eighth part of a window of 1000 µs."""
-
-
-def variation(apart: list[float], scatter: float = 0.0) -> float:
-    """`drift_variation` of two hosts that are `apart` in the stretches of the window, as two messages of each direction
-    say in each, which scatter by ±`scatter`."""
-    messages, residual = [], []
-    for back in (False, True):
-        for stretch, y in enumerate(apart):
-            for late in (-scatter, scatter):
-                sent = (stretch + 0.5) * STRETCH_US
-                messages.append((int(back), int(not back), sent, 1000.0 if stretch == 0 else sent))
-                residual.append((-y if back else y) + late)
-    loss = {0: Loss(zone=1.0, far=1e6)}
-    nothing = np.zeros(0)
-    return drift_variation(
-        observed(2, messages, []), Solution(nothing, nothing, nothing, np.array(residual), nothing, loss)
-    )
-
-
-def test_drift_variation_of_places_that_alternate_is_shared_by_both_clocks() -> None:
-    """y = +4, -4, +4, … µs has the variance 16 µs²; half of it is that of each clock."""
-    assert variation([4.0, -4.0] * 4) == pytest.approx(np.sqrt(16 / 2))
-
-
-def test_drift_variation_counts_no_constant_distance() -> None:
-    assert variation([100.0] * 8) == 0.0
-    assert variation([100.0 + y for y in [4.0, -4.0] * 4]) == pytest.approx(np.sqrt(8))
-
-
-def test_drift_variation_subtracts_the_noise_of_the_messages() -> None:
-    """Two messages ±3 µs have the variance 18 µs² and their mean 9 µs²; y has (9 + 9) / 4 = 4.5 µs², of which 7/8 is
-    expected about the mean of eight stretches. 16 - 3.94 is more than 3 standard errors, 3 · 3.94 · √(2/8) = 5.9."""
-    assert variation([4.0, -4.0] * 4, scatter=3.0) == pytest.approx(np.sqrt((16 - 4.5 * 7 / 8) / 2))
-
-
-def test_drift_variation_within_the_noise_is_none() -> None:
-    """1 µs² is less than the 3.94 µs² that the noise explains."""
-    assert variation([1.0, -1.0] * 4, scatter=3.0) == 0.0
-
-
-def test_drift_variation_is_the_same_in_every_run_to_the_last_digit() -> None:
-    apart = [math.sin(1.7 * n) * 1e3 for n in range(8)]
-    assert len({variation(apart, scatter=math.pi) for _ in range(50)}) == 1
-
-
-def test_drift_variation_needs_three_stretches() -> None:
-    assert variation([50.0, -50.0]) == 0.0
-
-
-def test_centred_takes_the_mean_of_each_component_away() -> None:
-    values, component = np.array([1.0, 3.0, 10.0, 11.0, 12.0]), np.array([0, 0, 1, 1, 1])
-    assert centred(values, component).tolist() == [-1.0, 1.0, -1.0, 0.0, 1.0]
 
 
 def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> None:

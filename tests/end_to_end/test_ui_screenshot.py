@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import hsluv
 import polars as pl
 import pytest
 from playwright.sync_api import Browser
@@ -18,15 +17,14 @@ from tests.conftest import Cli
 from tests.support.browser import browser as browser
 from tests.support.browser import in_use
 from tests.support.charts import write_trace
-from tests.support.perfetto_ui import Ui, expand, hue_and_lightness, serving, ui_colour
+from tests.support.perfetto_ui import Ui, expand, serving, ui_colour
 from tests.support.profiles import profile, span
 from tests.writers.pictures.test_picture import run_of
 from tests.writers.traces.test_writers import full_chart
-from trace_export.chart.colours import IDLE_FILLS, IDLE_SEEDS, SEEDS, TASK_SEEDS, task_seed
+from trace_export.chart.colours import IDLE_SEEDS, SEEDS, task_seed
 from trace_export.chart.layout import lay_out
 from trace_export.read import LoadOptions
 from trace_export.run import Run
-from trace_export.steps.idle import CAUSES
 from trace_export.viewer import serve
 from trace_export.viewer.first_step import first_step, track_to_pin
 from trace_export.writers.traces import perfetto
@@ -95,42 +93,6 @@ def ui(loaded: Loaded, browser: Browser) -> Ui:
 def test_our_colour_rule_is_that_of_the_ui(seed: str, colour: str) -> None:
     """Colours that the UI's own code gave."""
     assert ui_colour(seed) == colour
-
-
-def test_colours_mean_what_people_expect() -> None:
-    """Forward blue, backward green, weight orange, optimizer red, overlap purple: by hue on the colour wheel."""
-    from colorsys import rgb_to_hls
-
-    ranges = {"F": (200, 225), "B": (105, 140), "W": (25, 45), "OPT": (345, 365), "FB": (285, 305)}
-    for kind, (low, high) in ranges.items():
-        colour = ui_colour(SEEDS[kind])
-        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        hue = rgb_to_hls(red, green, blue)[0] * 360
-        assert low <= (hue + 360 if high > 360 and hue < 180 else hue) <= high, (kind, colour, hue)
-
-
-def test_no_device_task_has_the_colour_of_a_kind_of_block() -> None:
-    """On the colour wheel of the UI, by its hue; and a name has one colour, whatever else is drawn."""
-    kinds = [hue_and_lightness(seed)[0] for seed in SEEDS.values()]
-    for task in TASK_SEEDS:
-        hue = hue_and_lightness(task)[0]
-        assert min(min(abs(hue - kind), 360 - abs(hue - kind)) for kind in kinds) >= 20, task
-    names = pl.Series("name", [f"kernel_{n}" for n in range(60)] * 2, pl.Categorical)
-    seeds = names.to_frame().select(task_seed())["seed"]
-    assert set(seeds) == set(TASK_SEEDS)
-    assert seeds.head(60).equals(seeds.tail(60))
-    assert seeds[7] == names.to_frame().slice(7, 1).select(task_seed()).item()
-
-
-def test_idle_time_is_pale_and_nearly_as_in_pictures() -> None:
-    """Each cause has a seed. Of the lightness that the UI gives, 40 to 79, blocks have less than 70."""
-    assert set(IDLE_SEEDS) == set(CAUSES.values())
-    assert max(hue_and_lightness(SEEDS[kind])[1] for kind in "FB") < 70
-    for cause, seed in IDLE_SEEDS.items():
-        hue, lightness = hue_and_lightness(seed)
-        assert lightness >= 76, cause
-        fill = hsluv.hex_to_hsluv(IDLE_FILLS[cause])[0] if cause in IDLE_FILLS else hue
-        assert min(abs(hue - fill), 360 - abs(hue - fill)) <= 30, (cause, hue, fill)
 
 
 def test_the_first_step_is_shown_and_the_critical_path_pinned(loaded: Loaded) -> None:

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import orjson
-import polars as pl
 import pytest
 
 from samples.generators import paddle as generate_paddle
@@ -79,9 +78,3 @@ def test_a_table_whose_name_is_no_utf8_is_read(suffix: str, tmp_path: Path, run_
     table = (tmp_path / f"pipeline_profile{suffix}").rename(tmp_path / f"{GBK}{suffix}")
     assert span_table.read(table).ranks["source"].to_list() == [f"{tmp_path}/{SHOWN}{suffix}"]
     assert run_cli("report", table).returncode == 0
-
-
-def test_frames_hold_no_surrogates(tmp_path: Path) -> None:
-    """Polars refuses them; this is why paths are escaped before they come into a table."""
-    with pytest.raises(UnicodeEncodeError):
-        pl.Series([GBK])

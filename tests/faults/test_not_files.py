@@ -208,9 +208,3 @@ def test_a_file_of_options_is_of_bounded_size(
     path.write_text(content)
     with pytest.raises(UsageError, match=why):
         option(str(path))
-
-
-def test_a_pipe_as_a_plan_of_machines_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "plan.toml")
-    with pytest.raises(UsageError, match=r"plan\.toml: cannot be read \(not a regular file\)"):
-        Cluster.parse("tcp://x:1", [str(tmp_path / "plan.toml")])

@@ -6,27 +6,22 @@ Never: exit code 0 and a file that is not what it was.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import trace_export
 from samples.generators import ascend as generate_ascend
 from samples.generators import paddle as generate_paddle
-from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
-from tests.support.wait import HANGS_S
 from trace_export import read as reading
-from trace_export.errors import OutputError, UsageError
+from trace_export.errors import OutputError
 from trace_export.writers import step_task_info
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
@@ -125,30 +120,25 @@ def refused(place: Path, *arguments: object, because: str = "input", cwd: Path |
         assert state(place) == before
 
 
-@pytest.mark.parametrize("out", [(), ("--out",)])
-def test_a_trace_that_has_the_name_of_an_output(kineto: Path, place: Path, out: tuple[str, ...]) -> None:
-    kineto.rename(kineto.with_name("pipeline_profile.json"))
-    refused(place, kineto.parent, *out, *(kineto.parent for _ in out))
-
-
-@pytest.mark.parametrize("link", ["none", "symbolic", "hard"])
-def test_out_that_is_the_trace(kineto: Path, place: Path, link: str) -> None:
-    out = kineto if link == "none" else kineto.with_name("out.json")
-    if link == "symbolic":
-        out.symlink_to(kineto.name)
-    elif link == "hard":
-        out.hardlink_to(kineto)
-    refused(place, kineto.parent, "--format", "chrome", "--out", out)
-
-
-@pytest.mark.parametrize("link", ["symbolic", "hard"])
-def test_an_output_name_that_leads_to_the_trace(kineto: Path, place: Path, link: str) -> None:
-    name = kineto.with_name("pipeline_profile.json")
-    if link == "symbolic":
-        name.symlink_to(kineto.name)
+@pytest.mark.parametrize("out", ["a file", "a folder", "nothing"])
+@pytest.mark.parametrize("name", ["same", "symbolic", "hard", "chain", "through a folder"])
+def test_an_input_is_refused_under_any_name(kineto: Path, place: Path, name: str, out: str) -> None:
+    target = kineto.with_name("pipeline_profile.json")
+    if name == "same":
+        kineto = kineto.rename(target)
+    elif name == "symbolic":
+        target.symlink_to(kineto.name)
+    elif name == "hard":
+        target.hardlink_to(kineto)
+    elif name == "chain":
+        (place / "first").symlink_to(kineto)
+        target.symlink_to(place / "first")
     else:
-        name.hardlink_to(kineto)
-    refused(place, kineto.parent)
+        kineto = kineto.rename(target)
+        (place / "linked").symlink_to("kineto")
+        target = place / "linked" / target.name
+    where = {"a file": ("--out", target), "a folder": ("--out", target.parent), "nothing": ()}[out]
+    refused(place, kineto.parent, "--format", "chrome", *where)
 
 
 @pytest.mark.parametrize(("suffix", "formats"), [("parquet", FORMATS), ("csv", ("parquet", "csv"))])
@@ -167,41 +157,6 @@ def test_a_table_is_drawn_into_files_beside_it(table: Path, place: Path, suffix:
     refused(place, table.with_suffix(f".{suffix}"), "--steps", 2, "--format", suffix)
 
 
-def test_a_table_alone_is_drawn_in_the_usual_formats(table: Path) -> None:
-    done = command(table)
-    assert done.returncode == 0, done.stderr
-    assert {p.suffix for p in table.parent.iterdir()} == {".parquet", ".csv", ".pftrace", ".json"}
-
-
-def test_a_table_in_the_folder_of_the_outputs(table: Path, place: Path) -> None:
-    out = table.parent
-    refused(place, table, "--steps", 2, "--format", "parquet", "--out", out)
-    refused(place, table, "--steps", 2, "--format", "csv,parquet", "--out", out)
-    refused(place, table, "--steps", 2, "--format", "parquet", "--out", table)
-
-
-def test_both_sides_of_a_comparison(table: Path, place: Path) -> None:
-    out, other = table.parent, table.with_suffix(".csv")
-    refused(place, "compare", table, "--steps-a", 2, "--steps-b", 3, "--out", out, "--format", "parquet")
-    refused(place, "compare", table, other, "--steps-a", 2, "--out", other, "--format", "csv")
-    (place / "b").mkdir()
-    other = other.rename(place / "b" / other.name)
-    refused(place, "compare", table, other, "--out", place / "b", "--format", "csv")
-
-
-@pytest.mark.parametrize("out", [True, False])
-def test_the_file_of_align(hosts: Path, place: Path, out: bool) -> None:
-    """Its hosts of other runs and what was added by hand would be lost."""
-    folder = place / "out" if out else hosts
-    folder.mkdir(exist_ok=True)
-    known = {f"machine{i}": {"offset_ns": i, "drift": 0.0, "by": "hand"} for i in range(12)}
-    said = {"format": "trace_export clock alignment 1", "t0_ns": 0, "hosts": known}
-    (folder / "clock_alignment.json").write_text(json.dumps(said, indent=2))
-    align = ("--align", folder / "clock_alignment.json")
-    refused(place, hosts, *align, *(("--out", folder) if out else ()))
-    refused(place, "compare", hosts, "--steps-a", 2, *align, "--out", folder)
-
-
 def test_one_file_asked_for_is_one_file_written(hosts: Path, place: Path) -> None:
     out = place / "out"
     out.mkdir()
@@ -214,42 +169,6 @@ def test_one_file_asked_for_is_one_file_written(hosts: Path, place: Path) -> Non
         assert done.returncode == 0, done.stderr
         assert set(state(place)) - set(before) <= {"out/x.pftrace"}
         assert changed(before, state(place)) <= {"out/x.pftrace"}
-
-
-def test_a_file_of_marker_rules(kineto: Path, place: Path) -> None:
-    rules = place / "rules.csv"
-    rules.write_text("[[marker]]\npattern = 'F(?P<microbatch>[0-9]+)'\nkind = 'F'\n")
-    refused(place, kineto.parent, "--marker", rules, "--format", "csv", "--out", rules)
-
-
-@pytest.mark.parametrize("where", ["log_dir", "out"])
-def test_copies_behind_a_link_to_the_databases(ascend: Path, place: Path, where: str) -> None:
-    out = ascend if where == "log_dir" else place / "out"
-    out.mkdir(exist_ok=True)
-    (out / "step_task_info").symlink_to(ascend, target_is_directory=True)
-    refused(place, ascend, "--step-task-info", *(("--out", out) if where == "out" else ()))
-
-
-@pytest.mark.parametrize("unnamed", [True, False])
-def test_links_planted_at_names_that_could_be_guessed(
-    ascend: Path, place: Path, unnamed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as the outputs' with the number of the process, where files have no names and where they have."""
-    if not unnamed:
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    victim, out = place / "victim.txt", place / "out"
-    victim.write_text(THEIRS)
-    guesses = [out / f"pipeline_profile.{suffix}" for suffix in ("json", "csv", "pftrace")]
-    guesses += [out / "step_task_info" / path.relative_to(ascend) for path in ascend.rglob("*.db")]
-    for path in guesses:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        for ending in (f".{os.getpid()}.tmp", ".tmp", ".part", f".{os.getpid()}"):
-            path.with_name(f".{path.name}{ending}").symlink_to(victim)
-    before = state(place)
-    done = command(ascend, "--format", "perfetto,chrome,csv", "--out", out, "--step-task-info")
-    assert done.returncode == 0, done.stderr
-    assert changed(before, state(place)) == set()
-    assert all(path.is_file() and not path.is_symlink() for path in guesses)
 
 
 Make = Callable[[Path, Path], tuple[object, ...]]
@@ -310,28 +229,6 @@ def test_a_copy_of_a_database_that_somebody_changed_is_kept(ascend: Path, place:
     refused(place, ascend, "--step-task-info", "--out", place / "out", because=NOT_OURS)
 
 
-def test_the_library_follows_the_same_rule(hosts: Path, table: Path, place: Path) -> None:
-    before = state(place)
-    for force in (False, True):
-        with pytest.raises(UsageError, match="is an input"):
-            trace_export.load(table).write(table, force=force)
-        with pytest.raises(UsageError, match="the same file as the input"):
-            (place / "link.csv").symlink_to(table.with_suffix(".csv"))
-            trace_export.load(table.with_suffix(".csv")).write(place / "link.csv", force=force)
-        (place / "link.csv").unlink()
-        (place / "align.json").write_text('{"hosts": {}}')
-        with pytest.raises(UsageError, match="is an input"):
-            trace_export.load(hosts).align(str(place / "align.json")).write(place / "align.json", force=force)
-        (place / "align.json").unlink()
-    (place / "mine.csv").write_text(THEIRS)
-    with pytest.raises(UsageError, match=NOT_OURS):
-        trace_export.load(hosts).write(place / "mine.csv")
-    assert (place / "mine.csv").read_text() == THEIRS
-    (place / "mine.csv").unlink()
-    assert state(place) == before
-    assert trace_export.load(table).write(place / "new.csv", force=True) == [place / "new.csv"]
-
-
 def test_nothing_is_read_before_the_outputs_are_known_to_be_free(hosts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An hour of reading is not thrown away for a file in the way."""
     (hosts / "pipeline_profile.json").write_text(THEIRS)
@@ -342,7 +239,7 @@ def test_nothing_is_read_before_the_outputs_are_known_to_be_free(hosts: Path, mo
 
 
 @pytest.mark.parametrize("bad", ["first", "last"])
-@pytest.mark.parametrize("obstacle", ["folder", "pipe", "nothing may be made"])
+@pytest.mark.parametrize("obstacle", ["folder", "link to a folder", "pipe", "nothing may be made"])
 def test_one_bad_target_among_several(hosts: Path, place: Path, bad: str, obstacle: str) -> None:
     """Nothing is written at all, and one sentence says what is in the way."""
     formats = ("chrome", "csv", "svg")
@@ -351,6 +248,8 @@ def test_one_bad_target_among_several(hosts: Path, place: Path, bad: str, obstac
     out.mkdir()
     if obstacle == "folder":
         (out / f"pipeline_profile.{name}").mkdir()
+    elif obstacle == "link to a folder":
+        (out / f"pipeline_profile.{name}").symlink_to(".")
     elif obstacle == "pipe":
         os.mkfifo(out / f"pipeline_profile.{name}")
     else:
@@ -370,17 +269,6 @@ def test_a_table_that_no_database_can_take_is_known_before_anything_is_written(h
     assert done.returncode == 1
     assert "no database here to put the table StepTaskInfo into" in done.stderr
     assert not (place / "out").exists()
-
-
-def test_two_exports_at_once_into_one_folder(hosts: Path, place: Path, run_cli: Cli) -> None:
-    """Each file is whole and of one of them; neither run fails for the other's files."""
-    alone, out = place / "alone", place / "out"
-    formats = ("--format", "perfetto,chrome,csv")
-    assert command(hosts, *formats, "--out", alone).returncode == 0
-    with ThreadPoolExecutor() as threads:
-        ended = list(threads.map(lambda _: run_cli(hosts, *formats, "--out", out, timeout=HANGS_S), range(2)))
-    assert [done.returncode for done in ended] == [0, 0], [done.stderr for done in ended]
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == {p.name: p.read_bytes() for p in alone.iterdir()}
 
 
 def test_an_error_names_some_of_many_files(tmp_path: Path) -> None:

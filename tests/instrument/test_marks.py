@@ -25,7 +25,7 @@ from tests.support.wait import HANGS_S
 from trace_export.instrument import marks
 from trace_export.instrument.backends import choose, mstx
 from trace_export.instrument.backends.recorder import Recorder
-from trace_export.instrument.frameworks import patching
+from trace_export.instrument.frameworks import megatron, patching
 from trace_export.instrument.imports import when_imported
 from trace_export.instrument.marks import Mark, Where, text
 from trace_export.sources.ranges.dialects import Dialects
@@ -339,6 +339,17 @@ def test_a_description_that_fails_leaves_the_work_alone(caplog: pytest.LogCaptur
     assert recorder.marks == []
 
 
+def test_the_step_of_each_optimizer_of_megatron_is_marked(recorder: Recorder) -> None:
+    content = {"__module__": "optimizers", "step": lambda self: "stepped"}
+    module: Any = types.ModuleType("optimizers")
+    module.Adam, module.Chained = type("Adam", (), content), type("Chained", (), content)
+    megatron.patch_optimizer(module)
+    assert (module.Adam().step(), module.Chained().step()) == ("stepped", "stepped")
+    assert said(recorder) == ["Optimizer"] * 2
+    with pytest.raises(patching.UnknownVersion, match="no optimizer has a step"):
+        megatron.patch_optimizer(types.ModuleType("empty"))
+
+
 # --- the device libraries, as stubs that record the calls
 
 
@@ -495,14 +506,6 @@ class SealedLoader:
         vars(module)["loaded_by"] = module.__loader__
 
 
-class LegacyLoader:
-    """One of before Python 3.4, without `exec_module`."""
-
-    def load_module(self, name: str) -> types.ModuleType:
-        module = sys.modules[name] = types.ModuleType(name)
-        return module
-
-
 class Finder:
     """Finds the modules whose names begin with its loader's."""
 
@@ -524,15 +527,6 @@ def test_a_loader_that_takes_no_attributes_is_left_alone(monkeypatch: pytest.Mon
         monkeypatch.delitem(sys.modules, name)
         assert module.loaded_by is module.__loader__ is module.__spec__.loader is loader  # type: ignore[union-attr]
     assert seen == ["SealedLoader_awaited"]
-
-
-@pytest.mark.filterwarnings("ignore:.*load_module:ImportWarning", "ignore:.*load_module:DeprecationWarning")
-def test_a_loader_that_cannot_be_followed_still_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder(LegacyLoader())])
-    when_imported("LegacyLoader_awaited", lambda module: None)
-    if sys.version_info < (3, 15):
-        assert importlib.import_module("LegacyLoader_awaited").__name__ == "LegacyLoader_awaited"
-        del sys.modules["LegacyLoader_awaited"]
 
 
 def test_a_finder_that_fails_fails_as_it_would_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def pictures(look: Look) -> list[bytes]:
     return [panel.svg(board._span_ns) for panel in board._panels]
 
 
-@settings(max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=3, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(data=st.data(), name=st.sampled_from(NAMES), fit=st.sampled_from((2, 1000)))
 def test_however_the_logs_were_appended_to(data: st.DataObject, name: str, fit: int) -> None:
     with TemporaryDirectory() as place, patch.multiple(window, FIT_STEPS=fit, ONE_CLOCK_STEPS=fit):

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.model import MESSAGES, RANKS, SPANS, STEP_KEY, Profile, conform
+from trace_export.model import MESSAGES, RANKS, SPANS, Profile, conform
 from trace_export.pipeline import step_groups
 from trace_export.pipeline.block_order import sequences
 from trace_export.schedules.schedule import schedule
@@ -77,19 +77,3 @@ def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) ->
     with patch.object(step_groups, "GROUP_ROWS", size):
         for found, expected in zip(_tables(profile), whole, strict=True):
             assert_frame_equal(found, expected, check_exact=True)
-
-
-@given(
-    steps=st.lists(st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 4))), min_size=1, max_size=40),
-    size=st.integers(1, 12),
-)
-def test_groups_are_whole_steps_in_order(steps: list[tuple[int, int | None]], size: int) -> None:
-    schema = {"run": pl.Int32, "step": pl.Int32}
-    rows = pl.DataFrame(steps, schema, orient="row").with_row_index("row")
-    groups = list(step_groups.step_groups(rows, size))
-    assert_frame_equal(pl.concat(groups).sort("row"), rows)
-    keys = [group.select(STEP_KEY).unique().sort(STEP_KEY).rows() for group in groups]
-    assert [key for part in keys for key in part] == rows.select(STEP_KEY).unique().sort(STEP_KEY).rows()
-    for group, key in zip(groups, keys, strict=True):
-        assert len(key) == 1 or group.height < size + steps.count(key[-1])
-        assert group["row"].is_sorted()

@@ -42,34 +42,10 @@ def found(of: Summary) -> list[tuple[object, ...]]:
     return exceptions(of, cohorts(of)).select("kind", "replica", "ranks", "host").rows()
 
 
-def test_a_rank_that_stands_out_is_named() -> None:
-    """Ranks of two, so that one slow rank makes no slow replica."""
-    both = summary(10, 10, 10, 13, 10, *[10] * 5, replica=[*range(5)] * 2, host=["a"] * 5 + ["b"] * 5)
-    assert found(both) == [("slow-rank", 3, [3], "a")]
-    assert exceptions(both, cohorts(both))["ratio"].to_list() == pytest.approx([1.3], rel=1e-3)
-
-
-def test_scatter_is_no_exception() -> None:
-    assert found(summary(8, 9, 10, 11, 12, 13)) == []
-
-
-@pytest.mark.parametrize("hosts", ["abcdabcd", "abcdefgh", "abbcdeef"])
-def test_a_replica_that_is_slow_as_a_whole_is_named_once(hosts: str) -> None:
-    """Replica 2 of four, of two ranks: on one host, which is as good a name, on two, and beside ranks of others."""
-    both = summary(10, 10, 13, 10, 10, 10, 13, 10, replica=[*range(4)] * 2, host=list(hosts))
-    host = "c" if hosts == "abcdabcd" else None
-    assert found(both) == [("slow-replica", 2, [2, 6], host)]
-
-
 def test_a_slow_host_with_ranks_of_several_replicas() -> None:
     """As where ranks count through replicas before stages: the second of four hosts has two ranks of stage 0."""
     of = summary(10, 10, 13, 13, 10, 10, 10, 10, host=[f"h{n // 2}" for n in range(8)])
     assert found(of) == [("slow-host", None, [2, 3], "h1")]
-
-
-def test_a_stage_that_is_slow_in_all_replicas() -> None:
-    of = summary(*[10, 10, 13] * 4, replica=[n // 3 for n in range(12)], stage=[0, 1, 2] * 4)
-    assert found(of) == [("slow-stage", None, [2, 5, 8, 11], None)]
 
 
 def test_other_settings_are_not_compared_with_the_usual_ones() -> None:

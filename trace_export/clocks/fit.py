@@ -26,7 +26,7 @@ ENOUGH = 100
 more the uncertainty is stated too large."""
 CLEARLY_BETTER = 6
 """By how many standard deviations latencies that differ must fit the collectives better than equal ones. On 120
-simulated runs each (tests/benchmarks/calibrate_clocks.py asymmetry) 6 found a difference in 1 % of those with equal
+simulated runs each 6 found a difference in 1 % of those with equal
 latencies and in 71 % of those with 60 and 10 µs; 2 found them in 4 % and 72 %."""
 KNEE = 3.0
 """From this many spreads on, disagreement counts by its amount and no longer by its square."""

@@ -19,7 +19,7 @@ from trace_export.clocks.problem import TOLERANCE_US, Problem, Weights
 
 FIRST_MESSAGE_US, FIRST_MEMBER_US = 50.0, 10.0
 """The standard deviations of the first round, which has no residuals yet. Ten times larger or smaller ones lead to the
-same place in most of 120 simulated runs (tests/benchmarks/calibrate_clocks.py start: the median change is below 0.01
+same place in most of 120 simulated runs (the median change is below 0.01
 µs); with two or three messages in each direction, where the loss has several minima, it may be another one."""
 ROUNDS = 30
 MAD = 1.4826

@@ -15,7 +15,7 @@ LEAST_SD_US = 0.5
 SPREAD_OUT = 9.0
 SCARCE = 10.0
 """How much larger than in the loss's round part the variance of messages is taken to be, the more so with fewer than
-`SCARCE` in each direction. On 120 simulated runs (tests/benchmarks/calibrate_clocks.py uncertainty; 744 hosts) 93 % of
+`SCARCE` in each direction. On 120 simulated runs (744 hosts) 93 % of
 the hosts lay within one standard deviation of the truth and 99.9 % within two; with 1 and 0 it was 75 % and 93 %."""
 COMMON_SPREAD_US = 10.0
 """The ends of one collective commonly lie so far apart; worth two observations."""

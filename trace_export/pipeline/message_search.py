@@ -13,7 +13,7 @@ from trace_export.tolerances import MESSAGE_ENDS_NS, ROUND_TRIP_NS
 
 CONTRADICTION = 50
 """Cost of a negative round trip, relative to that of scatter. With 0, 96.1 % of the pairs of cut windows are found and
-0.9 % of them are wrong; from 10 on, 99.5 % and 0.3 % (tests/benchmarks/calibrate_clocks.py offsets)."""
+0.9 % of them are wrong; from 10 on, 99.5 % and 0.3 %."""
 
 
 def search(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:

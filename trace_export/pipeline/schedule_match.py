@@ -31,7 +31,7 @@ LIKELY = ((0.02, 2), (0.1, 5))
 """An order that is not exact is named when its distance is below the first number, and the runner-up's above the
 second number times that; one of the pairs suffices. Of steps in which 1 to 20 % of the blocks are dropped or exchanged
 that names 46 to 67 %, all of them rightly, and 0 to 2.5 % of those of a schedule that is not among the candidates (2
-to 8 stages, tests/benchmarks/calibrate_schedules.py)."""
+to 8 stages)."""
 
 MOST_TIMES = 16
 SMALL = 30_000

@@ -18,8 +18,7 @@ MOST_OFFSETS = 64
 """The bound of the search, whose time is proportional to it."""
 CLEARLY = 3.0
 """How many times better than its rival a window offset must fit to be believed. Of the pairs found in cut windows
-0.31 % are wrong with 1, 0.28 % with 3 and 0.15 % with 6; each finds 99.5 % of the pairs
-(tests/benchmarks/calibrate_clocks.py offsets)."""
+0.31 % are wrong with 1, 0.28 % with 3 and 0.15 % with 6; each finds 99.5 % of the pairs."""
 
 
 def candidates(difference: int) -> range:

@@ -50,8 +50,6 @@ class Speed:
     """Megabytes that one core at 3 GHz reads in a second, beside what opening a source takes: for the blocks, and for
     the device tasks (None: the format has none). `releases_gil`: most of the time is SQLite's, which lets other threads
     run meanwhile. `opening_s`: what opening takes, in seconds, where the source is one of several read together.
-
-    tests/benchmarks/bench_read_speed.py measures the time that follows from it.
     """
 
     blocks: float

@@ -33,22 +33,6 @@ def of_rank_0(folder: Path) -> Path:
     return next(folder.glob("*_4000_*/ASCEND_PROFILER_OUTPUT/*.db"))
 
 
-def test_recorded_calls_launch_all_work_and_change_no_block(tmp_path: Path) -> None:
-    """The generator's captures with the calls of CANN: what was launched refers to them, and no kernel of many in a
-    block ends before it starts."""
-    for calls in (False, True):
-        generate_ascend.write(tmp_path / str(calls), stages=2, microbatches=1, steps=1, kernels=6000, calls=calls)
-    assert load(tmp_path / "True").spans.equals(load(tmp_path / "False").spans)
-    with changing(of_rank_0(tmp_path / "True")) as db:
-        starts = [start for (start,) in db.execute("SELECT startNs FROM TASK ORDER BY rowid")]
-        assert len(starts) > 12_000
-        assert starts == sorted(starts)
-        assert db.execute("SELECT count(*) FROM TASK WHERE endNs <= startNs").fetchone() == (0,)
-        for launched in ("TASK JOIN COMPUTE_TASK_INFO USING (globalTaskId)", "COMMUNICATION_OP"):
-            alone = f"SELECT count(*) FROM {launched} WHERE connectionId NOT IN (SELECT connectionId FROM CANN_API)"
-            assert db.execute(alone).fetchone() == (0,), launched
-
-
 def test_samples_of_a_quantity_without_a_name(cluster: Path) -> None:
     """The clock of the cores: a table whose rows refer to no text."""
     with changing(of_rank_0(cluster)) as db:
@@ -245,19 +229,6 @@ def test_a_damaged_database_is_told_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_one_rank_fails_and_the_others_come_out(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
-    database(cluster, 2).write_bytes(database(cluster, 2).read_bytes()[:9000])
-    before = digests(cluster)
-    result = run_cli(
-        "export", "--source", "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet"
-    )
-    assert result.returncode == 3, result.stderr
-    assert "ascend_pytorch_profiler_2.db" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [0, 1, 3]
-    assert digests(cluster) == before
-
-
 def test_a_missing_rank_does_not_shift_the_others(cluster: Path) -> None:
     shutil.rmtree(database(cluster, 1).parent.parent)
     profile = understood(cluster)
@@ -307,27 +278,6 @@ def test_empty_weight_gradient_ranges_are_left_out(cluster: Path) -> None:
     profile = read(find(cluster).sources[0], ReadOptions())
     assert profile.spans.filter(pl.col("kind") == "W")["start_ns"].to_list() == [last + 9000]
     assert "blocks-without-work" in [note.code for note in profile.notes]
-
-
-def test_a_thousand_ranks_are_found_quickly(tmp_path: Path) -> None:
-    for rank in range(1000):
-        folder = tmp_path / f"h{rank // 8}_{rank}_20250101000000000_ascend_pt"
-        output = folder / "ASCEND_PROFILER_OUTPUT"
-        output.mkdir(parents=True)
-        (output / f"ascend_pytorch_profiler_{rank}.db").touch()
-        (folder / f"profiler_info_{rank}.json").write_text(json.dumps({"rank_id": rank}))
-    found = find(tmp_path)
-    assert sorted(s.rank for s in found.sources if s.rank is not None) == list(range(1000))
-    assert len({s.host for s in found.sources}) == 125
-
-
-def test_devices_are_counted_on_each_host(cluster: Path, tmp_path: Path, run_cli: Cli) -> None:
-    run = ["ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--format", "parquet", "--devices"]
-    assert run_cli(*run, "1").returncode == 0
-    assert sorted(pl.read_parquet(tmp_path / "out" / "pipeline_profile.parquet")["rank"].unique()) == [1, 3]
-    result = run_cli(*run, "1,2")
-    assert result.returncode == 3
-    assert "no profile of device 2 of node0, node1; choose from devices 0-1" in result.stderr
 
 
 def test_communication_marked_at_level_none(cluster: Path) -> None:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
 from samples.generators import torch_pftrace, unmarked
-from samples.generators.kineto_trace import LAYOUTS, MAIN, Trace
+from samples.generators.kineto_trace import LAYOUTS, Trace
 from tests.conftest import Cli
-from tests.sources.kineto.test_reader import Calls, Ranges, build
 from tests.support import torch_encoder
 from tests.support.one_source import read
 from tests.support.torch_traces import BASE, loaded, notes, one_block, times
@@ -43,13 +42,28 @@ def tasks(path: Path, detail: Any = "kernels") -> list[tuple[Any, ...]]:
     return rows
 
 
+MOMENT = st.integers(1, 24)
+RANGES = st.lists(
+    st.tuples(MOMENT, st.integers(0, 20), st.sampled_from(["F{}.0.0", "SEND_FORWARD.{}.0.0", "Forward layer_{}"])),
+    max_size=14,
+)
+KERNELS = st.lists(
+    st.tuples(MOMENT, st.integers(0, 40), st.integers(0, 9), st.sampled_from(["gemm", "ncclDevKernel_SendRecv(args)"])),
+    max_size=14,
+)
+
+
 @pytest.mark.parametrize("chunk", [1 << 22, 600])
 @settings(max_examples=4, deadline=None)
-@given(ranges=Ranges, launches=Calls, layout=st.sampled_from(LAYOUTS))
+@given(ranges=RANGES, kernels=KERNELS, layout=st.sampled_from(LAYOUTS))
 def test_the_tables_are_those_of_json_in_every_layout(
-    tmp_path_factory: pytest.TempPathFactory, chunk: int, ranges: list[Any], launches: list[Any], layout: str
+    tmp_path_factory: pytest.TempPathFactory, chunk: int, ranges: list[Any], kernels: list[Any], layout: str
 ) -> None:
-    trace = build([r._replace(thread=MAIN) for r in ranges], [c._replace(thread=7) for c in launches], False)
+    trace = Trace()
+    for number, (start, length, name) in enumerate([*ranges, (90, 9, "B{}.0.0")]):
+        trace.range(start, start + length, name.format(number))
+    for at, delay, length, name in [*kernels, (91, 4, 1, "gemm")]:
+        trace.kernel(at + delay, at + delay + length, trace.call(at, thread=7), name=name)
     trace.range(2, 9, "te:Optimizer of an operator", cat="cpu_op")
     trace.range(3, 4, "aten::linear", cat="cpu_op")
     given = {"Collective name": "send", "Process Group Name": "3", "dtype": "Half", "In msg nelems": 5, "Dst Rank": 1}

@@ -1,4 +1,4 @@
-"""torch.profiler traces: attribution against brute force, times to the nanosecond, and everything that can be wrong."""
+"""torch.profiler traces: names, times to the nanosecond, and everything that can be wrong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import math
 import zipfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import polars as pl
@@ -35,105 +35,7 @@ from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
 EVERY = json_events.Wanted(".*")
 
-# --- which kernels belong to which block
-
-THREADS = (MAIN, 7, "Profiler")
-Moment = st.integers(1, 24)  # 0 is what profilers write for an unknown time
-
-
-class Range(NamedTuple):
-    thread: object
-    start: int
-    length: int
-    what: str
-
-
-class Launch(NamedTuple):
-    """A call and the tasks it launches: (delay, length, what)."""
-
-    thread: object
-    at: int
-    tasks: list[tuple[int, int, str]]
-
-
-Thread = st.sampled_from(THREADS)
-Ranges = st.lists(
-    st.builds(Range, Thread, Moment, st.integers(0, 20), st.sampled_from(["block", "block", "p2p", "other"])),
-    max_size=14,
-)
-Task = st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from(["kernel", "kernel", "nccl", "copy"]))
-Calls = st.lists(st.builds(Launch, Thread, Moment, st.lists(Task, max_size=3)), max_size=14)
-NAMES = {"block": "F{}.0.0", "p2p": "SEND_FORWARD.{}.0.0", "other": "Forward layer_{}"}
-
-
-def innermost(index: int, of: Range) -> tuple[int, int, int, str]:
-    """Grows inwards. Of equal times the thread decides, those with names before numbers, and then the name."""
-    return of.start, -of.length, ("Profiler", 7, MAIN).index(of.thread), NAMES[of.what].format(index)
-
-
-def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[int, int]]:
-    """Block → (first start, last end), straight from the rule: by launch time, innermost first, own thread first; of
-    equal ranges the one whose thread and name come last, threads with names before those with numbers."""
-
-    def inner(i: int) -> tuple[int, int, int, str]:
-        start, length, thread = ranges[i].start, ranges[i].length, ranges[i].thread
-        return start, -length, thread if isinstance(thread, int) else -1, NAMES[ranges[i].what].format(i)
-
-    extents: dict[str, tuple[int, int]] = {}
-    for launch in launches:
-        around = [i for i, r in enumerate(ranges) if r.what != "other" and r.start <= launch.at < r.start + r.length]
-        own = [i for i in around if ranges[i].thread == launch.thread]
-        best = max(own or around, key=lambda i: innermost(i, ranges[i]), default=None)
-        if best is None or ranges[best].what != "block":
-            continue
-        for delay, length, what in launch.tasks:
-            if what == "kernel":
-                start = launch.at + delay
-                first, last = extents.get(f"F{best}.0.0", (start, start))
-                extents[f"F{best}.0.0"] = min(first, start), max(last, start + length)
-    return extents
-
-
-def build(ranges: list[Range], launches: list[Launch], kernels_first: bool) -> Trace:
-    trace = Trace()
-    for index, r in enumerate(ranges):
-        trace.range(r.start, r.start + r.length, NAMES[r.what].format(index), thread=r.thread)
-    trace.range(90, 99, "B0.0.0")  # so that there is a block, and it has work
-    trace.kernel(95, 96, trace.call(91))
-    for number, launch in enumerate(launches):
-        call = trace.call(
-            launch.at, thread=launch.thread, name="cuLaunchKernelEx" if number % 2 else "cudaLaunchKernel"
-        )
-        for delay, length, what in launch.tasks:
-            start, end = launch.at + delay, launch.at + delay + length
-            if what == "copy":
-                trace.copy(start, end, call)
-            else:
-                trace.kernel(start, end, call, name="ncclDevKernel_SendRecv(args)" if what == "nccl" else "gemm")
-    if kernels_first:
-        trace.events.sort(key=lambda event: str(event["cat"]) != "kernel")
-    return trace
-
-
-@pytest.mark.parametrize(("layout", "chunk"), [("kineto", 1 << 22), ("kineto", 300), ("compact", 400)])
-@settings(max_examples=9, deadline=None)
-@given(ranges=Ranges, launches=Calls, kernels_first=st.booleans())
-def test_blocks_equal_brute_force(
-    tmp_path_factory: pytest.TempPathFactory,
-    layout: str,
-    chunk: int,
-    ranges: list[Range],
-    launches: list[Launch],
-    kernels_first: bool,
-) -> None:
-    path = tmp_path_factory.getbasetemp() / f"{layout}{chunk}.json"
-    build(ranges, launches, kernels_first).write(path, layout)
-    with (
-        patch.object(chrome_json, "READ_BYTES", chunk),
-        patch.object(chrome_json, "DECODED_BYTES", chunk),
-    ):
-        got = {m: (s, e) for m, s, e in times(loaded(path)) if m != "B0.0.0"}
-    assert got == brute_force(ranges, launches)
+# --- names
 
 
 @pytest.mark.parametrize("call", ["cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch", "cudaLaunchKernel"])
@@ -256,9 +158,15 @@ def test_times_before_2000_without_a_base_are_refused(tmp_path: Path) -> None:
 
 
 def layout_trace() -> Trace:
-    trace = build(
-        [Range(MAIN, 5 * i + 5, 4, "block") for i in range(40)], [Launch(MAIN, 11, [(1, 2, "kernel")])] * 9, True
-    )
+    """Its kernels come first."""
+    trace = Trace()
+    for i in range(40):
+        trace.range(5 * i + 5, 5 * i + 9, f"F{i}.0.0")
+    trace.range(90, 99, "B0.0.0")
+    trace.kernel(95, 96, trace.call(91))
+    for _ in range(9):
+        trace.kernel(12, 14, trace.call(11))
+    trace.events.sort(key=lambda event: str(event["cat"]) != "kernel")
     trace.kernel(300, 400, trace.call(51), name="ncclDevKernel_SendRecv", **{"Collective name": "send", "Dst Rank": 1})
     return trace
 
@@ -665,9 +573,9 @@ def test_from_the_command_line(tmp_path: Path, run_cli: Cli) -> None:
 
 def test_events_match_a_whole_parse(tmp_path: Path) -> None:
     """The streamed events of an awkward file are those of json.loads."""
-    trace = build(
-        [Range(MAIN, i % 9, i % 5, "block") for i in range(50)], [Launch(7, 3, [(1, 2, "kernel")])] * 30, False
-    )
+    trace = layout_trace()
+    for i in range(50):
+        trace.range(i % 9, i % 9 + i % 5, f"F{i}.0.0")
     path = trace.write(tmp_path / "t.json")
     with patch.object(chrome_json, "READ_BYTES", 1000), KinetoTrace(path, EVERY.events) as opened:
         streamed = pl.concat(opened.events())

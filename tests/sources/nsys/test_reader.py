@@ -20,7 +20,6 @@ from tests.support.one_source import read
 from trace_export.errors import SourceError
 from trace_export.model import Declared, Profile
 from trace_export.pipeline.interpret import interpret
-from trace_export.selection import Numbers
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.nsys.reader import read_tasks
@@ -258,11 +257,6 @@ def test_two_processes_of_one_rank_are_not_mixed(tmp_path: Path) -> None:
     profile = load(export, tmp_path)
     assert profile.spans["microbatch"].to_list() == [0, 1, 2]
     assert ["rank 2" in n.text for n in profile.notes if n.code == "rank-duplicate"] == [True]
-
-
-def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
-    profile = load(four(Export()), tmp_path, ReadOptions(ranks=Numbers(((1, 2),))))
-    assert profile.ranks["rank"].to_list() == [1, 2] == sorted(profile.spans["rank"])
 
 
 def test_host_names(tmp_path: Path) -> None:
@@ -542,43 +536,6 @@ def test_ranks_in_file_names(tmp_path: Path, name: str, rank: int) -> None:
     export.range(A, 0, 1_000, "iter_6_0")
     export.write(source.path)
     assert ranks_of(read(source, ReadOptions())) == [(6, "recorded")]
-
-
-def test_ranks_of_several_files_can_be_chosen(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--out", tmp_path, "--format", "csv", "--ranks", "1-2")
-    assert done.returncode == 0, done.stderr
-    assert pl.read_csv(tmp_path / "pipeline_profile.csv")["rank"].unique().sort().to_list() == [1, 2]
-
-
-def test_devices_are_those_of_each_host(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    sample = samples / "nsys" / "two_hosts"
-    done = run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--devices", "1")
-    assert done.returncode == 0, done.stderr
-    assert pl.read_csv(tmp_path / "pipeline_profile.csv")["rank"].unique().sort().to_list() == [1, 3]
-    assert run_cli("--log_dir", sample, "--out", tmp_path, "--devices", "2").returncode == 1
-
-
-def test_a_wrong_rule_is_wrong_usage(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--marker", "F=>Q", "--out", tmp_path)
-    assert done.returncode == 2
-    assert 'there is no kind "Q"' in done.stderr
-
-
-def test_one_bad_file_does_not_hide_the_others(tmp_path: Path, run_cli: Cli) -> None:
-    good = Export()
-    good.range(A, 0, 1_000, "iter_0_0")
-    block(good, A, 0, "F0.0.0")
-    good.write(tmp_path / "good.sqlite")
-    good.write(tmp_path / "same_rank.sqlite")
-    with changing(tmp_path / "same_rank.sqlite") as db:
-        db.execute("PRAGMA user_version = 7")  # not the same file
-    (tmp_path / "cut.sqlite").write_bytes((tmp_path / "good.sqlite").read_bytes()[:5_000])
-    (tmp_path / "late.nsys-rep").write_text("a report")
-    done = run_cli("--log_dir", tmp_path, "--out", tmp_path / "out", "--format", "csv", env={**os.environ, "PATH": ""})
-    assert done.returncode == 3, done.stderr
-    for words in ("truncated", "holds rank 0", f"nsys export --type sqlite {tmp_path}/late.nsys-rep"):
-        assert words in " ".join(done.stderr.split())
-    assert (tmp_path / "out/pipeline_profile.csv").exists()
 
 
 def test_a_database_of_another_program_is_no_export(tmp_path: Path) -> None:

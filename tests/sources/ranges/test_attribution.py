@@ -4,50 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_export.sources.ranges.attribution import NONE, Enclosing, RangeIndex, last_above
-
-SCHEMA = {"id": pl.Int64, "thread": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+from trace_export.sources.ranges.attribution import NONE, Enclosing, RangeIndex
 
 times = st.integers(-3, 25)
 ranges = st.lists(st.tuples(st.integers(0, 2), times, st.integers(0, 12)), max_size=12)
-launches = st.lists(st.tuples(st.integers(0, 3), times), min_size=1, max_size=20)
-
-
-def frame(rows: list[tuple[int, int, int]]) -> pl.DataFrame:
-    """Rows of (thread, start, length)."""
-    table = [(i, thread, start, start + length) for i, (thread, start, length) in enumerate(rows)]
-    return pl.DataFrame(table, SCHEMA, orient="row")
-
-
-def innermost(rows: pl.DataFrame, moment: int) -> int:
-    """The latest start around the moment; of equal starts the earliest end, of equal ranges the last."""
-    around = [(start, -end, i) for i, _, start, end in rows.iter_rows() if start <= moment < end]
-    return max(around)[2] if around else NONE
-
-
-@given(ranges, launches)
-def test_a_launch_belongs_to_the_innermost_range_of_its_thread_or_else_of_any(
-    rows: list[tuple[int, int, int]], calls: list[tuple[int, int]]
-) -> None:
-    table = frame(rows)
-    expected = []
-    for thread, moment in calls:
-        own = innermost(table.filter(pl.col("thread") == thread), moment)
-        expected.append(innermost(table, moment) if own == NONE else own)
-    threads, moments = (np.array(column) for column in zip(*calls, strict=True))
-    assert RangeIndex(table).find(moments, threads).tolist() == expected
-
-
-@given(st.lists(st.integers(0, 30), min_size=1, max_size=40), st.data())
-def test_the_last_place_above_a_floor(values: list[int], data: st.DataObject) -> None:
-    values = [31, *values]
-    asked = st.tuples(st.integers(0, len(values) - 1), st.integers(0, 30))
-    at, floors = (np.array(c) for c in zip(*data.draw(st.lists(asked, min_size=1)), strict=True))
-    expected = [max(i for i in range(a + 1) if values[i] > floor) for a, floor in zip(at, floors, strict=True)]
-    assert last_above(np.array(values), at, floors).tolist() == expected
 
 
 def test_ranges_nested_a_hundred_thousand_deep() -> None:

@@ -4,14 +4,13 @@ import hashlib
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from unittest.mock import patch
 
 import polars as pl
 import pytest
 
 from trace_export.errors import SourceError
-from trace_export.sources.shared import sqlite, sqlite_beginning
-from trace_export.sources.shared.sqlite import Database, decoded, tables_of
+from trace_export.sources.shared import sqlite_beginning
+from trace_export.sources.shared.sqlite import Database, decoded
 
 PARTS = {"parts": "event", "mixed": "event"}
 
@@ -51,17 +50,6 @@ def test_tables_columns_and_numbers(tmp_path: Path) -> None:
     assert digest(tmp_path) == before
 
 
-def test_tables_at_a_first_look_are_those_of_now(tmp_path: Path) -> None:
-    path = tmp_path / "x.db"
-    assert tables_of(path) == frozenset()
-    assert tables_of(build(path)) == {"event"}
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE Other(x)")
-    assert tables_of(path) == {"event", "other"}
-    path.write_text("no database")
-    assert tables_of(path) == frozenset()
-
-
 @pytest.mark.parametrize("rows", [1, 3, 7, 10, 100])
 def test_chunks_cover_a_table_with_holes_exactly_once(tmp_path: Path, rows: int) -> None:
     path = build(
@@ -74,24 +62,6 @@ def test_chunks_cover_a_table_with_holes_exactly_once(tmp_path: Path, rows: int)
         parts = [db.frame(f"SELECT start FROM event WHERE {where}") for where in db.chunks("event", rows)]
     assert all(0 < len(p) <= rows for p in parts)
     assert sorted(pl.concat(parts)["start"]) == [0, 1, 4, *(i * i for i in range(15, 25))]
-
-
-def test_frames_come_in_the_order_of_the_table(tmp_path: Path) -> None:
-    path = build(tmp_path / "x.db", 30)
-    with Database(path) as db, patch.object(sqlite, "AHEAD_ROWS", 4):
-        frames = list(db.frames("event", "SELECT start FROM event WHERE {where}"))
-        assert [len(f) for f in frames] == [4] * 7 + [2]
-        assert pl.concat(frames)["start"].to_list() == [i * i for i in range(30)]
-        assert list(db.frames("none", "SELECT start FROM none WHERE {where}")) == []
-        with pytest.raises(SourceError, match="nosuch"):
-            list(db.frames("event", "SELECT nosuch FROM event WHERE {where}"))
-        assert next(db.frames("event", "SELECT start FROM event WHERE {where}")).height == 4
-
-
-def test_an_empty_table_has_no_chunks(tmp_path: Path) -> None:
-    with Database(build(tmp_path / "x.db", 0)) as db:
-        assert list(db.chunks("event")) == []
-        assert db.frame("SELECT start FROM event").schema == {"start": pl.Int64}
 
 
 def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
@@ -207,17 +177,6 @@ def test_row_ids_far_apart_are_read_in_few_pieces(tmp_path: Path) -> None:
         assert len(pieces) == 2
         read = [db.frame(f"SELECT rowid AS id, start FROM event WHERE {piece}") for piece in pieces]
     assert sorted(pl.concat(read).rows()) == sorted(rows)
-
-
-def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
-    path = tmp_path / "capitals.sqlite"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE EVENT (START INTEGER)")
-        db.execute("INSERT INTO EVENT VALUES (7)")
-        db.commit()
-    with Database(path) as db:
-        assert db.has("event", "start")
-        assert [frame.columns for frame in db.frames("event", "SELECT start AS start FROM event WHERE {where}")]
 
 
 def test_the_beginning_of_large_tables_of_events(tmp_path: Path) -> None:

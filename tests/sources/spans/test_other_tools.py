@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import cycle
@@ -16,12 +15,10 @@ import polars as pl
 import pytest
 
 from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate, zb_h1
-from tests.conftest import Cli
 from trace_export import api
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, durations, start_and_end
-from trace_export.sources.spans import primus as primus_reader
 from trace_export.sources.spans.columns import Columns
 
 STAGES, MICROBATCHES = 4, 8
@@ -90,6 +87,15 @@ def test_the_broken_file_of_one_rank_of_primus_costs_that_rank_only(tmp_path: Pa
     assert lengths[0].equals(lengths[1])
 
 
+@pytest.mark.parametrize("size", [None, "four", 1 << 40, 0])
+def test_sizes_of_primus_that_cannot_be_are_not_known(tmp_path: Path, size: object) -> None:
+    primus(tmp_path / "logs")
+    (tmp_path / "logs" / "config.json").write_text(json.dumps({"pp_size": size, "num_mbs": size}))
+    run = api.load(tmp_path / "logs")
+    assert run.failures == ()
+    assert run.ranks["stage"].to_list() == list(range(STAGES))
+
+
 @pytest.mark.parametrize("name", ["9" * 5000, "9999999999", "-1", "1.5", ""])
 def test_an_iteration_of_primus_has_a_number(tmp_path: Path, name: str) -> None:
     primus(tmp_path / "logs")
@@ -97,15 +103,6 @@ def test_an_iteration_of_primus_has_a_number(tmp_path: Path, name: str) -> None:
     place.write_text(json.dumps({**json.loads(place.read_text()), name: {"total": 1.0}}))
     (failure,) = api.load(tmp_path / "logs").failures
     assert str(failure).startswith(f'{place}: has no duration "total" of the iteration "{name[:20]}"')
-
-
-def test_each_file_of_primus_is_read_a_bounded_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads: list[Path] = []
-    read = primus_reader._object
-    monkeypatch.setattr(primus_reader, "_object", lambda path: (reads.append(path), read(path))[1])
-    primus(tmp_path / "logs")
-    api.load(tmp_path / "logs", jobs=1)
-    assert max(Counter(path for path in reads if path.name != "config.json").values()) <= 2
 
 
 def megascan(path: Path, iteration: int = 10) -> None:
@@ -230,24 +227,6 @@ def test_negative_numbers_mean_none(tmp_path: Path) -> None:
     assert run.ranks["stage_origin"].unique().to_list() == ["inferred"]
 
 
-def test_the_command_takes_the_columns_as_the_library_does(tmp_path: Path, run_cli: Cli) -> None:
-    path = table(tmp_path)
-    printed = run_cli("report", str(path), "--columns", MAP, "--json")
-    assert json.loads(printed.stdout) == json.loads(api.report(path, columns=MAP).report.json())
-
-
-def test_chrome_json_with_columns(tmp_path: Path) -> None:
-    events = [
-        {"name": row["kind"], "ph": "X", "ts": row["start"] * 1000, "dur": (row["end"] - row["start"]) * 1000,
-         "pid": row["stage"], "tid": 1, "args": {"mb": row["microbatch"]}}
-        for row in blocks()
-    ]  # fmt: skip
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    run = api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us,microbatch=mb,stage=pid").align()
-    assert run.report().theory.recognition.plan.microbatches == MICROBATCHES
-
-
 @pytest.mark.parametrize("form", ["number", "text", "begin and end"])
 def test_times_keep_their_nanoseconds(tmp_path: Path, form: str) -> None:
     """Unix times in µs with three decimals have more digits than a float."""
@@ -289,15 +268,6 @@ def test_a_length_that_is_a_fraction_costs_no_nanosecond(form: str, tmp_path: Pa
     unit = "ns" if form == "parquet" else "us"
     run = api.load(path, columns=f"rank=pid,kind=name,start=ts:{unit},duration=dur:{unit}", jobs=1)
     assert run.spans.select("start_ns", "end_ns").rows() == [(start, start + 5500) for start in starts]
-
-
-def test_steps_that_count_from_their_own_zero_follow_one_another(tmp_path: Path) -> None:
-    path = table(tmp_path)
-    both = pl.concat([pl.read_csv(path), pl.read_csv(path).with_columns(iteration=pl.lit(6, pl.Int64))])
-    both.write_csv(path)
-    spans = api.load(path, columns=MAP).spans
-    ends = dict(spans.group_by("step").agg(pl.col("end_ns").max()).iter_rows())
-    assert spans.filter(pl.col("step") == 6)["start_ns"].min() > ends[5]
 
 
 @pytest.mark.parametrize(
@@ -387,15 +357,6 @@ def test_a_date_has_a_unit_of_its_own(precision: Any, zone: str | None, tmp_path
     zero = int(MOMENT.timestamp()) * 10**9
     assert spans["start_ns"].min() == zero
     assert spans["end_ns"].max() == zero + round(max(row["end"] for row in blocks())) * 10**6
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_whole_numbers_stay_exact(suffix: str, tmp_path: Path) -> None:
-    """Microseconds since 1970 have more digits than a floating-point number of nanoseconds."""
-    first = 1_735_689_600_123_457
-    times = {name: pl.col(name).round().cast(pl.Int64) + first for name in ("begin", "finish")}
-    spans = api.load(table(tmp_path, suffix, **times), columns=MAP.replace(":ms", ":us")).spans
-    assert spans["start_ns"].min() == first * 1000
 
 
 def test_blocks_without_length_have_no_slowdown(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -21,7 +20,7 @@ from trace_export.chart.chart import Chart
 from trace_export.chart.colours import FILLS, IDLE_FILLS, IDLE_GRAYS, TEXT, shade
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
 from trace_export.errors import NothingToExportError, UsageError
-from trace_export.model import COLLECTIVES, Profile, conform
+from trace_export.model import Profile
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, simulate
 from trace_export.selection import Numbers
@@ -133,14 +132,6 @@ def test_the_heading_has_the_time_of_which_bubbles_are_shares(tmp_path: Path) ->
     assert texts_of(root).count("OPT") == 2
 
 
-@pytest.mark.parametrize("millimetres", range(60, 240, 20))
-def test_blocks_of_one_width_have_all_their_numbers_or_none(millimetres: int, tmp_path: Path) -> None:
-    """Numbers of one digit fit into narrower blocks than those of two."""
-    root = drawn(lay_out(run_of("1f1b", 2, 14)), tmp_path, style=FigureStyle(width_mm=millimetres))
-    numbers = [text.text for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")]
-    assert {numbers.count(str(n)) for n in range(14)} in ({0}, {2}, {4})
-
-
 def test_blocks_of_about_one_width_have_all_their_numbers_or_none(tmp_path: Path) -> None:
     """Measured blocks differ by a little: here by up to 3 %, at whatever width numbers begin to fit."""
     profile = run_of("1f1b", 2, 14)
@@ -175,25 +166,6 @@ def test_causes_of_idle_time_are_told_apart_in_grey(tmp_path: Path) -> None:
     assert len({fill for fill, _ in looks}) == len({lines for _, lines in looks}) == len(causes)
     used = {path.get("fill") for path in root.iter(f"{SVG}path")}
     assert {f"url(#{fill[1:]})" for fill in IDLE_GRAYS.values()} <= used
-
-
-def test_the_gaps_of_a_legend_are_even(tmp_path: Path, browser: Browser) -> None:
-    """In a browser, where the font has other letters than ours was reckoned with."""
-    profile = run_of("1f1b", 4, 8)
-    chart = lay_out(profile, ChartOptions(overlays=(Overlay("stage {} · idle", Bubbles(profile).slices),)))
-    drawn(chart, tmp_path)
-    with opened(browser, tmp_path / "chart.svg") as page:
-        boxes = page.evaluate("""() => [...document.querySelectorAll("text.quiet")].map((text) => {
-            const box = text.getBBox();
-            return [box.x, box.y, box.width];
-        })""")
-        swatches = page.evaluate(
-            """() => [...document.querySelectorAll("rect[fill]")].map((rect) => rect.x.baseVal.value)"""
-        )
-    line = [box for box in boxes if box[1] == boxes[0][1]][: len(swatches)]
-    gaps = [x - (left + width) for (left, _, width), x in zip(line, swatches[1:], strict=False) if x > left]
-    assert len(gaps) > 3
-    assert max(gaps) - min(gaps) < 12
 
 
 def test_steps_are_panels_and_can_be_chosen(tmp_path: Path) -> None:
@@ -242,16 +214,6 @@ def test_overlapping_blocks_lie_beside_each_other(tmp_path: Path) -> None:
     assert pairs.select((apart | above).all()).item()
 
 
-def test_every_rank_has_its_row(tmp_path: Path) -> None:
-    profile = run_of("gpipe", 2, 2)
-    copies = profile.ranks.with_columns(pl.col("rank") + 2)
-    spans = profile.spans.with_columns(pl.col("rank") + 2, pl.col("id") + profile.spans.height)
-    profile = replace(profile, ranks=pl.concat([profile.ranks, copies]), spans=pl.concat([profile.spans, spans]))
-    texts = texts_of(drawn(lay_out(profile, ChartOptions(tracks="rank")), tmp_path))
-    rows = [text for text in texts if text.startswith("stage ")]
-    assert rows == ["stage 0 · rank 0", "stage 0 · rank 2", "stage 1 · rank 1", "stage 1 · rank 3"]
-
-
 def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     profile = run_of("gpipe", 2, 2, steps=2)
     profile = replace(profile, spans=profile.spans.with_columns(run=pl.lit(0, pl.Int32)))
@@ -267,17 +229,6 @@ def test_bubbles_by_cause_lie_in_their_step(tmp_path: Path) -> None:
     assert idle / work == pytest.approx(1 / 2, rel=0.02)
 
 
-def test_details_of_the_ranks_are_left_to_the_trace_viewer(tmp_path: Path) -> None:
-    profile = run_of("gpipe", 2, 2)
-    spans = profile.spans.select("rank", "start_ns", "end_ns", group=pl.lit("tp"), op=pl.lit("AllReduce"))
-    profile = replace(profile, collectives=conform(spans, COLLECTIVES))
-    chart = lay_out(profile, ChartOptions(detail="comm"))
-    assert "AllReduce" in set(chart.main.slices["name"])
-    root = drawn(chart, tmp_path)
-    assert len(blocks_of(root)) == len(profile.spans)
-    assert not any("communication" in text for text in texts_of(root))
-
-
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     nasty = '</text><script>&amp;"\x00\x1b[31m\ud800\n'.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
     profile = run_of("gpipe", 1, 1)
@@ -289,25 +240,11 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert any(text.startswith('</text><script>&amp;"\\x00\\x1b[31m') for text in texts_of(root))
 
 
-def test_same_bytes_each_time(tmp_path: Path) -> None:
-    chart = lay_out(run_of("zb-h1", 3, 6))
-    for format in ("svg", "html", "png"):
-        for name in ("a", "b"):
-            picture.write(chart, tmp_path / name, format)
-        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_a_png_too_large_to_open_is_refused(tmp_path: Path) -> None:
     chart = lay_out(run_of("gpipe", 1, 1, steps=2000))
     with pytest.raises(UsageError, match=r"a png of 8\d\d × 1\d{5} pixels is too large; give fewer `steps`"):
         picture.write(chart, tmp_path / "x.png", "png", steps=Numbers.parse("0-1999", "--steps"))
     picture.write(chart, tmp_path / "x.png", "png")
-
-
-def test_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(UsageError, match=r"pip install 'trace-export\[picture\]'"):
-        picture.write(lay_out(run_of("gpipe", 1, 1)), tmp_path / "x.png", "png")
 
 
 @pytest.mark.parametrize("stages", [4, 64])
