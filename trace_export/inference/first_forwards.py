@@ -72,19 +72,12 @@ def _preceded(timeline: Timeline, begin: int) -> tuple[bool, bool]:
 
 
 def true_beginning(timeline: Timeline, forward: Piece, heads: Heads) -> int | None:
-    """The row at which a doubtful forward begins: the first one from which on it begins like one that is not (`heads`),
-    else the only one of the kind with which all of these begin. None where there is none.
+    """The row at which a doubtful forward begins: the first one from which on it begins like one that is not (`heads`).
+    None where there is none.
 
-    Example: `s t a b c` begins at `a`, where another forward is `a b c` or all of them begin with `a`.
+    Example: `s t a b c` begins at `a`, where another forward is `a b c`.
     """
-    row, itemsize = timeline.stem[forward.begin : forward.end], timeline.stem.dtype.itemsize
-    known = [np.frombuffer(one, timeline.stem.dtype) for one in heads]
-    at = min((place for one in known for place in _first(places(row, one))), default=None)
-    if at is None and len({one[:itemsize] for one in heads}) == 1:
-        found = np.flatnonzero(row == known[0][0])
-        at = int(found[0]) if len(found) == 1 else None
+    row = timeline.stem[forward.begin : forward.end]
+    firsts = (next(places(row, np.frombuffer(one, row.dtype)), None) for one in heads)
+    at = min((place for place in firsts if place is not None), default=None)
     return None if at is None else forward.begin + at
-
-
-def _first(found: Iterator[int]) -> list[int]:
-    return [at for at in [next(found, None)] if at is not None]

@@ -31,9 +31,6 @@ from trace_export.inference.step import Step
 from trace_export.inference.threads import Threads
 from trace_export.inference.work import Ints, Timeline, Work
 
-MUCH_MORE = 1.5
-"""This many times the launches of the usual forward are more than one."""
-
 
 @dataclass(frozen=True)
 class Passes:
@@ -98,7 +95,7 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     steps = _steps(timeline, pieces, boundaries)
     last = len(steps) - 1
     ended = bool(steps) and steps[last][-1].kind == "OPT"
-    found = [_found(timeline, own, cuts.evidence, ended=n < last or ended) for n, own in enumerate(steps)]
+    found = [_found(timeline, own, ended=n < last or ended) for n, own in enumerate(steps)]
     found = _with_known_beginnings(timeline, steps, found)
     for number in {0, last if not ended else 0} if found else ():
         if unlike_the_rest(timeline, found, number):
@@ -111,10 +108,10 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
 
 
-def _found(timeline: Timeline, own: list[Piece], evidence: Evidence, *, ended: bool) -> Found:
+def _found(timeline: Timeline, own: list[Piece], *, ended: bool) -> Found:
     if not any(piece.kind in "BW" for piece in own):
         return Found([piece for piece in own if piece.kind == "OPT"], "")
-    return passes_of(Step(timeline, tuple(own), evidence, ended))
+    return passes_of(Step(timeline, tuple(own), ended))
 
 
 def _refused(own: list[Piece], why: str) -> Found:
@@ -128,7 +125,7 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
     forwards = [piece for one in found for piece in one.passes if piece.kind == "F"]
     heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
     if not heads and not len(timeline.transfers) and len(steps) > 1:
-        return _without_long_ones(steps, found, forwards)
+        return found
     begins = {p.begin: true_beginning(timeline, p, heads) for p in forwards if p.begin in doubts}
     out = []
     for own, one in zip(steps, found, strict=True):
@@ -139,18 +136,6 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
             passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes] if moved else one.passes
             out.append(one._replace(passes=passes))
     return out
-
-
-def _without_long_ones(steps: list[list[Piece]], found: list[Found], forwards: list[Piece]) -> list[Found]:
-    """What was found, but steps with a forward that launches much more than the usual one are refused: an evaluation
-    may precede it. For steps of one forward, in a process that transfers nothing."""
-    usual = float(np.median([piece.end - piece.begin for piece in forwards])) if forwards else 0
-    return [
-        _refused(own, "a forward that launches much more than the others")
-        if any(piece.kind == "F" and piece.end - piece.begin > MUCH_MORE * usual for piece in one.passes)
-        else one
-        for own, one in zip(steps, found, strict=True)
-    ]
 
 
 def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:
