@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from trace_export.sources.nsys.session import process_of
+from trace_export.sources.nsys.session import THREAD_BITS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.ranges import CALL, RANGE
@@ -71,18 +71,15 @@ def _chunks(db: Database) -> Iterator[pl.DataFrame]:
 def _recorded(db: Database) -> Iterator[pl.DataFrame]:
     """The ranges and names of domains as recorded, in frames of bounded size: the columns of `RANGE`, `textId`, `type`,
     `domain`, and as bytes `text` and `payload`. An open range ends before it starts."""
-    if not db.has(TABLE):
-        return
     text_id = "COALESCE(textId, -1)" if db.has(TABLE, "textId") else "-1"
     domain = "COALESCE(domainId, 0)" if db.has(TABLE, "domainId") else "0"
     payload = f"substr(COALESCE(binaryData, ''), 1, {LONGEST_PAYLOAD})" if db.has(TABLE, "binaryData") else "''"
-    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) AS thread,
+    sql = f"""SELECT rowid AS row, COALESCE(globalTid, 0) AS thread, COALESCE(globalTid, 0) >> {THREAD_BITS} AS process,
         start AS start, COALESCE("end", start - 1) AS "end", {text_id} AS textId,
         eventType AS type, {domain} AS domain, CAST(COALESCE(text, '') AS BLOB) AS text,
         CAST({payload} AS BLOB) AS payload
         FROM {TABLE} WHERE {{where}} AND eventType IN (59, 60, {DOMAIN_CREATED})"""
-    for frame in db.frames(TABLE, sql, blobs=["text", "payload"]):
-        yield frame.with_columns(process_of("thread"))
+    return db.frames(TABLE, sql, blobs=["text", "payload"])
 
 
 def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
@@ -112,6 +109,8 @@ def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
 
 
 DOMAIN = "NCCL"
+_IS_CALL = pl.col("text").is_in([*MOVES, *(name.removeprefix("nccl") for name in MOVES)])
+"""Whether the name of a range may be that of a call of NCCL, whose own ranges leave `nccl` out."""
 HEADER_BYTES = 32
 _WIDTHS = {5: 4, 6: 4, 15: 4, 16: 4, 17: 8, 18: 8, 22: 8}
 """The types of values (NVTX_PAYLOAD_ENTRY_TYPE_…) → bytes: int, uint, int32, uint32; int64, uint64, size."""
@@ -143,8 +142,7 @@ class Calls:
 
     def add(self, chunk: pl.DataFrame) -> None:
         """Takes the calls in a piece."""
-        bare = f"^(?:{'|'.join(name.removeprefix('nccl') for name in MOVES)})$"
-        calls = chunk.filter(pl.col("text").is_in(MOVES) | pl.col("text").str.contains(bare))
+        calls = chunk.filter(_IS_CALL)
         if calls.height:
             self._calls.append(_decoded(calls, self._layouts).select(*RANGE, "text", "domain", *CALL))
         if self._layouts:
@@ -153,6 +151,8 @@ class Calls:
 
     def calls(self) -> list[pl.DataFrame]:
         """The sends, receives and collectives, all with NCCL's own names."""
+        if not self._calls:
+            return []
         domains = pl.concat([pl.DataFrame(schema={"process": pl.Int64, "domain": pl.Int64}), *self._domains])
         found = []
         for calls in self._calls:
@@ -171,6 +171,8 @@ class Calls:
 
 def ranks_of(members: pl.DataFrame) -> ByProcess:
     """The rank of each process in the largest communicator, which most often is that of the whole job."""
+    if members.is_empty():
+        return {}
     largest = members.filter(pl.col("size") > 1, pl.col("size") == pl.col("size").max())
     if largest["group"].n_unique() != 1:
         return {}

@@ -84,7 +84,7 @@ class _Export:
         self.source = source
         self._db = db
         self._session = read_session(db, source.path)
-        self._members = pl.DataFrame()
+        self._members: pl.DataFrame
         self.host = Host(self._session.host or source.host, self._session.label or source.host, self._session.offset_ns)
         self.short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
 
@@ -147,7 +147,8 @@ class _Export:
         if members.height:
             members = members.filter(pl.col("process").is_in(processes))
         found = read_ranks(self._db, ranges, processes, self.source, devices, members, self._session.begun_ns)
-        self.world = world_of(members, dict(found[0].select("process", "rank").iter_rows()))
+        if members.height:
+            self.world = world_of(members, dict(found[0].select("process", "rank").iter_rows()))
         return found
 
     def notes(self, first: int) -> list[Note]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import path_text
-from trace_export.model import HOSTS, RANKS, Declared, Note, Schema, conform
+from trace_export.model import HOSTS, RANKS, TEXT, Declared, Note, Schema, conform
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import declared
@@ -65,17 +66,35 @@ def marked(path: Path, work: Attributed, found: pl.DataFrame, p2p: pl.DataFrame,
     return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes, shares)
 
 
-def described(
-    source: Source, ranks: pl.DataFrame, host: Host, contents: Iterable[Content]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """HOSTS and RANKS of one source. `ranks`: process, rank, rank_origin, stage, stage_origin, device."""
-    outside = [row for content in contents for row in content.outside.items()]
-    if outside:
-        shares = pl.DataFrame(outside, {"process": pl.Int64, "outside": pl.Float64}, orient="row")
-        ranks = ranks.join(shares, on="process", how="left", maintain_order="left")
-    where = {"host": pl.lit(host.key), "source": pl.lit(path_text(source.path)), "kind": pl.lit(source.kind)}
-    row = {"host": [host.key], "machine": [source.machine], "label": [host.label], "epoch": host.epoch}
-    return conform(pl.DataFrame(row), HOSTS), conform(ranks.with_columns(**where), RANKS)
+class Described(NamedTuple):
+    """The `ranks` of a source (process, rank, rank_origin, stage, stage_origin, device), its host, and by process the
+    share of its work `outside` all blocks, as far as that is known."""
+
+    source: Source
+    host: Host
+    ranks: pl.DataFrame
+    outside: Mapping[int, float]
+
+
+def described(every: Sequence[Described]) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """HOSTS and RANKS of each of several sources of one format."""
+    sources, keys, frames, _ = zip(*every, strict=True)
+    rows = [(host.key, source.machine, host.label, host.epoch) for source, host, *_ in every]
+    hosts = pl.DataFrame(rows, HOSTS, orient="row")
+    heights = list(map(len, frames))
+    texts = {
+        "host": [host.key for host in keys],
+        "source": [path_text(source.path) for source in sources],
+        "kind": [source.kind for source in sources],
+    }
+    whole = pl.concat(frames, how="vertical_relaxed").with_columns(
+        *(pl.Series(name, np.repeat(np.array(values, object), heights), TEXT) for name, values in texts.items()),
+        pl.Series("outside", [one.outside.get(p) for one in every for p in one.ranks["process"]], pl.Float64),
+    )
+    ranks, first = conform(whole, RANKS), 0
+    for place, height in enumerate(heights):
+        yield hosts.slice(place, 1), ranks.slice(first, height)
+        first += height
 
 
 def in_unix_time(rows: pl.DataFrame, ranks: pl.DataFrame, schema: Schema) -> pl.DataFrame:

@@ -42,7 +42,7 @@ from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
-from trace_export.sources.ranges.profile import Content, Host, described, in_unix_time, marked
+from trace_export.sources.ranges.profile import Content, Described, Host, described, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
 from trace_export.sources.ranges.ranks import ByProcess
 from trace_export.sources.ranges.starts import in_starts
@@ -418,6 +418,8 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
     if not parts:
         return
     every = [[start.ranks for start in part.starts] for part in parts]
+    several = any(len(part.starts) > 1 for part in parts)
+    who = described([_described(part, start) for part in parts for start in part.starts])
     heights = [sum(map(len, own)) for own in every]
     offsets = np.repeat([part.opened.host.offset_ns for part in parts], heights)
     (numbers,) = _distinct(every) if len(parts) > 1 else [pl.concat(every[0])]
@@ -426,21 +428,28 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
     for name, schema in (("blocks", SPANS), ("p2p", P2P), ("collectives", COLLECTIVES)):
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
         whole = in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema)
-        tables.append(_apart(whole, len(parts)))
+        tables.append(_apart(whole, len(parts), processes=several))
     for part, *own in zip(parts, *tables, strict=True):
-        starts = [_profile(part, start, *(_of_start(part, start, rows) for rows in own)) for start in part.starts]
+        starts = [
+            _profile(part, start, *next(who), *(_of_start(start, rows) for rows in own) if several else own)
+            for start in part.starts
+        ]
         part.result = replace(starts[-1], earlier=tuple(starts[:-1]))
 
 
-def _of_start(part: _Part, start: _Start, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows of a part that are of this start."""
-    own = pl.col("process").is_in(start.ranks["process"].implode())
-    return (rows if len(part.starts) == 1 else rows.filter(own)).drop("process")
+def _described(part: _Part, start: _Start) -> Described:
+    outside = {process: share for content in part.contents for process, share in content.outside.items()}
+    return Described(part.opened.source, part.opened.host, start.ranks, outside)
 
 
-def _profile(part: _Part, start: _Start, spans: pl.DataFrame, p2p: pl.DataFrame, joint: pl.DataFrame) -> Profile:
+def _of_start(start: _Start, rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows that are of this start."""
+    return rows.filter(pl.col("process").is_in(start.ranks["process"].implode())).drop("process")
+
+
+def _profile(part: _Part, start: _Start, hosts: pl.DataFrame, ranks: pl.DataFrame, *tables: pl.DataFrame) -> Profile:
     opened = part.opened
-    hosts, ranks = described(opened.source, start.ranks, opened.host, part.contents)
+    spans, p2p, joint = tables
     declared = reduce(Declared.or_else, (content.declared for content in part.contents))
     notes = (*part.notes, *start.notes, *chain.from_iterable(content.notes for content in part.contents))
     until = {}

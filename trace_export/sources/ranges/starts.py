@@ -24,6 +24,8 @@ def in_starts(
         a ────   c ────
         b ────     d ───      → [a, b], [c, d]
     """
+    if len(processes) < 2:
+        return [list(processes)]
     extents = pl.concat([rows.select("process", "start", "end") for rows in blocks]).group_by("process")
     times = extents.agg(pl.col("start").min(), pl.col("end").max()).filter(pl.col("process").is_in(list(processes)))
     starts: list[list[int]] = []

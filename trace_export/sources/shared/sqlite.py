@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
@@ -108,14 +108,18 @@ class Database:
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
         """Table → columns, all in lower case."""
-        schema: dict[str, frozenset[str]] = {}
-        for (table,) in self._rows.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            columns = self._rows.execute(f"PRAGMA table_info({_name(table)})").fetchall()
-            schema[str(table).lower()] = frozenset(str(column[1]).lower() for column in columns)
-            keys = [(str(name).lower(), str(kind).upper()) for _, name, kind, _, _, key in columns if key]
-            if [kind for _, kind in keys] == ["INTEGER"]:  # another name of the row's id
-                self._row_ids.add((str(table).lower(), keys[0][0]))
-        return schema
+        sql = """SELECT t.name, c.name, c.type, c.pk FROM sqlite_master AS t, pragma_table_info(t.name) AS c
+            WHERE t.type = 'table'"""
+        columns: dict[str, set[str]] = defaultdict(set)
+        keys: dict[str, list[tuple[str, str]]] = defaultdict(list)
+        for table, column, kind, key in self._rows.execute(sql).fetchall():
+            columns[table.lower()].add(column.lower())
+            if key:
+                keys[table.lower()].append((column.lower(), kind.upper()))
+        for table, own in keys.items():
+            if [kind for _, kind in own] == ["INTEGER"]:  # another name of the row's id
+                self._row_ids.add((table, own[0][0]))
+        return {table: frozenset(names) for table, names in columns.items()}
 
     def _connected(self) -> adbc.Connection:
         try:
