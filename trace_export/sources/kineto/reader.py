@@ -66,6 +66,7 @@ DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 _PIDS, _DEVICES = (pl.col(name).drop_nulls().unique() for name in ("pid", "device"))
 JOB = ("PT_PROFILER_JOB_NAME", "PT_PROFILER_JOB_VERSION", "PT_PROFILER_JOB_ATTEMPT_INDEX")
 """What the environment called the job and its start (libkineto/src/EnvMetadata.h); since 2026."""
+_NO_CALLS = pl.DataFrame(schema=KERNELS)
 _RANK = {
     "process": pl.Int64, "rank": pl.Int64, "rank_origin": pl.String, "stage": pl.Int32, "stage_origin": pl.String,
     "device": pl.Int32, "pid": pl.Int64, "job": pl.String,
@@ -154,7 +155,7 @@ class _Events:
         self._work = GpuWork()
         self._works = False
         """Whether a beginning has launches or kernels."""
-        self._calls: list[pl.DataFrame] = [pl.DataFrame(schema=KERNELS)]
+        self._calls = [_NO_CALLS]
         self._callers: set[str] = set()
         self._pids: set[str] = set()
         self._devices: set[str] = set()
@@ -218,8 +219,9 @@ class _Events:
         return self._counts
 
     def without_passes(self, ranges: Ranges) -> Collection[int]:
-        unnamed = 0 in ranges.partial or not ranges.marked
-        return (0,) if unnamed and self._work.kernels and not self.short else ()
+        if self.short or not self._work.kernels:
+            return ()
+        return (0,) if not ranges.marked or 0 in ranges.partial else ()
 
     def launches(self, of: Collection[int] | None, named: Named, beside: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB

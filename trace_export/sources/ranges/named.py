@@ -66,11 +66,14 @@ _FRAMEWORK = (
 """Names that frameworks give themselves, whatever they run: of no use to name a block by."""
 
 
+_NO_COUNTS = pl.DataFrame(schema={"name": pl.String, "count": pl.UInt32})
+
+
 class NameCounts:
     """How often each name occurs, of at most `MOST_COUNTED` names; the same whatever the order of the ranges is."""
 
     def __init__(self) -> None:
-        self._counts = pl.DataFrame(schema={"name": pl.String, "count": pl.UInt32})
+        self._counts = _NO_COUNTS
         self.total = 0
         """How many names there were, those of frameworks included."""
 

@@ -348,8 +348,8 @@ def _tables(parts: Sequence[_Part]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
 def _near_kernels(part: _Part) -> pl.DataFrame | None:
     """The kernels of NCCL within a day of the ranges, as they are wherever they were launched."""
     kernels = part.opened.kernels_of_nccl()
-    if kernels is None:
-        return None
+    if kernels is None or kernels.is_empty():
+        return kernels
     begin, end = part.ranges.frame.select(pl.col("start").min(), pl.col("end").max()).row(0)
     kept = kernels.filter(pl.col("start").is_between(begin - LONGEST_TASK_NS, end + LONGEST_TASK_NS))
     part.far = kernels.height - kept.height
