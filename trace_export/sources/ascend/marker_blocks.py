@@ -47,8 +47,8 @@ NOT_WITHIN = {"F": ["B", "FB"], "B": ["F", "FB"], "W": PASSES}
 """What no block of a kind holds. It may hold ranges of its kind that have another name: what wraps a pass."""
 
 FEW = 4
-"""One range of a stream in so many may have wrong times where nothing says when it was issued: more are nested on
-purpose, or of several ranks in one file."""
+"""One range of a stream in so many may have wrong times: more are nested on purpose, or of several ranks in one
+file."""
 
 KERNEL_NS = 20_000
 """A range that seems to begin or end so long before the end of a kernel of its stream has a wrong time: its marks and
@@ -80,11 +80,12 @@ def spans(
     marked = marked.join(steps, on="capture", how="anti", maintain_order="left")
     steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
     blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"})
+    blocks, unissued = _issued(blocks)
     blocks, misplaced = _placed(blocks, before)
     blocks, impossible = _possible(blocks)
     blocks, notes = _worked(_outermost(blocks), busy)
-    blocks, late = _ended(blocks, before)
-    notes = misplaced + impossible + notes + late
+    blocks, unconfirmed = _on_kernels(blocks, busy, before)
+    notes = unissued + misplaced + impossible + notes + unconfirmed
     notes += _noted(marks.filter(~valid), Note("times-unusable", "warning", f"ranges {UNTIMED}"))
     blocks = _stepped(blocks, steps)
     outside = blocks.filter(~pl.col("inside"))
@@ -103,75 +104,85 @@ def _noted(rows: pl.DataFrame, note: Note) -> list[tuple[int, Note]]:
     return [(capture, replace(note, count=count)) for capture, count in counts.iter_rows()]
 
 
+def _issued(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """Without the blocks that began on the device before the host issued them."""
+    is_early = (pl.col("origin") == "device") & (pl.col("start_ns") < pl.col("host_start_ns") - CLOCK_NOISE_NS)
+    early = blocks.filter(is_early)
+    text = "ranges that begin on the device before the host issued them, left out"
+    return blocks.filter(~is_early.fill_null(False)), _noted(early, Note("tasks-before-launch", "warning", text))
+
+
 def _placed(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
-    """Without the few passes that begin while a kernel of their stream runs: their times are of another moment. Those
-    are asked that run into one another, those of which nothing says when they were issued, and those that stand in
-    another order than the host issued them; of these also whether they end while one runs, or hold none."""
+    """Without the few passes whose times are of another moment: they begin in another order than the host issued them,
+    or run into another one and begin while a kernel of their stream runs."""
     stream = ["capture", "stream"]
     passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
     passes = passes.sort(*stream, pl.coalesce("host_start_ns", "start_ns"), "start_ns", maintain_order=True)
     start, end = pl.col("start_ns"), pl.col("end_ns")
-    further = pl.any_horizontal(
-        start < start.cum_max().shift(1).over(stream), start > start.cum_min(reverse=True).shift(-1).over(stream)
+    passes = passes.with_columns(
+        early=(start < start.cum_max().shift(1).over(stream) - OVERLAP_NS).fill_null(False),
+        late=(start > start.cum_min(reverse=True).shift(-1).over(stream) + OVERLAP_NS).fill_null(False),
+        passes=pl.len().over(stream),
     )
     into_next = (end - start.shift(-1).over(stream) > OVERLAP_NS) & (end < end.shift(-1).over(stream))
     into_this = (end.shift(1).over(stream) - start > OVERLAP_NS) & (end.shift(1).over(stream) < end)
-    passes = passes.with_columns(further=further, passes=pl.len().over(stream))
-    odd = passes.filter(pl.any_horizontal("further", into_next, into_this, pl.col("host_start_ns").is_null()))
+    odd = passes.filter(pl.any_horizontal("early", "late", into_next, into_this))
     if odd.is_empty():
         return blocks, []
-    first, last = (before(odd.select(*stream, at_ns=time - GRID_NS)) for time in (start, end))
-    odd = odd.with_columns(first=first, last=last).filter(
-        (pl.col("first") - start > KERNEL_NS)
-        | (pl.col("further") & ((pl.col("last") - end > KERNEL_NS) | (pl.col("last") <= start)))
-    )
+    odd = odd.with_columns(begun=before(odd.select(*stream, at_ns=start - GRID_NS)))
+    early_ones, late_ones = (pl.col(name).sum().over(stream) for name in ("early", "late"))
+    moved = pl.when(early_ones <= late_ones).then("early").otherwise("late")
+    odd = odd.filter(moved | (pl.col("begun") - start > KERNEL_NS))
     odd = odd.filter((pl.len() * FEW <= pl.col("passes")).over(stream))
-    text = "passes marked at wrong times: ranges that begin or end while a kernel of their stream runs, left out"
-    notes = _noted(odd, Note("times-unusable", "warning", text))
+    text = (
+        "ranges in another order than they were issued in, or that begin while a kernel of their stream runs, left out"
+    )
+    notes = _noted(odd, Note("times-unusable", "warning", f"passes marked at wrong times: {text}"))
     return blocks.with_row_index("at").join(odd, on="at", how="anti", maintain_order="left").drop("at"), notes
 
 
-def _ended(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
-    """The few passes that are longer than others of their kind because nothing ran at their end, cut where their last
-    kernel ended; and without the few that end while a kernel runs."""
-    alike = ["capture", "kind", "like"]
+def _on_kernels(blocks: pl.DataFrame, busy: Busy, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+    """The passes as the kernels of their streams confirm them: the few that are longer than others of their kind
+    because nothing ran at their end are cut where their last kernel ended. The few that begin or end while a kernel
+    runs, or hold none, are left out: their times are of another moment."""
+    stream, alike = ["capture", "stream"], ["capture", "kind", "like"]
     length = pl.col("end_ns") - pl.col("start_ns")
     passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
-    passes = passes.with_columns(like=pl.col("text").str.replace_all(r"\d+", ""))
-    passes = passes.with_columns(extra=length - length.median().over(alike), passes=pl.len().over("capture", "stream"))
-    long = pl.col("extra") > pl.max_horizontal((LONGER - 1) * (length - pl.col("extra")), OVERLAP_NS)
-    asked = passes.filter(long | pl.col("host_start_ns").is_null())
-    if asked.is_empty():
+    if passes.is_empty():
         return blocks, []
-    ended = before(asked.select("capture", "stream", at_ns=pl.col("end_ns") - GRID_NS))
-    asked = asked.with_columns(ended=ended, idle=asked["end_ns"] - ended).filter(pl.col("ended") > pl.col("start_ns"))
-    late = asked.filter(long, pl.col("idle") > pl.max_horizontal(pl.col("extra") / 4, OVERLAP_NS))
-    past = asked.filter(pl.col("idle") < -KERNEL_NS)
-    late, past = (rows.filter((pl.len() * FEW <= pl.col("passes")).over("capture", "stream")) for rows in (late, past))
+    passes = passes.with_columns(like=pl.col("text").str.replace_all(r"\d+", ""), passes=pl.len().over(stream))
+    passes = passes.with_columns(extra=length - length.median().over(alike))
+    ended = before(passes.select(*stream, at_ns=pl.col("end_ns") - GRID_NS))
+    passes = passes.with_columns(ended=ended, idle=passes["end_ns"] - ended)
+    long = pl.col("extra") > pl.max_horizontal((LONGER - 1) * (length - pl.col("extra")), OVERLAP_NS)
+    late = passes.filter(
+        long, pl.col("ended") > pl.col("start_ns"), pl.col("idle") > pl.max_horizontal(pl.col("extra") / 4, OVERLAP_NS)
+    )
+    holds_none = (pl.col("ended") <= pl.col("start_ns")).fill_null(pl.col("ended").is_not_null().any().over(stream))
+    empty_ones = passes.filter(holds_none)
+    empty_ones = empty_ones.filter(~busy(empty_ones.drop("at"))) if len(empty_ones) else empty_ones
+    short = passes.filter(~long, pl.col("ended") > pl.col("start_ns"), pl.col("idle") > OVERLAP_NS)
+    running = before(short.select(*stream, at_ns=pl.col("start_ns") - GRID_NS)) if len(short) else short["ended"]
+    cut_off = [passes.filter(pl.col("idle") < -KERNEL_NS), short.filter(running - short["start_ns"] > KERNEL_NS)]
+    wrong = pl.concat([empty_ones, *cut_off])
+    late, wrong = (rows.filter((pl.len() * FEW <= pl.col("passes")).over(stream)) for rows in (late, wrong))
     text = "ranges that end long after the last kernel in them, unlike others, cut there"
     notes = _noted(late, Note("tasks-past-next", "warning", text))
-    text = "passes marked at wrong times: ranges that end while a kernel of their stream runs, left out"
-    notes += _noted(past, Note("times-unusable", "warning", text))
-    found = blocks.with_row_index("at").join(past, on="at", how="anti", maintain_order="left")
+    text = "passes marked at wrong times: ranges that begin or end while a kernel of their stream runs, or hold none"
+    notes += _noted(wrong, Note("times-unusable", "warning", f"{text}, left out"))
+    found = blocks.with_row_index("at").join(wrong, on="at", how="anti", maintain_order="left")
     found = found.join(late.select("at", "ended"), on="at", how="left", maintain_order="left")
     return found.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("at", "ended"), notes
 
 
 def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
-    """Without the blocks that began on the device before the host issued them; and those that run into one which the
-    host issued after them on the same stream end where that one begins."""
+    """The blocks that run into one which the host issued after them on the same stream end where that one begins."""
     on_device = pl.col("origin") == "device"
-    early = (on_device & (pl.col("start_ns") < pl.col("host_start_ns") - CLOCK_NOISE_NS)).fill_null(False)
-    notes, is_early = [], blocks.select(early).to_series()
-    if is_early.any():
-        text = "ranges that begin on the device before the host issued them, left out"
-        notes = _noted(blocks.filter(is_early), Note("tasks-before-launch", "warning", text))
-        blocks = blocks.filter(~is_early)
     stream = ["capture", "stream"]
     until = pl.col("end_ns").cum_max().shift(1).over(stream)
     timed = blocks.filter(on_device, pl.col("kind").is_not_null()).sort("start_ns")
     if not timed.select((until - pl.col("start_ns") > OVERLAP_NS).any()).item():
-        return blocks, notes  # no range runs into another one: most recordings
+        return blocks, []  # no range runs into another one: most recordings
     blocks = blocks.with_row_index("at")
     timed = blocks.filter(on_device, pl.col("kind").is_not_null())
     issued = timed.filter(pl.col("host_start_ns").is_not_null())
@@ -184,10 +195,10 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     late = pl.col("end_ns") - pl.col("begins") > OVERLAP_NS
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():
-        return blocks.drop("at"), notes
+        return blocks.drop("at"), []
     found = blocks.join(cut, on="at", how="left", maintain_order="left")
     text = "ranges that end on the device after the next one of their stream began, cut there"
-    notes += _noted(found.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
+    notes = _noted(found.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
     return found.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
 
 
@@ -225,22 +236,13 @@ def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _worked(blocks: pl.DataFrame, busy: Busy) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
-    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store. Where
-    nothing says when passes were issued, also without the few in which nothing ran, unlike in others."""
-    weights = pl.col("kind") == "W"
-    unplaced = pl.col("kind").is_in(PASSES) & (pl.col("origin") == "device") & pl.col("host_start_ns").is_null()
-    asked = blocks.filter(weights | unplaced)
-    if asked.is_empty():
+    """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
+    weights = blocks.with_row_index("at").filter(kind="W")
+    if weights.is_empty():
         return blocks, []
-    idle = asked.select(*asked.columns, idle=~busy(asked)).with_columns(few=_few(pl.col("idle")))
-    idle = idle.filter(pl.col("idle") & (weights | pl.col("few")))
-    if idle.is_empty():
-        return blocks, []
-    words = "ranges without device work, left out"
-    notes = _noted(idle.filter(weights), Note("blocks-without-work", "note", f"weight-gradient {words}"))
-    notes += _noted(idle.filter(~weights), Note("times-unusable", "warning", f"passes marked at wrong times: {words}"))
-    key = ["capture", "stream", "start_ns", "end_ns", "text"]
-    return blocks.join(idle, on=key, how="anti", nulls_equal=True, maintain_order="left"), notes
+    idle = weights.filter(~busy(weights.drop("at")))
+    notes = _noted(idle, Note("blocks-without-work", "note", "weight-gradient ranges without device work, left out"))
+    return blocks.with_row_index("at").join(idle, on="at", how="anti", maintain_order="left").drop("at"), notes
 
 
 def _few(wrong: pl.Expr) -> pl.Expr:
