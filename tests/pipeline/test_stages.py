@@ -104,6 +104,17 @@ def test_stages_of_a_v_with_few_microbatches(stages: int, microbatches: int) -> 
     assert not [n for n in resolve(run, Declared()).notes if n.level == "warning"]
 
 
+@pytest.mark.parametrize("slow", range(3))
+def test_stages_of_a_v_with_a_slow_replica(slow: int) -> None:
+    """Its data come back later, on stage 1 about as late as to stage 0 of the others."""
+    parts = []
+    for replica in range(3):
+        unit = 1500 if replica == slow else 1000
+        spans = simulate(schedule("zb-v", 4, 6), Costs(unit, unit, unit, transfer=100)).spans
+        parts.append(spans.with_columns(pl.col("rank") + 4 * replica))
+    assert stages_of(replace(bare(12), spans=pl.concat(parts))) == {rank: rank % 4 for rank in range(12)}
+
+
 def stages_of(profile: Profile) -> dict[int, int]:
     return stages(resolve(profile, Declared()))
 

@@ -93,7 +93,13 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
         # A rank that runs all of them before the first of chunk 1 would run more if there were more.
         exact = bool((before_second % 2).all() and before_second.max() < shape["first"].to_numpy().max())
         how = "how many forwards of its first chunk each rank runs before one of its second"
-        after = before_second // 2 if exact else _clusters(shape["away_ns"].to_numpy(), threshold)
+        away = shape["away_ns"].to_numpy()
+        rank = shape["rank"].to_numpy()
+        if exact:
+            after = _in_lanes(rank, before_second // 2, before_second, 0)
+            exact = bool((after == before_second // 2).all())
+        else:
+            after = _in_lanes(rank, _clusters(away, threshold), away, threshold)
     else:
         after, how, exact = _by_warm_up(shape, threshold, neighbours)
     rank = shape["rank"].to_numpy()
@@ -178,24 +184,33 @@ def _arranged(
 
 
 def _by_wait(rank: npt.NDArray[np.int32], wait: npt.NDArray[np.float64], threshold: float) -> npt.NDArray[np.int64]:
-    """How many stages follow each rank, by its wait alone. Replicas wait alike, unless one of them is slow: where the
-    stages had unequally many ranks although none is missing, they are those of the deepest arrangement of ranks in
-    which all stages of each replica wait longer than the next one.
+    """How many stages follow each rank, by its wait alone."""
+    return _in_lanes(rank, _clusters(wait, threshold), wait, threshold)
+
+
+def _in_lanes(
+    rank: npt.NDArray[np.int32],
+    seen: npt.NDArray[np.int64],
+    values: npt.NDArray[np.int64] | npt.NDArray[np.float64],
+    threshold: float,
+) -> npt.NDArray[np.int64]:
+    """How many stages follow each rank, as `seen` from its value. Replicas are alike in that, unless one of them is
+    slow: where the stages had unequally many ranks although none is missing, they are those of the deepest arrangement
+    of ranks in which the value falls by more than the threshold from each stage of a replica to the next.
 
     Example: ranks 0 to 2 wait 12, 18 and 12 ms and ranks 3 to 5 hardly at all. Rank 1 is no stage by itself.
     """
-    clusters = _clusters(wait, threshold)
-    if len(np.unique(np.bincount(clusters))) == 1 or len(rank) != rank.max() + 1:
-        return clusters
+    if len(np.unique(np.unique(seen, return_counts=True)[1])) == 1 or len(rank) != rank.max() + 1:
+        return seen
     numbers = pl.Series(np.arange(len(rank), dtype=np.int32))
-    waits = wait[np.argsort(rank)]
+    by_rank = values[np.argsort(rank)]
     for arrangement in arrangements(numbers, Declared(tp=1), anywhere=True):
         places = arrangement.places(numbers, "")
         after = arrangement.pp - 1 - places["stage"].to_numpy().astype(np.int64)
-        lanes = waits[np.lexsort((after, places["dp"].to_numpy()))].reshape(-1, arrangement.pp)
+        lanes = by_rank[np.lexsort((after, places["dp"].to_numpy()))].reshape(-1, arrangement.pp)
         if arrangement.pp > 1 and (np.diff(lanes, axis=1) > threshold).all():
             return after[rank]
-    return clusters
+    return seen
 
 
 def _neighbours(peers: pl.DataFrame | None) -> Neighbours:
