@@ -235,20 +235,30 @@ def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: Growing
 def test_a_job_that_is_started_again(tmp_path: Path) -> None:
     """Its steps are counted from the beginning, and are those of another run; the ranks do not start at one time."""
     logs = GrowingLogs(tmp_path, JOB)
-
-    def write(step: int, ranks: range) -> None:
-        for rank in ranks:
-            later = re.sub(r"_time = (\d+)", lambda m: f"_time = {int(m[1]) + 3_600_000}", logs.text(rank, step))
-            with logs.path(rank).open("a") as file:
-                file.write(later.replace(" 223", " 334"))  # the thread of another process
-
     logs.write(0, 1, 2)
     changes: list[Callable[[], object]] = [lambda s=s: logs.write(s) for s in range(3, 5)]  # type: ignore[misc]
-    changes += [lambda: write(0, range(1)), lambda: write(0, range(1, 3)), lambda: write(1, range(3))]
+    changes += [lambda: again(logs, 0, range(1)), lambda: again(logs, 0, range(1, 3)), lambda: again(logs, 1, range(3))]
     found = looks(tmp_path, changes)
     assert steps(found) == [0, 1, 2, 3, 4, 0, 1]
     assert found[-1].run is not None
     assert found[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
+
+
+def again(logs: GrowingLogs, step: int, ranks: range) -> None:
+    """Appends a step of a start of the job an hour later."""
+    for rank in ranks:
+        later = re.sub(r"_time = (\d+)", lambda m: f"_time = {int(m[1]) + 3_600_000}", logs.text(rank, step))
+        with logs.path(rank).open("a") as file:
+            file.write(later.replace(" 223", " 334"))  # the thread of another process
+
+
+def test_a_rank_that_was_started_again_alone_has_no_steps_with_the_others(tmp_path: Path) -> None:
+    """The job died before the others were, and before the watch, or goes on later."""
+    logs = GrowingLogs(tmp_path, JOB)
+    logs.write(0, 1, 2)
+    again(logs, 0, range(1))
+    assert steps(looks(tmp_path, [])) == []
+    assert steps(looks(tmp_path, [lambda: again(logs, 0, range(1, 3)), lambda: again(logs, 1, range(3))])) == [0, 1]
 
 
 CRASHES: tuple[Plan, ...] = (

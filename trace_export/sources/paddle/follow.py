@@ -82,7 +82,8 @@ class Follower:
         """Of the members."""
         self._taken: int | None = None
         """The last step that was finished on all ranks when somebody asked for the tables."""
-        self._members: set[int] = set()
+        self._begun: dict[int, tuple[int, int]] = {}
+        """How often each member was started again, and when it was last."""
 
     def advance(self, source: Source) -> bool:
         """Reads what was appended to a log; whether there were records. Raises SourceError where it cannot be read."""
@@ -107,15 +108,17 @@ class Follower:
         self._number()
         for log in self._logs.values():
             log.followed = True
-        if not self._members:
+        if not self._begun:
             return Profile()
+        ends = dict(self._last.group_by("member").agg(pl.col("end_us").max()).iter_rows())
+        self._starts.leave_out({member: (*begun, ends.get(member, 0)) for member, begun in self._begun.items()})
         first = after[1] if after is not None and after[0] == self._starts.run else -1
         started = pl.col("member").is_in(list(self._starts.started))
         newest = self._last.filter(started).group_by("member").agg(pl.col("step").max())["step"]
         self._taken = int(newest.min()) - 1 if len(newest) else None  # type: ignore[arg-type]
         wanted = started & (pl.col("step") >= first)  # one more, to see records that repeat those before
         jobs = pl.concat([self._before.filter(wanted), self._last.filter(wanted)])
-        profile = profile_of(jobs, list(self._logs), self._members, after=first)
+        profile = profile_of(jobs, list(self._logs), self._begun, after=first)
         return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32)))
 
     def _number(self) -> None:
@@ -142,12 +145,17 @@ class Follower:
     def _start(self, jobs: pl.DataFrame) -> None:
         """Notes which ranks were started, and drops the steps before that."""
         runs = dict(jobs.group_by("member").agg(pl.col("run").max()).iter_rows())
-        again = {member for member, run in runs.items() if run and member in self._members}
+        again = {member for member, run in runs.items() if run and member in self._begun}
+        new = runs.keys() - self._begun
+        newest = jobs.filter(pl.col("run") == pl.col("run").max().over("member"), pl.col("start_us") > 0)
+        begins = dict(newest.group_by("member").agg(pl.col("start_us").min()).iter_rows())
+        for member in again | new:
+            times, _ = self._begun.get(member, (0, 0))
+            self._begun[member] = times + runs[member], begins.get(member, 0)
         followed = {log.number for log in self._logs.values() if log.followed}
         seen = {member for member in again if member // MOST_RANKS in followed}  # not long before this watch
-        if self._starts.add(again | (runs.keys() - self._members), seen):
+        if self._starts.add(again | new, seen):
             self._taken = None
-        self._members |= runs.keys()
         if again:
             kept = pl.col("member").is_in(list(self._starts.started - again))
             self._before = self._before.filter(kept)

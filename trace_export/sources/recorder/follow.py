@@ -5,7 +5,8 @@ Only whole lines are read. A file that has reached its limit becomes `….earlie
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -71,6 +72,8 @@ class Follower:
         """Lines of files by their number, and how many bytes they have."""
         self._starts = Starts()
         """Of the ranks, by the numbers of their files."""
+        self._again: Counter[Path] = Counter()
+        """How often the rank of a file was started again."""
         self._taken: int | None = None
         """The last step that is not asked for any more."""
 
@@ -78,6 +81,7 @@ class Follower:
         """Reads what was appended to a file; whether there was anything. Raises SourceError where it cannot be read."""
         any_new = False
         if source.path.name.endswith(EARLIER):  # of a start before the one that is followed
+            self._again.setdefault(source.path.with_name(source.path.name.removesuffix(EARLIER)), 1)
             return False
         try:
             for file, lines in self._read(source):
@@ -104,7 +108,7 @@ class Follower:
         else:
             file.source = source
             is_next = not file.tail.goes_on(path)
-            if is_next and not (is_file(earlier) and file.tail.goes_on(earlier)):
+            if is_next and (_is_restarted(file) or not (is_file(earlier) and file.tail.goes_on(earlier))):
                 self._replace(file)
                 is_next = False
         if is_next:
@@ -120,6 +124,7 @@ class Follower:
         now = header_of(file.source.path)
         if now is None or file.header is None or now.process != file.header.process:
             file.scanner = Scanner(file.source.path)
+            self._again[file.source.path] += 1
             if self._starts.add({file.number}, {file.number}):
                 self._taken = None
         file.tail.begin_anew()
@@ -132,6 +137,7 @@ class Follower:
         if not known:
             return Profile()
         numbers = [file.number for file, _ in known]
+        self._leave_out(known)
         counted = [number for number in numbers if number in self._starts.started]
         blocks = self._blocks.filter(pl.col("file").is_in(counted))
         if self._taken is not None:
@@ -141,6 +147,17 @@ class Follower:
         notes: list[Note] = [note for file, _ in known for note in malformed(file.scanner)]
         spans = profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32))
         return replace(profile, spans=spans).with_notes(notes)
+
+    def _leave_out(self, known: Sequence[tuple[_File, Header]]) -> None:
+        """Leaves the ranks out that are of an earlier run."""
+        ends = dict(self._blocks.group_by("file").agg((pl.col("start") + pl.col("length")).max()).iter_rows())
+        self._starts.leave_out(
+            {
+                file.number: (self._again[file.source.path], now.unix_ns, now.unix_ns + end - now.clock_ns)
+                for file, now in known
+                if (end := ends.get(file.number)) is not None
+            }
+        )
 
     def _newest(self) -> list[tuple[_File, Header]]:
         """The files that have a header; of several of a rank, that of its last start."""
@@ -166,3 +183,9 @@ class Follower:
         oldest = last_dropped(newest, self._keep, self._taken, MOST_STEPS)
         unnumbered = newest.is_null() & (pl.int_range(pl.len(), 0, -1).over("file") <= MOST_UNNUMBERED)
         self._blocks = self._blocks.filter((pl.col("step") > oldest).fill_null(False) | unnumbered)
+
+
+def _is_restarted(file: _File) -> bool:
+    """Whether another process writes the file now."""
+    now = header_of(file.source.path)
+    return now is not None and file.header is not None and now.process != file.header.process

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -82,6 +82,14 @@ class Starts:
             self.started = set()
         self.started |= numbers
         return begins
+
+    def leave_out(self, lives: Mapping[int, tuple[int, int, int]]) -> None:
+        """Those that are of an earlier run, because they were started less often than others and had ended before these
+        began: a job that was started again may have died before all its ranks were there. `lives`: of each how often
+        it was started again, and when its last start began and ended."""
+        most = max((again for again, *_ in lives.values()), default=0)
+        latest = max((begun for again, begun, _ in lives.values() if again == most), default=0)
+        self.started -= {number for number, (again, _, ended) in lives.items() if again < most and ended < latest}
 
 
 def last_dropped(newest: pl.Expr, keep: int, taken: int | None, most: int) -> pl.Expr:
