@@ -88,13 +88,13 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
     if shape.is_empty():
         return None
     threshold = shape.select(pl.col("unit_ns").median()).item() / 2  # np.median loads NumPy's masked arrays, 10 ms
+    rank = shape["rank"].to_numpy()
     if folded:
         before_second = shape["before_second"].to_numpy().astype(np.int64)
         # A rank that runs all of them before the first of chunk 1 would run more if there were more.
         exact = bool((before_second % 2).all() and before_second.max() < shape["first"].to_numpy().max())
         how = "how many forwards of its first chunk each rank runs before one of its second"
         away = shape["away_ns"].to_numpy()
-        rank = shape["rank"].to_numpy()
         if exact:
             after = _in_lanes(rank, before_second // 2, before_second, 0)
             exact = bool((after == before_second // 2).all())
@@ -102,7 +102,6 @@ def _infer(shape: pl.DataFrame, neighbours: Neighbours, *, vee: bool) -> Inferen
             after = _in_lanes(rank, _clusters(away, threshold), away, threshold)
     else:
         after, how, exact = _by_warm_up(shape, threshold, neighbours)
-    rank = shape["rank"].to_numpy()
     stage = _from_first(rank, after, exact)
     columns = {"rank": rank, "stage": stage, "after": after}
     waits = bool((shape["wait_ns"].to_numpy()[after == after.min()] > 2 * GOES_ON * threshold).all())
