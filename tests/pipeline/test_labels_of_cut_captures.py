@@ -90,3 +90,43 @@ def test_gpipe_whose_chunks_nothing_tells_is_not_exact(microbatches: int, twins:
     assert found.plan is not None
     assert (found.plan.name, found.twins) == ("gpipe", twins)
     assert found.certainty == ("likely" if twins else "exact")
+
+
+def later(whole: Profile, begins: dict[int, str]) -> pl.DataFrame:
+    """The blocks of a run whose ranks are recorded from the block of the first step that `begins` names: F2, B2.1."""
+    name = pl.format("{}{}", "kind", "microbatch") + pl.when(pl.col("chunk") > 0).then(pl.lit(".1")).otherwise(
+        pl.lit("")
+    )
+    named = whole.spans.filter(step=0).with_columns(name=name).select("rank", "name", begin="start_ns")
+    first = pl.DataFrame({"rank": list(begins), "name": list(begins.values())}, {"rank": pl.Int32, "name": pl.String})
+    kept = whole.spans.join(first.join(named, on=["rank", "name"]).select("rank", "begin"), on="rank", how="left")
+    return kept.filter(pl.col("start_ns") >= pl.col("begin").fill_null(pl.lit(-1))).drop("begin")
+
+
+def test_a_step_that_one_rank_has_whole_is_of_the_schedule_of_the_others() -> None:
+    """Two chunks of three micro-batches: the first rank runs six forwards and then six backwards, as under GPipe."""
+    whole = steps_of("interleaved", 3, 3, 3)
+    kept = later(whole, {1: "B2.1", 2: "F2"})
+    found = plain(replace(whole, spans=kept), stepped=True)
+    assert wrong(found, kept).is_empty()
+    assert found.spans.filter(rank=0)["microbatch"].null_count() == 0
+
+
+def test_a_step_whose_start_all_ranks_lack_is_not_two_steps() -> None:
+    """GPipe with six micro-batches: F3 F4 F5 B0 B1 B2 has as many backwards as forwards, and three backwards follow."""
+    whole = steps_of("gpipe", 3, 6, 1)
+    kept = later(whole, {0: "F3", 1: "B0", 2: "F3"})
+    found = plain(replace(whole, spans=kept), stepped=False)
+    assert wrong(found, kept).is_empty()
+    assert found.spans["step"].n_unique() == 1
+
+
+@pytest.mark.parametrize(("ranks", "numbered"), [((0, 1), True), ((0,), False)])
+def test_forwards_alone_are_numbered_where_all_ranks_have_as_many(ranks: tuple[int, ...], numbered: bool) -> None:
+    """Of three forwards rank 1 has all, or the last one alone: then its first one need not be that of rank 0."""
+    whole = steps_of("1f1b", 2, 3, 1)
+    forwards = whole.spans.filter(pl.col("kind") == "F")
+    kept = forwards.filter(pl.col("rank").is_in(ranks) | (pl.col("microbatch") == 2))
+    found = plain(replace(whole, spans=kept), stepped=True)
+    assert wrong(found, kept).is_empty()
+    assert (found.spans["microbatch"].null_count() == 0) is numbered

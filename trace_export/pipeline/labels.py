@@ -31,6 +31,7 @@ from trace_export.model import (
     INT,
     RANK_STEP_KEY,
     SPANS,
+    STEP_KEY,
     WORK_KINDS,
     Declared,
     Note,
@@ -62,6 +63,11 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     work = _unlabelled(profile, undetermined)
     if work.is_empty():
         return profile
+    if forward_only(profile.spans) and _all_alike(work):
+        nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
+        spans = _filled(profile.spans, conform(work.select("row", "chunk", microbatch=nth), _FOUND))
+        text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
+        return replace(profile, spans=conform(spans, SPANS)).with_notes([Note("forward-only", "note", text)])
     ends = labels_by_position.whole_ends(profile, work)
     stages = depth(profile.ranks, profile.declared)
     way = way_of_messages(profile, stages)
@@ -106,6 +112,12 @@ def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
     )
 
 
+def _all_alike(work: pl.DataFrame) -> bool:
+    """Whether no block has a number, and all ranks have as many in each step."""
+    sizes = work.group_by(RANK_STEP_KEY).len().group_by(STEP_KEY).agg(pl.col("len").n_unique())
+    return work["microbatch"].null_count() == work.height and bool((sizes["len"] == 1).all())
+
+
 def _filled(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
     """`spans` with the numbers in `numbers` (by row); those replace what markers said, for they count otherwise."""
     joined = spans.with_row_index("row").join(numbers, on="row", how="left", suffix="_found", maintain_order="left")
@@ -147,10 +159,6 @@ def _of_pipeline(
     folded = (declared.schedule or "").startswith("dualpipe") or bool(declared.numbers_continue)
     if folded or work.select(PAIRS.any()).item():
         return _of_vee(work, ends, stages, declared)
-    if forward_only(work) and work["microbatch"].null_count() == work.height:
-        nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
-        text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
-        return conform(work.select("row", "chunk", microbatch=nth), _FOUND), [Note("forward-only", "note", text)]
     return _of_loop(work, ends, stages, declared, way)
 
 
@@ -217,15 +225,24 @@ def _plans(
     orders: pl.DataFrame, stages: int, all_stages: int | None, *, deeper: bool, vee: bool, way: Way | None
 ) -> dict[tuple[object, object], Numbering | None]:
     """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
-    be of a pipeline with more than `stages`. Steps of the same words have the same schedule."""
+    be of a pipeline with more than `stages`. Steps of the same words have the same schedule, and a step with fewer
+    complete ranks than another has that one's, if all its words are of it.
+
+    Example: a whole step of two chunks on three stages begins on the first with F F F F F F. A step in which only that
+    rank is complete is of the same schedule, although GPipe has its word, too.
+    """
     plans: dict[tuple[object, object], Numbering | None] = {}
     by_words: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
     whole = orders.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
-    for run, step, stage_numbers, words in whole.iter_rows():
+    fullest = whole.sort(pl.col("stage").list.len(), descending=True, maintain_order=True)
+    for run, step, stage_numbers, words in fullest.iter_rows():
         seen = {stage: word for stage, word in zip(stage_numbers, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
         if key not in by_words:
-            by_words[key] = exact_plan(seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way)
+            of_others = (other for other in by_words.values() if other is not None and other.has(seen))
+            by_words[key] = next(of_others, None) or exact_plan(
+                seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way
+            )
         plans[run, step] = by_words[key]
     return plans
 

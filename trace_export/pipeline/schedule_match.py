@@ -97,6 +97,10 @@ class Numbering(NamedTuple):
     exact: bool
     weights: bool = True
 
+    def has(self, seen: Mapping[int, str]) -> bool:
+        """Whether the words that were `seen` (stage → word of a whole step) are exactly those of the plan."""
+        return self.exact and all(word(self.plan, stage) == found for stage, found in seen.items())
+
 
 def exact_plan(
     seen: Mapping[int, str], stages: int, *, more: bool, deeper: bool = False, vee: bool = False, way: Way | None = None
@@ -128,9 +132,9 @@ def exact_plan(
         plans = [plan for plan in plans if plan.chunks == 1 or CATALOGUE[plan.name].placement != "loop"]
     if way == "loop":
         plans.sort(key=lambda plan: plan.name == GPIPE)  # the only one whose words an order of several chunks has, too
-    for plan in plans:
-        if all(word(plan, stage) == found for stage, found in seen.items()):
-            return Numbering(plan, exact=True)
+    for numbering in (Numbering(plan, exact=True) for plan in plans):
+        if numbering.has(seen):
+            return numbering
     if any("W" in found for found in seen.values()):
         for plan in filter(splits_backward, plans):
             if all(_without_weights(word(plan, stage)) == _without_weights(found) for stage, found in seen.items()):

@@ -232,7 +232,8 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
         size=FORWARDS.cum_sum().over("rank"), open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank")
     )
     leads = (pl.col("kind") == "F").cast(INT).cum_min().sum().over("rank") > 1  # else its start is missing
-    sizes = balance.filter((pl.col("open") == 0) & leads).group_by("replica", "rank").agg(pl.col("size").first())
+    whole = leads & (pl.col("open").min().over("rank") >= 0)  # more backwards than forwards: its start is missing, too
+    sizes = balance.filter((pl.col("open") == 0) & whole).group_by("replica", "rank").agg(pl.col("size").first())
     fits = (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
     votes = sizes.group_by("replica", "size").len().sort("len", "size")
     size = votes.group_by("replica").agg(pl.col("size").last())
