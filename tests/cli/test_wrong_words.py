@@ -100,7 +100,6 @@ def test_an_error_names_what_one_can_type(run_cli: Cli, samples: Path) -> None:
         (("compare", logs, logs, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
         (("compare", "", logs), 'A: "" is not a path'),
         (("compare", logs), "with --steps-a and --steps-b, --run-a and --run-b"),
-        (("export", logs, "--table", "all"), '--table: "all" is unknown'),
         (("export", logs, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
         (("export", logs, "--width", "1"), '--width: "1" is not a length'),
         (("export", logs, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME'),
