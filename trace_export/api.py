@@ -184,7 +184,8 @@ def report(
         found = run.report(**part(values, Asking))
         if page:
             further = write_beside(run, page, files)
-            write_report(run._bubbles, found, run.name, page, files, wanted.part.steps, further)
+            inputs, steps = wanted.source.words, wanted.part.steps
+            write_report(run._bubbles, found, run.name, inputs, page, files, steps, further)
     return Reported(run, found, tuple(files.written))
 
 

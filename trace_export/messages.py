@@ -135,8 +135,8 @@ NOTES: dict[str, Explanation] = {
         "See the notes on clocks.",
     ),
     "devices-inferred": Explanation(
-        "`--devices` counts the ranks of a machine from its first one, and this machine has no recording of its lower "
-        "ranks. They are inferred from the rank numbers, because launchers give each machine consecutive ranks.",
+        "`--devices` counts the ranks of a machine from its first one, but the lower ranks of this machine were not "
+        "recorded. The devices were inferred from the rank numbers: launchers give each machine consecutive ranks.",
         "If your machines are numbered in another way, use `--ranks`.",
     ),
     "evaluation-forwards": Explanation(
@@ -204,8 +204,8 @@ NOTES: dict[str, Explanation] = {
         "Join the parts into one file in another folder, the oldest part first.",
     ),
     "machine-alone": Explanation(
-        "Paddle logs of one machine were read, and the name of its folder says that there are others. Their stages are "
-        "unknown, so no rank is compared with another stage, and none is said to start late.",
+        "Paddle logs of one machine were read, and the name of its folder says that there are others. What these run "
+        "is not recorded here, so no rank is compared with another stage, and none is said to start late.",
         "Give the folder above, which has the folders of all machines, with `--multi_machine`.",
     ),
     "marker-unmatched": Explanation(
@@ -263,8 +263,8 @@ NOTES: dict[str, Explanation] = {
         "Name all passes ([how](collect/instrument.md)), or compare with `--infer only`.",
     ),
     "names-unused": Explanation(
-        "Some ranges are named like passes, but the process names its passes of that kind in another way, and these "
-        "ranges are elsewhere, such as those of a reference model. They are not drawn.",
+        "Some ranges have the names of passes but belong to something else, such as a reference model: the process "
+        "names its own passes of that kind in another way. These ranges are not drawn.",
         "To draw them, give the options in the text.",
     ),
     "no-whole-step": Explanation(
@@ -278,7 +278,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "pairs-differ": Explanation(
         "The sequence numbers of operators and the order of the blocks disagree on which forward a backward belongs "
-        "to. The numbers count, because a framework may reorder backwards.",
+        "to. The sequence numbers are used, because a framework may reorder backwards.",
         "Nothing.",
     ),
     "passes-merged": Explanation(
@@ -355,8 +355,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "ranks-of-devices": Explanation(
         "One process runs several devices, and each is drawn as a rank of its own: its blocks are the ranges whose "
-        "work ran there. The rank is the one that its marks name. Without marks it is the number of the device, or "
-        "with several processes that of the process times their devices and the place of the device (`inferred`).",
+        "work ran there. The rank is the one that its marks name. Without marks it is the number of the device; with "
+        "several processes, the number of the process times the devices of each, plus the device (`inferred`).",
         "Check the stages; give `--pp`, `--tp` and `--dp` if they are wrong.",
     ),
     "ranks-one-after-another": Explanation(
@@ -366,8 +366,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "recording-breaks": Explanation(
         "No rank has a block for more than ten times as long as a step takes: some profilers record a few seconds at a "
-        "time into one file. What comes after is a window of its own, and no figure contains the time between. Where "
-        "the profile records the numbers of the steps and they go on by one, the job paused, and the time counts.",
+        "time into one file. What comes after is a window of its own, and no figure contains the time between. If the "
+        "profile records step numbers and they go on by one, the job paused, and the time counts.",
         "If the job was recorded all the time, it paused there: find out what it did (checkpoint, evaluation, data).",
     ),
     "records-malformed": Explanation(
@@ -380,8 +380,8 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "replicas-from-sizes": Explanation(
-        "An overview reads each replica by itself. It works out the stage and the replica of every rank first, from "
-        "the sizes that you give, that the profiles record, or that the order of the blocks in a sample shows.",
+        "An overview reads each replica by itself. First it works out the stage and the replica of every rank: from "
+        "the sizes that you give, from those that the profiles record, or from the order of the blocks in a sample.",
         "If the number of stages is wrong, give `--pp`, `--tp` and `--dp`.",
     ),
     "replicas-of-runs": Explanation(
@@ -411,7 +411,7 @@ NOTES: dict[str, Explanation] = {
         "Export the profile again, with the times as the profiler writes them.",
     ),
     "schedule-recognised": Explanation(
-        "The pipeline schedule whose block order equals, or comes closest to, the observed order.",
+        "The blocks run in the order of this schedule, or come closer to it than to that of any other.",
         "Nothing.",
     ),
     "schedule-unknown": Explanation(
@@ -438,7 +438,7 @@ NOTES: dict[str, Explanation] = {
         "Check the option, or copy the profiles of the missing ranks into the folder.",
     ),
     "sizes-contradict": Explanation(
-        "A size that you gave differs from that in the profile. The option counts.",
+        "A size that you gave differs from that in the profile. The option is used.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "source-not-fetched": Explanation(
@@ -456,13 +456,13 @@ NOTES: dict[str, Explanation] = {
         "Remove the copy, or replace it by the profile of the other rank.",
     ),
     "stages-absent": Explanation(
-        "The profiles say that the pipeline has far more stages than there are profiles of. The order of the blocks is "
+        "The profiles say that the pipeline has far more stages than were read. The order of the blocks is "
         "compared with no schedule.",
         "Add the missing profiles, or give `--pp` if the number is wrong.",
     ),
     "stages-contradict": Explanation(
         "Two sources of information give different stages for one rank. The first in "
-        "[this order](labels.md#stage-of-a-rank) counts.",
+        "[this order](labels.md#stage-of-a-rank) is used.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "stages-deeper": Explanation(
@@ -537,7 +537,7 @@ NOTES: dict[str, Explanation] = {
     "tasks-before-launch": Explanation(
         "Tasks of the device begin more than 1 ms before the range in which they were launched, or on Ascend marked "
         "ranges more than 10 ms before the host issued them. No device does that: the times are of another clock. They "
-        "were left out, so that their blocks may begin too late or end too early, or are missing.",
+        "were left out, so their blocks may begin too late, end too early, or be missing.",
         "Nothing if few: the first records of a session have such times with some profilers. Otherwise collect the "
         "profile again with a newer version.",
     ),
@@ -552,11 +552,11 @@ NOTES: dict[str, Explanation] = {
         "Nothing if the share is small. Otherwise mark more of the step.",
     ),
     "tasks-past-next": Explanation(
-        "A stream runs one task after the other. Kernels, or on Ascend marked ranges, that ended more than 0.1 ms "
-        "after the next one of their stream had begun (programmatic launches overlap by less) have a wrong duration, "
-        "and were cut where that one begins. The last one of a stream is cut if it lasts longer than all that was "
-        "recorded before it, and a marked range that ends long after its last kernel, unlike others, where that "
-        "ended. Kernels of NCCL are not compared, nor those of one graph.",
+        "A stream runs one task after the other. A kernel, or on Ascend a marked range, that ends more than 0.1 ms "
+        "after the next one of its stream began has a wrong duration: it was cut where the next one begins. "
+        "(Programmatic launches overlap by less.) The last one of a stream was cut if it lasts longer than everything "
+        "before it. A marked range was cut at the end of its last kernel if, unlike others, it ends long after that. "
+        "Kernels of NCCL and those within one graph are not compared.",
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),
     "tasks-without-launch": Explanation(
@@ -578,9 +578,9 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "times-unusable": Explanation(
-        "Entries without a valid time (absent, zero, negative length, after the year 2116, or a device task of more "
-        "than a day, or more than a day from the range that launched it) were left out. So were marked ranges of "
-        "Ascend that begin or end while a kernel of their stream runs, or hold none.",
+        "Entries with an impossible time were left out: absent, zero, after the year 2116, of negative length, a "
+        "device task that lasts more than a day or is more than a day from the range that launched it. On Ascend, "
+        "so were marked ranges that begin or end while a kernel of their stream runs, or hold no kernel.",
         "Nothing if few. Otherwise export the profile again.",
     ),
     "too-many-slices": Explanation(
@@ -593,8 +593,8 @@ NOTES: dict[str, Explanation] = {
         "Copy the trace again, or check where it was packed (`gzip -t FILE`).",
     ),
     "trace-times-relative": Explanation(
-        "`trace_view.json` counts its times from the start of the rank's recording. The kernels and operators that "
-        "`kernel_details.csv` or `communication.json` has too, at Unix times, say when that was.",
+        "`trace_view.json` counts its times from the start of the rank's recording. Kernels and operators "
+        "that `kernel_details.csv` or `communication.json` also has, with Unix times, tell when that was.",
         "Nothing.",
     ),
     "trace-truncated": Explanation(

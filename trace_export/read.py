@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -64,6 +65,11 @@ class LoadOptions:
     detail: Detail = "spans"
     jobs: int | None = None
     cluster: Cluster | None = None
+
+    @property
+    def words(self) -> str:
+        """What is read, as words of a command."""
+        return " ".join(quote(str(path)) for path in self.files or (self.log_dir,))
 
     @property
     def all_ranks(self) -> bool:

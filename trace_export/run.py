@@ -487,7 +487,7 @@ class Run:
         path = self.explain() if drawing["critical_path"] else None
         if beside is None:
             return Content(self._bubbles, self._selection, self._options.detail, path)
-        other = Other(beside._bubbles, names_of(self, beside), comparison)
+        other = Other(beside._bubbles, names_of(self, beside), comparison, beside._options.words)
         return Content(self._bubbles, Selection(), self._options.detail, path, other)
 
     def _with_device_tasks(
@@ -528,7 +528,8 @@ class Run:
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
         with Outputs(self._inputs, force=checked(given, Replacing)["force"]) as outputs:
-            write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
+            inputs, steps = self._options.words, self._selection.steps
+            write_report(self._bubbles, self.report(), self.name, inputs, page, outputs, steps)
         return page
 
 

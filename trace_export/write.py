@@ -188,7 +188,7 @@ def _picture(content: Content, options: WriteOptions) -> tuple[Chart, dict[str, 
     if other is not None:
         of_other = other.measured.windows.with_columns(of_run=pl.lit(other.names[1]))
         if other.comparison is not None:
-            shown["contents"] = _contents(other.comparison)
+            shown["contents"] = _contents(other.comparison, other.inputs)
         return chart, shown | {"bubbles": pl.concat([own, of_other])}
     if content.part.window is not None and style.range is None:
         zero_ns = int(measured.whole.spans["start_ns"].min())  # type: ignore[arg-type]
@@ -196,13 +196,16 @@ def _picture(content: Content, options: WriteOptions) -> tuple[Chart, dict[str, 
     return chart, shown | {"bubbles": own, "steps": content.part.steps}
 
 
-def _contents(comparison: Comparison) -> Contents:
-    """What an HTML page says of two runs besides their chart."""
+def _contents(comparison: Comparison, inputs: str) -> Contents:
+    """What an HTML page says of two runs besides their chart; `inputs`: those of the second, as words of a command."""
     from trace_export.writers.pictures.page import Contents
 
     a, b = comparison.names
     return Contents(
-        f"Comparison: {a} and {b}", f"{b} is drawn below {a}", comparison.verdict, tables=comparison.tables()
+        f"Comparison: {a} and {b}",
+        f"{b} is drawn below {a}",
+        [sentence.on(inputs) for sentence in comparison.verdict],
+        tables=comparison.tables(),
     )
 
 
@@ -210,13 +213,14 @@ def write_report(
     measured: Bubbles,
     result: Report,
     name: str,
+    inputs: str,
     path: Path,
     outputs: Outputs,
     steps: Numbers | None = None,
     overview: str = "",
 ) -> None:
-    """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report.
-    `overview`: the name of the page of all ranks beside it.
+    """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report. `inputs`:
+    what was read, as words of a command; `overview`: the name of the page of all ranks beside it.
 
     Raises OutputError, UsageError.
     """
@@ -237,8 +241,8 @@ def write_report(
     beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
         contents = Contents(
-            f"Pipeline report: {name}", result.heading, result.verdict, beside, list(tables.values()), True, overview,
-            focus,
+            f"Pipeline report: {name}", result.heading, [sentence.on(inputs) for sentence in result.verdict], beside,
+            list(tables.values()), True, overview, focus,
         )  # fmt: skip
         picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)
 

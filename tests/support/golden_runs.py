@@ -225,7 +225,7 @@ RUNS: dict[str, GoldenRun] = {
             "report logs --full",
             "report logs --format markdown",
             "report logs --json",
-            "report logs --format html --out page",
+            "report logs --format html --out page --quiet",
             "report logs --strict --debug --jobs 1",
             "report logs --train-log train.log --layers 24",
             "report logs --layers 25",

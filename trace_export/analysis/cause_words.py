@@ -157,7 +157,7 @@ _TITLES: dict[str, Callable[[Row], str]] = {
 
 _NAMES = {
     "long-pause": "pause between steps", "unequal-microbatches": "unequal micro-batches",
-    "late-collective": "late to collective",
+    "late-collective": "late to collective", "hidden-causes": "several together",
 }  # fmt: skip
 """Where the code does not read as a name."""
 

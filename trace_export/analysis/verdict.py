@@ -5,6 +5,7 @@ Facts come first (a code and numbers, rows of `explanation`), sentences are made
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -51,6 +52,10 @@ class Sentence:
     text: str
     next: str = ""
 
+    def on(self, inputs: str) -> Sentence:
+        """The same, with what was read, as words of a command, for DIR in what to do `next`."""
+        return replace(self, next=re.sub(r"\bDIR\b", lambda _: inputs, self.next))
+
 
 def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
@@ -89,7 +94,9 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
         return
     lacks = absent(profile)
     facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
-    yield Sentence("missing-ranks", facts, _missing_text(lacks), "copy their profiles into DIR as well")
+    alone = any(note.code == "machine-alone" for note in profile.notes)
+    then = "read the folder above DIR, which holds all machines" if alone else "copy their profiles into DIR as well"
+    yield Sentence("missing-ranks", facts, _missing_text(lacks), then)
 
 
 def _missing_text(lacks: Absent) -> str:
@@ -194,7 +201,8 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
     said = [f"{duration(times['work'])} of work", *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more)]
     if profile.ranks["stage"].n_unique() > 1:
-        said.insert(1, f"{duration(times['schedule'])} of waits that {who} has even if all blocks are equal{why}")
+        waits = f"{duration(times['schedule'])} of" if parts[1][2] >= SMALL else "next to no"
+        said.insert(1, f"{waits} waits that {who} has even if all blocks are equal{why}")
     less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
     return f": {cause_words.listed(said)}{', less ' * bool(less)}{' and '.join(less)}", facts
 

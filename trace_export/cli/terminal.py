@@ -161,8 +161,7 @@ def answer(said: Sequence[Sentence], inputs: str = "DIR") -> None:
     for number, sentence in enumerate(said):
         paragraph(out, sentence.text, style=None if number else "bold")
         if sentence.next:
-            then = re.sub(r"\bDIR\b", lambda _: inputs, sentence.next)
-            paragraph(out, f"→ {then}", indent="  ", hanging=4)
+            paragraph(out, f"→ {sentence.on(inputs).next}", indent="  ", hanging=4)
     out.print()
 
 

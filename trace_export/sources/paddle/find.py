@@ -74,8 +74,8 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
     beside = [f for f in folder.parent.glob("machine*") if f != folder and MACHINE.fullmatch(f.name)]
     if int(number[1]) == 0 and not any(log.is_file() for f in beside for log in f.glob("workerlog.*")):
         return ()
-    text = "the logs of one machine of several; which stages the others run is not known"
-    return (Note("machine-alone", "warning", f"{text}; give the folder that holds all machines", str(machines[0])),)
+    text = "these are the logs of one machine of several; give the folder above, which holds all machines"
+    return (Note("machine-alone", "warning", text, str(machines[0])),)
 
 
 def _rotated(folders: list[Folder], *, found: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
