@@ -186,7 +186,7 @@ def report(
             further = write_beside(run, page, files)
             inputs, steps = wanted.source.words, wanted.part.steps
             write_report(run._bubbles, found, run.name, inputs, page, files, steps, further)
-    return Reported(run, found, tuple(files.written))
+    return Reported(run, found, tuple(reversed(files.written)))  # the report before the page of all ranks
 
 
 @dataclass(frozen=True)

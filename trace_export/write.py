@@ -231,11 +231,11 @@ def write_report(
     cause = next(result.causes.filter("sentence").iter_rows(named=True), None)
     shown = measured if cause is None else measured.of(_around(measured.profile, cause))
     chart = draw(Content(shown), drawing(bubbles=True))
-    focus = Focus(result.steps.select(STEP_KEY).row(result.explained))
-    if cause is not None and cause["ranks"]:
+    focus = Focus(result.steps.select(STEP_KEY).row(result.explained)) if len(result.steps) else None
+    if focus and cause is not None and cause["ranks"]:
         drawn = frozenset(cause["ranks"]) & set(shown.profile.spans["rank"])
         focus = replace(focus, ranks=drawn, words=f"the first cause: {cause_words.where(cause)}")
-    if cause is not None and cause["code"] == "long-pause":
+    if focus and cause is not None and cause["code"] == "long-pause":
         focus = replace(focus, pause=True, words=f"the first cause: {cause_words.name(cause)}")
     tables = {table.title: table for table in result.tables()}
     beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]

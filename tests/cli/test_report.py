@@ -215,3 +215,22 @@ def test_the_page_of_a_comparison_has_its_sentences_and_tables(samples: Path, ru
     assert "two_machines</th>" in text  # as the folder is called
     shown = text.partition("<h2>Blocks</h2>")[2]
     assert shown.count("<tr") == 1 + found.blocks.height
+
+
+def test_a_run_without_passes_is_said_to_have_no_step(run_cli: Cli, tmp_path: Path) -> None:
+    table, page = tmp_path / "opt.csv", tmp_path / "why.html"
+    table.write_text("r,k,s,e\n0,OPT,0,1\n1,OPT,0,1\n")
+    for more in ((), ("--out", page)):
+        done = run_cli("report", table, "--columns", "rank=r,kind=k,start=s:ms,end=e:ms", *more)
+        assert (done.returncode, done.stdout.startswith("opt.csv: no step")) == (0, True), done.stderr
+        assert "trace-export inspect" in done.stdout
+    assert "No step has a forward" in page.read_text()
+
+
+def test_a_page_names_what_was_read_in_its_commands(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    logs = samples / "paddle" / "single"
+    for words in (("report", logs, "--steps", "3"), ("overview", logs)):
+        page = tmp_path / f"{words[0]}.html"
+        assert run_cli(*words, "--out", page).returncode == 0
+        assert " DIR" not in page.read_text()
+    assert f"trace-export report {logs}." in (tmp_path / "overview.html").read_text()

@@ -213,7 +213,7 @@ def _move_layers(row: Row) -> str:
     if row["even_ns"] is None:
         return f"give stage {row['stage']} fewer layers"
     if row["even_ns"] <= 0:
-        return f"fix the slower stages first: moving layers away from stage {row['stage']} alone gains nothing"
+        return f"find what slows its blocks: moving layers from stage {row['stage']} to the others gains nothing"
     return (
         f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
         f" would be {duration(row['even_ns'])} shorter"

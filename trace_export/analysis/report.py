@@ -169,7 +169,8 @@ class Report:
         when = "" if self.started_ns is None else f", recorded {utc(self.started_ns)[:19].replace('T', ' ')} UTC"
         ranks = self.ranks["rank"].n_unique()
         hosts = f" on {len(self.hosts)} host{'s' * (len(self.hosts) != 1)} ({shown})"
-        return f"{ranks} rank{'s' * (ranks != 1)}{'' if self.hosts == (NO_HOST,) else hosts}{when}"
+        of = f"{ranks} rank{'s' * (ranks != 1)}" if ranks else "no step"
+        return f"{of}{'' if self.hosts == (NO_HOST,) else hosts}{when}"
 
 
 def report(measured: Bubbles, explanation: Explanation) -> Report:

@@ -60,7 +60,8 @@ class Sentence:
 def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:
     """The sentences on a run, the most important first. The steps are those of `measured`, the causes of the run."""
     if measured.steps.is_empty():
-        return ()
+        text = "No step has a forward, a backward or a weight block, so nothing can be said of its time."
+        return (Sentence("no-steps", {}, text, "check what the profiles hold: trace-export inspect DIR"),)
     first = causes(explanation.causes) or [_nothing(explanation, theory, measured.profile)]
     whole, host = measured.whole, bool(host_share(measured.whole))
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
