@@ -195,7 +195,7 @@ class Sources(Passes, Sizes, total=False):
         ),
     ]  # fmt: skip
     follow_links: Annotated[bool, _flag("Follow symbolic links to folders outside the log_dir.", panel=INPUT)]
-    ranks: Annotated[NumberSet, _numbers("Global ranks to read: 0,8-15 or all.", usual=True)]
+    ranks: Annotated[NumberSet, _numbers("Read only these global ranks: 0,8-15 or all.", usual=True)]
 
 
 class OneRun(TypedDict, total=False):
@@ -299,7 +299,7 @@ class Known(Progressing, total=False):
 class Steps(TypedDict, total=False):
     """Some steps."""
 
-    steps: Annotated[NumberSet, _numbers("Steps to draw: 2-4 or all.", usual=True)]
+    steps: Annotated[NumberSet, _numbers("Only these steps: 2-4 or all.", usual=True)]
 
 
 class Time(TypedDict, total=False):
@@ -308,7 +308,7 @@ class Time(TypedDict, total=False):
     window: Annotated[
         "str | Window | None",
         Option(
-            "Part of the run to draw, from its first block: 1.5s-2.0s; pictures are cut there.",
+            "Only this time, counted from the first block: 1.5s-2.0s; pictures are cut there.",
             arguments.window, SELECTION, flag="--time", metavar="FROM-TO", usual=True,
         ),
     ]  # fmt: skip
@@ -317,7 +317,7 @@ class Time(TypedDict, total=False):
 class Part(Steps, Time, total=False):
     """The part of the run."""
 
-    stages: Annotated[NumberSet, _numbers("Stages to draw: 0-3 or all.", usual=True)]
+    stages: Annotated[NumberSet, _numbers("Only these stages: 0-3 or all.", usual=True)]
 
 
 class Reading(Sources, OneRun, Layout, Mapped, Replica, Machines, Known, total=False):
