@@ -194,8 +194,8 @@ def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
     assert "the order of the blocks is that of no known schedule" in said.text
 
 
-def test_nothing_is_said_of_nothing() -> None:
-    assert report_of(concluded(Profile())).verdict == ()
+def test_of_nothing_it_is_said_that_there_is_no_step() -> None:
+    assert [sentence.code for sentence in report_of(concluded(Profile())).verdict] == ["no-steps"]
 
 
 def test_the_same_in_markdown() -> None:
