@@ -112,6 +112,19 @@ def test_a_step_that_one_rank_has_whole_is_of_the_schedule_of_the_others() -> No
     assert found.spans.filter(rank=0)["microbatch"].null_count() == 0
 
 
+def test_a_replica_of_which_one_rank_is_whole_has_the_schedule_of_the_other() -> None:
+    """The first rank of the second replica alone is whole, and runs its blocks as under GPipe."""
+    one = steps_of("interleaved", 3, 3, 1)
+    cut = later(one, {1: "B2.1", 2: "F2"}).with_columns(pl.col("rank") + 3)
+    second = one.ranks.with_columns(
+        pl.col("rank") + 3, pl.lit(1, pl.Int32).alias("dp"), pl.lit(1, pl.Int32).alias("replica")
+    )
+    kept = pl.concat([one.spans, cut])
+    found = plain(replace(one, spans=kept, ranks=pl.concat([one.ranks, second])), stepped=True)
+    assert wrong(found, kept).is_empty()
+    assert found.spans.filter(rank=3)["microbatch"].null_count() == 0
+
+
 def test_a_step_whose_start_all_ranks_lack_is_not_two_steps() -> None:
     """GPipe with six micro-batches: F3 F4 F5 B0 B1 B2 has as many backwards as forwards, and three backwards follow."""
     whole = steps_of("gpipe", 3, 6, 1)

@@ -49,6 +49,7 @@ from trace_export.schedules.passes import BACKWARDS, FORWARDS, PAIRS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
 from trace_export.schedules.words import LETTER, profile_blocks
 
+PIPELINE_STEP = ["replica", *STEP_KEY]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
 _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"]}}
 
@@ -71,12 +72,8 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     ends = labels_by_position.whole_ends(profile, work)
     stages = depth(profile.ranks, profile.declared)
     way = way_of_messages(profile, stages)
-    labelled_parts, notes = [], []
-    for pipeline in work.partition_by("replica"):
-        labelled, own_notes = _of_pipeline(pipeline, ends, stages, profile.declared, way)
-        labelled_parts.append(conform(labelled, _FOUND))
-        notes += own_notes
-    filled, differing = with_numbers_of_pairs(_filled(profile.spans, pl.concat(labelled_parts)))
+    numbers, notes = _numbers(work, ends, stages, profile.declared, way)
+    filled, differing = with_numbers_of_pairs(_filled(profile.spans, numbers))
     if differing:
         text = "backwards and weight gradients whose sequence numbers contradict their order; the numbers count"
         notes.append(Note("pairs-differ", "note", text, count=differing))
@@ -151,15 +148,17 @@ def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     return labelled.select(spans.columns), count
 
 
-def _of_pipeline(
+def _numbers(
     work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, way: Way | None
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """(row and numbers, notes) for the blocks of one pipeline. DualPipeV's are those of a run that declares it, or has
-    the fused blocks or the numbers that only DualPipeV has."""
+    """(`_FOUND`, notes) for the blocks. DualPipeV's are those of a run that declares it, or has the fused blocks or the
+    numbers that only DualPipeV has."""
     folded = (declared.schedule or "").startswith("dualpipe") or bool(declared.numbers_continue)
-    if folded or work.select(PAIRS.any()).item():
-        return _of_vee(work, ends, stages, declared)
-    return _of_loop(work, ends, stages, declared, way)
+    if not folded and not work.select(PAIRS.any()).item():
+        return _of_loop(work, ends, stages, declared, way)
+    replicas = [_of_vee(of_replica, ends, stages, declared) for of_replica in work.partition_by("replica")]
+    numbers = pl.concat([conform(labelled, _FOUND) for labelled, _ in replicas])
+    return numbers, [note for _, notes in replicas for note in notes]
 
 
 def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared) -> tuple[pl.DataFrame, list[Note]]:
@@ -195,16 +194,16 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
 def _of_loop(
     work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Declared, way: Way | None
 ) -> tuple[pl.DataFrame, list[Note]]:
-    """One direction through the stages: step by step, the words of the complete ranks give the schedule."""
-    orders, present, vee = _orders_of_steps(work), work["stage"].n_unique(), declared.placement == "vee"
-    all_stages = present if declared.pp is None else None
+    """One direction through the stages: step by step, the words of a replica's complete ranks give the schedule."""
+    orders, vee = _orders_of_steps(work), declared.placement == "vee"
+    all_stages = work["stage"].n_unique() if declared.pp is None else None
     plans = _plans(orders, stages, all_stages, deeper=bool(declared.deeper), vee=vee, way=way)
     usual = next((p for p in plans.values() if p is not None), None)
-    steps = list(work.select("run", "step").unique(maintain_order=True).iter_rows())
     alike: dict[Numbering | None, int] = {}
-    rows = [(*step, alike.setdefault(plans.get(step, usual), len(alike))) for step in steps]
-    table = pl.DataFrame(rows, {"run": INT, "step": INT, "plan": INT}, orient="row")
-    planned = work.join(table, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
+    steps = work.select(PIPELINE_STEP).unique(maintain_order=True)
+    numbers = [alike.setdefault(plans.get(step, usual), len(alike)) for step in steps.iter_rows()]
+    table = steps.with_columns(plan=pl.Series(numbers, dtype=INT))
+    planned = work.join(table, on=PIPELINE_STEP, how="left", nulls_equal=True, maintain_order="left")
     parts = []
     for numbering, number in alike.items():
         part = planned.filter(pl.col("plan") == number).drop("plan")
@@ -223,19 +222,19 @@ def _of_loop(
 
 def _plans(
     orders: pl.DataFrame, stages: int, all_stages: int | None, *, deeper: bool, vee: bool, way: Way | None
-) -> dict[tuple[object, object], Numbering | None]:
-    """(run, step) → the schedule that the words of its complete ranks give. `all_stages`: a step that has this many may
-    be of a pipeline with more than `stages`. Steps of the same words have the same schedule, and a step with fewer
-    complete ranks than another has that one's, if all its words are of it.
+) -> dict[tuple[object, ...], Numbering | None]:
+    """Replica, run, step → the schedule that the words of its complete ranks give. `all_stages`: a step that has this
+    many may be of a pipeline with more than `stages`. Steps of the same words have the same schedule, and a step with
+    fewer complete ranks than another has that one's, if all its words are of it.
 
     Example: a whole step of two chunks on three stages begins on the first with F F F F F F. A step in which only that
     rank is complete is of the same schedule, although GPipe has its word, too.
     """
-    plans: dict[tuple[object, object], Numbering | None] = {}
+    plans: dict[tuple[object, ...], Numbering | None] = {}
     by_words: dict[frozenset[tuple[int, str]], Numbering | None] = {frozenset(): None}
-    whole = orders.filter("whole").group_by("run", "step", maintain_order=True).agg("stage", "word")
+    whole = orders.filter("whole").group_by(PIPELINE_STEP, maintain_order=True).agg("stage", "word")
     fullest = whole.sort(pl.col("stage").list.len(), descending=True, maintain_order=True)
-    for run, step, stage_numbers, words in fullest.iter_rows():
+    for *pipeline_step, stage_numbers, words in fullest.iter_rows():
         seen = {stage: word for stage, word in zip(stage_numbers, words, strict=True) if stage is not None}
         key = frozenset(seen.items())
         if key not in by_words:
@@ -243,7 +242,7 @@ def _plans(
             by_words[key] = next(of_others, None) or exact_plan(
                 seen, stages, more=len(seen) == all_stages, deeper=deeper, vee=vee, way=way
             )
-        plans[run, step] = by_words[key]
+        plans[tuple(pipeline_step)] = by_words[key]
     return plans
 
 
@@ -263,28 +262,29 @@ def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbe
 
 def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
     """`placed`, and what the adjacent stages settle in the steps that are not placed as a whole."""
-    lacking = work.join(placed, on="row", how="anti").select("run", "step").unique()
-    open_steps = work.join(lacking, on=["run", "step"], how="semi", nulls_equal=True, maintain_order="left")
-    positions = open_steps.select("row", "run", "step").join(placed, on="row", maintain_order="left")
-    of_step = positions.partition_by("run", "step", as_dict=True, include_key=False)
+    lacking = work.join(placed, on="row", how="anti").select(PIPELINE_STEP).unique()
+    open_steps = work.join(lacking, on=PIPELINE_STEP, how="semi", nulls_equal=True, maintain_order="left")
+    positions = open_steps.select("row", *PIPELINE_STEP).join(placed, on="row", maintain_order="left")
+    of_step = positions.partition_by(PIPELINE_STEP, as_dict=True, include_key=False)
     settled = [
         labels_by_time.settle(step, of_step.get(key, placed.clear()), plan)
-        for key, step in open_steps.partition_by("run", "step", as_dict=True).items()
+        for key, step in open_steps.partition_by(PIPELINE_STEP, as_dict=True).items()
     ]
     return pl.concat([placed.join(open_steps, on="row", how="anti"), *settled], rechunk=True)
 
 
 def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
-    """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank in it. In a
-    step with fewer than others of its run, which may be cut on all ranks, that is so of all of them or of none."""
+    """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank of its
+    replica in it. In a step with fewer than others of its run, which may be cut on all ranks, that is so of all of them
+    or of none."""
     rows = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
-        pl.col("letter").str.join("").alias("word"), pl.col("stage").first(),
+        pl.col("letter").str.join("").alias("word"), pl.col("stage", "replica").first(),
         forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(),
     )  # fmt: skip
     most = pl.max_horizontal("forwards", "backwards").max()
-    of_step = most.over("run", "step")
+    of_step = most.over(PIPELINE_STEP)
     whole = (pl.col("forwards") == of_step) & (pl.col("backwards") == of_step)
-    return rows.with_columns(whole=whole & ((of_step == most.over("run")) | whole.all().over("run", "step")))
+    return rows.with_columns(whole=whole & ((of_step == most.over("replica", "run")) | whole.all().over(PIPELINE_STEP)))
 
 
 def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
@@ -292,7 +292,7 @@ def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
     shows what is missing, and a step that lacks its first forward and its last backward has as many of both."""
     with_ends = orders.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     whole = pl.col("whole") & (pl.col("starts") | pl.col("ends")).fill_null(False)
-    return with_ends.with_columns(whole=whole.all().over("run", "step")).select(orders.columns)
+    return with_ends.with_columns(whole=whole.all().over(PIPELINE_STEP)).select(orders.columns)
 
 
 def _by_occurrence(work: pl.DataFrame, orders: pl.DataFrame, plan: Plan | None) -> pl.DataFrame:

@@ -227,14 +227,15 @@ def _by_balance(profile: Profile, blocks: pl.DataFrame) -> pl.Series:
     placed = blocks.join(profile.ranks.select(columns), on="rank", how="left", maintain_order="left")
     placed = placed.with_columns(
         forwards=FORWARDS.sum().over("rank"), backwards=BACKWARDS.sum().over("rank"),
+        open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank"),
     )  # fmt: skip
-    balance = placed.filter(pl.col("stage") != last).with_columns(
-        size=FORWARDS.cum_sum().over("rank"), open=(FORWARDS.cast(INT) - BACKWARDS.cast(INT)).cum_sum().over("rank")
-    )
+    begun = pl.col("open").min().over("rank") >= 0  # else it has a backward whose forward is missing
+    balance = placed.filter(pl.col("stage") != last).with_columns(size=FORWARDS.cum_sum().over("rank"))
     leads = (pl.col("kind") == "F").cast(INT).cum_min().sum().over("rank") > 1  # else its start is missing
-    whole = leads & (pl.col("open").min().over("rank") >= 0)  # more backwards than forwards: its start is missing, too
-    sizes = balance.filter((pl.col("open") == 0) & whole).group_by("replica", "rank").agg(pl.col("size").first())
-    fits = (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
+    sizes = (
+        balance.filter((pl.col("open") == 0) & leads & begun).group_by("replica", "rank").agg(pl.col("size").first())
+    )
+    fits = begun & (pl.col("forwards") % pl.col("size") == 0) & (pl.col("backwards") % pl.col("size") == 0)
     votes = sizes.group_by("replica", "size").len().sort("len", "size")
     size = votes.group_by("replica").agg(pl.col("size").last())
     usual = sizes.group_by("size").len().sort("len", "size")["size"].last() if len(sizes) else None
