@@ -108,7 +108,7 @@ def _cluster(scheduler: str | None, at: tuple[str, ...]) -> Cluster | None:
     if scheduler is None:
         if at:
             what = "machines are those of a Dask cluster, and no scheduler is given"
-            raise UsageError(what, "give the scheduler, tcp://HOST:PORT", parameter="at")
+            raise UsageError(what, "give `scheduler` tcp://HOST:PORT too", parameter="at")
         return None
     from trace_export.workers.cluster import Cluster
 
@@ -135,7 +135,7 @@ def locate(options: LoadOptions) -> Located:
     if span_table.is_table(options.log_dir, options.columns):
         return Located((), (), (), (options.log_dir, *option_files(options)))
     if options.columns is not None:
-        what = f"{options.log_dir} is not a file, and columns are those of one table"
+        what = f"columns describe one table, and {options.log_dir} is not a file"
         raise UsageError(what, "give the file as the log_dir", parameter="columns")
     found, lost = _found(options)
     sources, missing, notes = choose.choose(
@@ -173,7 +173,7 @@ def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
         return look(options.log_dir), []
     if options.detail != "spans":
         what = f"{options.detail} needs the profiles on this machine, but a cluster returns only tables"
-        raise UsageError(what, "leave out the scheduler, or the detail", parameter="detail")
+        raise UsageError(what, "leave out `scheduler` or `detail`", parameter="detail")
     if not options.cluster.folders:
         return look(options.log_dir), []
     from trace_export.workers import dask

@@ -315,7 +315,7 @@ class Run:
         remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
         if self._options.detail != "kernels":
             what = "no ranges name the passes and layers, and the kernels, which could tell them, were not read"
-            raise UsageError(what, "give it together with the detail kernels", parameter="layers")
+            raise UsageError(what, "give it together with `detail` kernels", parameter="layers")
         blocks = block_work.forwards(self._checked)
         counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))
         if counted is None:

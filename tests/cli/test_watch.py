@@ -129,7 +129,7 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
         (("--jsonl", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--prometheus", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--last", "0"), "--last"),
-        (("--once-every", "30s"), "version 0.2 has no option --once-every; the button on the page opens the trace"),
+        (("--once-every", "30s"), "version 0.2 has no option --once-every; run trace-export export in a loop"),
         (("--port", "65536"), "--port: 65536 is not a port"),
         (("--port", "-1"), "--port: -1 is not a port"),
         (("--jsonl", "same", "--prometheus", "./same"), "two outputs cannot be the same file"),

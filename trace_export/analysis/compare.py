@@ -158,7 +158,7 @@ class Comparison:
             *cause_and_place(list(self.causes.iter_rows(named=True))), *(gains if self.gains else there)
         )
         note = (
-            "ms: what a step would take less without the cause, as in report, which does not name what gains"
+            "ms: how much shorter a step would be without the cause, as in report, which does not name what gains"
             " little or is uncertain; gains do not add up"
         )
         return ReportTable("Causes", frame, note)

@@ -225,7 +225,7 @@ def _causes(report: Report) -> ReportTable:
         "ratio", "late_ns", "gain_ns", "gain", "band", "even_ns",
     )  # fmt: skip
     note = (
-        "gain: what a step would take less without the cause, from a replay of the measured steps, within the band;"
+        "gain: how much shorter a step is without the cause, in a replay of the measured steps, within the band;"
         " gains do not add up; even: the same with the surplus of a slow stage spread over all stages"
     )
     if trust.doubts:
@@ -248,7 +248,7 @@ def _levels(report: Report) -> ReportTable:
         level=pl.col("level").replace_strict(LEVELS), adds_ns="adds_ns", step_ns="step_ns", share="share"
     )
     note = (
-        "replays of the measured steps, each with one thing more as it was: first all blocks of a kind alike, without"
+        "replays of the measured steps, each with one thing more as measured: first all blocks of a kind alike, without"
         " transfers and delays; the last is the measured step. Parts may be negative, and depend on their order"
     )
     whole = pl.col("step_ns").last()

@@ -54,7 +54,7 @@ class Trust:
                 f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
             )
         if self.unknown_waits > TRUSTED_WAITS:
-            found.append(f"the ranks wait for {self.unknown_waits:.1%} of the time for what was not recorded")
+            found.append(f"the ranks wait {self.unknown_waits:.1%} of the time for something that was not recorded")
         if self.lacking:
             more = f" and {len(self.lacking) - 1} more" if len(self.lacking) > 1 else ""
             found.append(f"{self.lacking[0]}{more} was not recorded")

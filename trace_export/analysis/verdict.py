@@ -195,9 +195,9 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
         why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
     if explanation.incomplete:
-        return f"; what {who} waits is not known without {_unread(explanation)}{why}", facts
+        return f"; how long {who} waits is not known without {_unread(explanation)}{why}", facts
     if not parts:
-        return (f"; the schedule is {who}" if named else f"; {who} cannot be held against a model{why}"), facts
+        return (f"; the schedule is {who}" if named else f"; {who} cannot be compared with a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
     more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
     said = [f"{duration(times['work'])} of work", *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more)]

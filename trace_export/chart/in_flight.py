@@ -18,9 +18,9 @@ from trace_export.ordering import run_number
 
 PASS_KEY = [*RANK_STEP_KEY, "microbatch", "chunk"]
 TEXT = (
-    "Micro-batches whose activations the stage holds, of a part of its model chunks a part. Derived from the blocks:"
-    " from the start of a forward to the end of its backward, or of its weight gradient where that is a block of its"
-    " own. Not a measurement of memory"
+    "Micro-batches whose activations the stage holds; one that is held by some of its chunks counts as that part."
+    " From the blocks: from the start of a forward to the end of its backward, or of its weight gradient where that is"
+    " a block of its own. Not a measurement of memory"
 )
 NO_TIME = np.empty(0, np.int64)
 ONE = 1 << 40

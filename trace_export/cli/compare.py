@@ -82,5 +82,7 @@ def _save(given: Compare, baseline: Path, *, as_json: bool) -> NoReturn:
     if as_json:
         terminal.json(baseline.read_text(encoding="utf-8"))
     elif not given["quiet"]:
-        terminal.hint(f"kept the figures of {saved.name}; hold a run against them with --baseline {baseline}")
+        terminal.hint(
+            f"kept the figures of {saved.name}; compare a run with them: trace-export compare RUN --baseline {baseline}"
+        )
     raise typer.Exit(terminal.conclude([saved], given))

@@ -87,7 +87,7 @@ def _show_runs(runs: pl.DataFrame) -> None:
 def _beginning(facts: dict[str, Any]) -> str:
     """What was read, and what was not."""
     what = (
-        f"only the beginning of {facts['beginnings']} large sources, which the counts are of; the number of steps is an"
+        f"only the beginning of {facts['beginnings']} large sources; counts are of that, and the number of steps is an"
     )
     return f"read: {what} estimate (--full reads all {facts['bytes'] / 1e6:,.0f} MB)"
 

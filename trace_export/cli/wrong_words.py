@@ -26,9 +26,9 @@ SIMULATED = {
 }
 """What a simulation calls the sizes that other commands read from profiles."""
 GONE = {
-    "--font": "a program that takes the picture makes paths of its text, such as Inkscape (Path > Object to Path)",
+    "--font": "make paths of the text in Inkscape (Path > Object to Path)",
     "--max-slices": "export the steps in parts, such as --steps 0-9",
-    "--once-every": "the button on the page opens the trace; a loop with trace-export export keeps files",
+    "--once-every": "run trace-export export in a loop, or open the trace with the button of the page",
     "--server": "run trace_processor --httpd FILE and open https://ui.perfetto.dev",
     "--table": 'in Python, trace_export.load(DIR).align().messages.write_parquet("messages.parquet") writes a table',
 }

@@ -21,7 +21,7 @@ METRICS = {
     "slowest_stage": ("stage that is busy for longest", "slowest_stage", 1),
     "slowest_rank": ("rank that is busy for longest", "slowest_rank", 1),
     "slowdown_ratio": ("how many times longer the step was than without stragglers (S)", "slowdown", 1),
-    "cause_gain_seconds": ("what a step would take less without what costs it most", "cause_gain_ns", 1e-9),
+    "cause_gain_seconds": ("how much shorter a step would be without what costs it most", "cause_gain_ns", 1e-9),
     "worst_link_ratio": ("transfer time of the slowest link by that of its peers", "worst_link_ratio", 1),
     "clock_error_seconds": ("largest standard deviation of a host's clock", "clock_error_ns", 1e-9),
     "lag_seconds": ("time from the last change on the disk to the reading of it", "lag_s", 1),

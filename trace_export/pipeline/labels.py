@@ -75,7 +75,7 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     numbers, notes = _numbers(work, ends, stages, profile.declared, way)
     filled, differing = with_numbers_of_pairs(_filled(profile.spans, numbers))
     if differing:
-        text = "backwards and weight gradients whose sequence numbers contradict their order; the numbers count"
+        text = "backwards and weight gradients whose sequence numbers contradict their order; the numbers are used"
         notes.append(Note("pairs-differ", "note", text, count=differing))
     open_blocks = filled.join(work.select("rank").unique(), on="rank", how="semi").filter(
         (FORWARDS | (pl.col("kind") == "B")) & pl.col("microbatch").is_null()

@@ -122,7 +122,7 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
     explained."""
     options = wanted.source
     if wanted.part.window is not None:
-        what = f"a part of the time can be chosen of {WHOLE_RANKS:,} ranks at most"
+        what = f"a part of the time can be chosen for at most {WHOLE_RANKS:,} ranks"
         raise UsageError(what, "choose ranks or steps", parameter="window")
     parts, all_of_them = in_parts(placed.located.sources, table), len(table) == len(placed.places.table)
     ranks = None if all_of_them else Numbers.of(table["rank"])  # a source may hold ranks of other replicas too
