@@ -33,6 +33,38 @@ def test_data_that_wait_for_a_busy_rank_are_not_long_on_their_way(ago: int) -> N
     assert posted.all()
 
 
+@pytest.mark.parametrize("made_before", [4, -1])
+def test_receives_are_posted_as_on_the_other_ways(made_before: int) -> None:
+    """Rank 2 is always idle when its data are made, which tells nothing of when it posted the receive. Rank 1 begins
+    each block a hop of 0.2 ms after it fell idle, though its data were made 4 ms before: it posts it then. Where it was
+    idle too, nothing shows it."""
+    hop, count = MS // 5, 6
+    free = [12 * MS * k for k in range(1, count + 1)]
+
+    def block(rank: int, start: int, end: int, idle: list[int] | None) -> pl.DataFrame:
+        at = {"start": [f + start for f in free], "end": [f + end for f in free]}
+        part = {"rank": rank, **at, "free": idle}
+        return pl.DataFrame(part, schema_overrides={"rank": pl.Int32, "free": pl.Int64})
+
+    made = max(-made_before, 0) * MS
+    parts = [
+        block(0, -9 * MS - made_before * MS, -made_before * MS, None), block(3, -9 * MS, 2 * MS, None),
+        block(1, made + hop, 9 * MS, free), block(2, 2 * MS + hop, 9 * MS, free),
+    ]  # fmt: skip
+    blocks = pl.concat(parts).with_columns(work=True, ended=pl.col("free").fill_null(0))
+    n = pl.int_range(count, eager=True)
+    edges = pl.DataFrame(
+        {
+            "src_rank": [0] * count + [3] * count, "dst_rank": [1] * count + [2] * count, "direction": "F",
+            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "known": False,
+        },
+        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
+    )  # fmt: skip
+    _, length, posted = transfers(edges, blocks)
+    assert length.tolist() == [hop] * 2 * count
+    assert posted.tolist() == [made_before > 0] * 2 * count
+
+
 def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     """Rank 1 takes forwards from rank 0 and backwards from rank 2, each made long before; those of rank 0 start 5 ms
     after the rank fell idle, for their receive is posted then, the others at once."""

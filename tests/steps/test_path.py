@@ -200,11 +200,15 @@ def test_waits_in_a_circle_are_cut_and_counted() -> None:
     assert found.parts["ns"].sum() == found.steps["length_ns"].sum() == 22 * MS
 
 
-def test_a_barrier_that_nobody_recorded_is_inferred() -> None:
-    """The optimizers of three replicas of one stage start together in each of four steps, after the last backward."""
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_barrier_that_nobody_recorded_is_inferred(cut: bool) -> None:
+    """The optimizers of three replicas of one stage start together in each of three steps, after the last backward. A
+    recording that was `cut` begins with optimizers: what they waited for is not there."""
     chance = np.random.default_rng(3)
     spans, at = [], 0
-    for n in range(4):
+    if cut:
+        spans, at = [{**span(rank, "OPT", None, 0, 5 * MS), "step": 0} for rank in range(3)], 7 * MS
+    for n in range(1, 4):
         ends = []
         for rank in range(3):
             end = at + int(chance.integers(10, 30)) * MS
@@ -217,5 +221,30 @@ def test_a_barrier_that_nobody_recorded_is_inferred() -> None:
     made = concluded(Profile(ranks=conform(ranks, RANKS), spans=table(spans, SPANS)))
     graph = build(recorded(made))
     assert ("OPT", "all") in graph.barriers
-    optimizers = np.flatnonzero(graph.kind == graph.kinds.index("OPT"))
+    optimizers = np.flatnonzero((graph.kind == graph.kinds.index("OPT")) & (graph.start > 7 * MS))
     assert set((graph.delay[optimizers] // MS).tolist()) == {1}  # each from the end of the slowest, not from its own
+
+
+@pytest.mark.parametrize("of_all", [True, False])
+def test_a_step_waits_for_ranks_that_end_after_those_that_begin_it(of_all: bool) -> None:
+    """Two stages whose weight gradients vary, so that stage 1 ends before or after stage 0. Each step begins 3 ms after
+    both have ended, or after stage 0 has: what varies less shows it."""
+    chance, spans, at = np.random.default_rng(5), [], 0
+    for n in range(5):
+        blocks = [
+            (0, "F", at, at + 10 * MS),
+            (1, "F", at + 10 * MS, at + 20 * MS),
+            (1, "B", at + 20 * MS, at + 30 * MS),
+        ]
+        blocks.append((0, "B", at + 30 * MS, at + 40 * MS))
+        ends = [at + int(chance.integers(42, 60)) * MS for _ in range(2)]
+        blocks += [(0, "W", at + 40 * MS, ends[0]), (1, "W", at + 30 * MS, ends[1])]
+        spans += [{**span(rank, kind, 0, start, end, chunk=0), "step": n} for rank, kind, start, end in blocks]
+        at = max(ends) + 3 * MS if of_all else ends[0] + 21 * MS
+    graph, replay, _ = graph_of(profile(spans, {0: 0, 1: 1}, []))
+    begins = np.flatnonzero(graph.first & (graph.rank == 0) & (graph.step > 0))
+    assert set((graph.delay[begins] // MS).tolist()) == {3 if of_all else 21}
+    length = graph.length.astype(np.float64)
+    shorter = np.where((graph.rank == 1) & (graph.kind == graph.kinds.index("W")), length - 5 * MS, length)
+    both = replay.means([(each, graph.delay.astype(np.float64)) for each in (length, shorter)])
+    assert (both[1] < both[0]) == of_all

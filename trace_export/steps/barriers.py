@@ -53,24 +53,63 @@ class Barriers:
 def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]) -> Barriers:
     """The barriers of the graph of these operations."""
     once, names, met = _candidates(recorded, operations, first, waits, kinds), [], []
+    ends = ends_before(recorded, operations, first)
     for kind in once["kind"].unique(maintain_order=True).to_list():
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
-            groups = rows.with_columns(who=pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64))
-            found = together(groups)
+            who = (pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64)).alias("who")
+            groups, others = rows.with_columns(who), ends.with_columns(who)
+            found, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
             if found.is_empty():
                 continue
             names += [(kind, level if level == "all" else f"{level} {who}") for who in found["who"].unique().sort()]
             members = groups.join(found, on=["who", "step"], maintain_order="left")
-            met.append((kind == "fed", members.select("operation", "who", "step")))
+            met.append((kind == "fed", members.select("operation", "who", "step"), others))
             rows = rows.join(
                 groups.join(found.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
             )
     nothing = np.empty(0, np.int64)
     result = Barriers(nothing, nothing, waits, tuple(names))
-    for fed, table in met:
-        result = _join(table, fed, operations, result)
+    for fed, table, others in met:
+        result = _join(table, fed, others, operations, result)
     return result
+
+
+def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
+    """operation, rank, step, replica, stage, end: the last block of each rank before each step that follows another."""
+    segments = recorded.steps["segment"].to_numpy()
+    begins = np.flatnonzero(first)
+    last = np.maximum(begins - 1, 0)
+    same = (operations.rank[begins] == operations.rank[last]) & (begins > 0)
+    same &= segments[operations.step[begins]] == segments[operations.step[last]]
+    begins, last = begins[same], last[same]
+    table = pl.DataFrame(
+        {
+            "operation": last, "rank": operations.rank[last].astype(np.int32), "step": operations.step[begins],
+            "end": operations.end[last],
+        }
+    )  # fmt: skip
+    return table.join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")
+
+
+def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """`together` of the first blocks `rows`, and of a single one; and those of `ends` (with `who`) that they wait for.
+    A group begins each step after them where the time since the last varies no more than the time since its first
+    blocks were ready: where they always end last, nothing tells, but clipped gradients are of all stages."""
+    found = together(rows)
+    joint = rows.filter((pl.len().over("who", "step") == 1) | pl.col("who").is_in(found["who"].implode()))
+    pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
+    each = (
+        joint.group_by("who", "step").agg(pl.col("start").min(), pl.col("ready").max())
+        .join(ends.group_by("who", "step").agg(pl.col("end").max()), on=["who", "step"])
+        .group_by("who").agg(
+            steadier=of_all.max() - of_all.min() <= pause.max() - pause.min(), after=of_all.min() >= 0
+        )
+        .filter("steadier", "after")
+    )  # fmt: skip
+    awaited = ends.join(each, on="who", how="semi")
+    last = awaited.group_by("who", "step").agg(last_ready=pl.col("end").max())
+    return pl.concat([found, last]).unique(["who", "step"], keep="last", maintain_order=True), awaited
 
 
 def _candidates(
@@ -78,14 +117,14 @@ def _candidates(
 ) -> pl.DataFrame:
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
     block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
-    too: the first of a recording waits for nothing, which tells nothing."""
-    block = (operations.sort == WORK) | (operations.sort == OPTIMIZER)
-    waiting, fed = np.zeros(len(block), np.bool_), needs_transfer(waits, operations.sort)
+    too. The first of a recording waits for nothing, which tells nothing."""
+    waiting, fed = np.zeros(len(operations.start), np.bool_), needs_transfer(waits, operations.sort)
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
-    opening = np.flatnonzero(first & waiting)
-    rows = np.concatenate([np.flatnonzero(block), opening])
+    block = ((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting
+    begins = np.flatnonzero(first & waiting)
+    rows = np.concatenate([np.flatnonzero(block), begins])
     named = np.array([*kinds, "first", "fed"])
-    code = np.concatenate([operations.kind[block], len(kinds) + fed[opening]])
+    code = np.concatenate([operations.kind[block], len(kinds) + fed[begins]])
     rank, step = operations.rank[rows].astype(np.int32), operations.step[rows]
     number = packed(code, rank, step)
     repeated = np.unique(code[np.bincount(number)[number] > 1])
@@ -134,9 +173,10 @@ def _own_pauses(rows: pl.DataFrame) -> pl.DataFrame:
     return each.filter(pl.col("steps") > 1).group_by("who").agg(pl.col("varies").median())
 
 
-def _join(members: pl.DataFrame, fed: bool, operations: Operations, before: Barriers) -> Barriers:
-    """With a point for each group and step, which waits for all that its members did but for their transfers, and which
-    they wait for now. Members that are `fed` start with it: what it takes goes on while their data are on their way."""
+def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
+    """With a point for each group and step, which waits for all that its members did but for their transfers, and for
+    the blocks in `others`, and which they wait for now. Members that are `fed` start with it: what it takes goes on
+    while their data are on their way."""
     count = len(operations.start) + len(before.start)
     times = operations.start, operations.end
     start, end = (np.concatenate([x, before.start]) for x in times) if len(before.start) else times
@@ -156,9 +196,18 @@ def _join(members: pl.DataFrame, fed: bool, operations: Operations, before: Barr
         begun = np.full(len(points), np.iinfo(np.int64).max)
         np.minimum.at(begun, point, operations.start[operation])
         at = np.maximum(at, begun)
+    last = others.join(points, on=["who", "step"])
+    awaited, by = last["operation"].to_numpy(), last["point"].to_numpy().astype(np.int64)
+    np.maximum.at(at, by, operations.end[awaited])
     lag = np.minimum(0, operations.start[operation] - at[point])
     waits = replace(before.waits, of=theirs).and_also(
-        Waits(operation.astype(np.int32), (count + point).astype(np.int32), np.ones(len(operation), np.bool_), lag)
+        Waits(operation.astype(np.int32), (count + point).astype(np.int32), np.ones(len(operation), np.bool_), lag),
+        Waits(
+            (count + by).astype(np.int32),
+            awaited.astype(np.int32),
+            np.ones(len(by), np.bool_),
+            np.zeros(len(by), np.int64),
+        ),
     )
     return Barriers(
         np.concatenate([before.step, points["step"].to_numpy()]),

@@ -127,7 +127,7 @@ def _seen(recorded: Recorded, names: _Names) -> _Seen:
     operations, moved, guessed = _transfers(recorded, lanes, first, joint, operations, names)
     waits = of_lane.and_also(*joint, *moved)
     del of_lane, joint, moved
-    operations, pauses = _goes_on(lanes, first, operations, waits, names)
+    operations, pauses = _goes_on(recorded, lanes, first, operations, waits, names)
     waits = waits.and_also(*pauses)
     operations, begun = _origins(recorded, first, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
@@ -503,7 +503,7 @@ def _after_collectives(
 
 
 def _goes_on(
-    lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
+    recorded: Recorded, lanes: _Lanes, first: Flags, operations: Operations, waits: Waits, names: _Names
 ) -> tuple[Operations, list[Waits]]:
     """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
     that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
@@ -517,11 +517,13 @@ def _goes_on(
     ready = ready_of(waits.of_some(free), operations.start, operations.end)
     openings = pl.DataFrame(
         {
-            "who": np.zeros(len(free), np.int64), "rank": operations.rank[free], "step": operations.step[free],
+            "rank": operations.rank[free], "step": operations.step[free],
             "start": operations.start[free], "end": operations.end[free], "ready": ready[free],
         }
     )  # fmt: skip
-    met = openings.join(barriers.together(openings), on=["who", "step"], how="left", maintain_order="left")
+    openings, ends = (t.with_columns(who=0) for t in (openings, barriers.ends_before(recorded, operations, first)))
+    last, _ = barriers.opening(openings, ends)
+    met = openings.join(last, on=["who", "step"], how="left", maintain_order="left")
     delay = met.select((pl.col("start") - pl.max_horizontal("ready", "last_ready")).clip(0)).to_series().to_numpy()
     usual = round(lowest_fifth(operations.rank[free], delay))
     ended = operations.end[rows - 1]

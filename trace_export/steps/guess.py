@@ -99,6 +99,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     queued = ~alike | (pl.col("middle") > pl.col("usual") + POSTED_NS)  # data waited for a rank always as busy
     steady = (pl.col("near_both") >= MOSTLY) | (pl.col("off_both") < pl.col("off"))
     posted = (queued & (pl.col("usual") > POSTED_NS) & steady).fill_null(False)
+    posted = posted | _posted_as_others(ways, posted, alike)
     usual = pl.when(posted).then("usual").when(alike).then("middle").otherwise("exposed").fill_null(0)
     ways = ways.select(posted=posted, alike=alike & ~posted, usual=usual)
     table = table.drop("usual").with_columns(ways[at])
@@ -112,6 +113,16 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     table = table.select("dst", "dst_rank", "way", "known", "usual", begin=begin, length=length, posted=posted)
     found = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
     return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
+
+
+def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl.Series:
+    """The ways on which data always come after their receiver fell idle, which tells nothing of when the receive was
+    posted: as on most others, for all ranks run one program."""
+    steady = (pl.col("near_both") >= MOSTLY).fill_null(False)
+    known = ways.select(
+        posted=posted, early=alike & ~posted & ~steady, open=alike & steady & (pl.col("usual") > POSTED_NS)
+    )
+    return known["open"] & (known["posted"].sum() > known["early"].sum())
 
 
 def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
