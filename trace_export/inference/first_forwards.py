@@ -26,11 +26,34 @@ def head(timeline: Timeline, begin: int, end: int) -> bytes:
     return timeline.stem[begin : min(begin + HEAD, end)].tobytes()
 
 
-def doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, bool]:
+def beginnings(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, int | None]:
+    """The first row of each doubtful forward among the passes of the steps → the row at which it begins, None where
+    nothing shows it.
+
+    | doubtful forward | begins |
+    |---|---|
+    | like one that is not doubtful, from some row on | there |
+    | otherwise, right after a transfer, or with the capture | where it is |
+    | of steps of one forward each, in a process that transfers nothing: all are doubtful | where it is |
+    | any other | unknown |
+    """
+    doubts = _doubtful(timeline, steps)
+    forwards = [piece for passes in steps for piece in passes if piece.kind == "F"]
+    heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
+    if not heads and not len(timeline.transfers) and len(steps) > 1:
+        return {}
+    found: dict[int, int | None] = {}
+    for piece in (piece for piece in forwards if piece.begin in doubts):
+        at = _first_like(timeline, piece, heads)
+        found[piece.begin] = piece.begin if at is None and doubts[piece.begin] else at
+    return found
+
+
+def _doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, bool]:
     """The first rows of the forwards before which foreign work may lie: those of the steps' first; and, unless a
     forward and its backward alternate without a transfer, all that find every forward before them followed by its
-    backward: a step may end there without an optimizer. And of each whether nothing else shows where it begins: no
-    transfer right before it, nor the beginning of the capture.
+    backward: a step may end there without an optimizer. And of each whether something else shows where it begins: a
+    transfer right before it, or the beginning of the capture.
 
     A transfer before the first forward of a step that an optimizer begins leaves no doubt.
 
@@ -45,7 +68,7 @@ def doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, 
         if first or (everywhere and not opened):
             sent, alone = _preceded(timeline, begin)
             if not (sent and first and several):
-                found[begin] = not (sent or alone)
+                found[begin] = sent or alone
     return found
 
 
@@ -71,12 +94,9 @@ def _preceded(timeline: Timeline, begin: int) -> tuple[bool, bool]:
     return bool(high > low), False
 
 
-def true_beginning(timeline: Timeline, forward: Piece, heads: Heads) -> int | None:
-    """The row at which a doubtful forward begins: the first one from which on it begins like one that is not (`heads`).
-    None where there is none.
-
-    Example: `s t a b c` begins at `a`, where another forward is `a b c`.
-    """
+def _first_like(timeline: Timeline, forward: Piece, heads: Heads) -> int | None:
+    """The first row from which on a forward begins with one of the `heads`: of `s t a b c` that of `a`, where another
+    forward is `a b c`. None where there is none."""
     row = timeline.stem[forward.begin : forward.end]
     firsts = (next(places(row, np.frombuffer(one, row.dtype)), None) for one in heads)
     at = min((place for place in firsts if place is not None), default=None)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trace_export.inference.first_forwards import doubtful, head, true_beginning
+from trace_export.inference.first_forwards import beginnings
 from trace_export.inference.forwards import SAME_STEMS, Found, passes_of
 from trace_export.inference.kinds import SURPLUS
 from trace_export.inference.likeness import MOST_KINDS, likeness
@@ -119,21 +119,16 @@ def _refused(own: list[Piece], why: str) -> Found:
 
 
 def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: list[Found]) -> list[Found]:
-    """What was found, where forwards before which foreign work may lie begin as the others do (see first_forwards); a
-    step is refused where nothing shows that."""
-    doubts = doubtful(timeline, [one.passes for one in found])
-    forwards = [piece for one in found for piece in one.passes if piece.kind == "F"]
-    heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
-    if not heads and not len(timeline.transfers) and len(steps) > 1:
-        return found
-    begins = {p.begin: true_beginning(timeline, p, heads) for p in forwards if p.begin in doubts}
+    """What was found, with forwards from where they begin on (see first_forwards); a step is refused where nothing
+    shows that of one."""
+    begins = beginnings(timeline, [one.passes for one in found])
     out = []
     for own, one in zip(steps, found, strict=True):
-        if any(doubts.get(piece.begin) and begins[piece.begin] is None for piece in one.passes):
+        moved = [(piece, begins.get(piece.begin, piece.begin)) for piece in one.passes]
+        if any(begin is None for _, begin in moved):
             out.append(_refused(own, "nothing shows where the first forward begins"))
         else:
-            moved = any(begins.get(piece.begin, piece.begin) != piece.begin for piece in one.passes)
-            passes = [p._replace(begin=begins.get(p.begin) or p.begin) for p in one.passes] if moved else one.passes
+            passes = [piece._replace(begin=begin) for piece, begin in moved if begin is not None]
             out.append(one._replace(passes=passes))
     return out
 
