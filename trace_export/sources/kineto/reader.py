@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import Note
+from trace_export.model import TEXT, TIME, Note
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
 from trace_export.sources.kineto.gpu_work import (
     CALLERS,
@@ -39,7 +39,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.ranges.ranks import ByProcess, check_names
+from trace_export.sources.ranges.ranks import ByProcess, assigned, check_names, from_names, from_stages
 from trace_export.sources.ranges.transfers import KERNELS
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import LONGEST_NAME, is_host, job_of
@@ -67,10 +67,6 @@ _PIDS, _DEVICES = (pl.col(name).drop_nulls().unique() for name in ("pid", "devic
 JOB = ("PT_PROFILER_JOB_NAME", "PT_PROFILER_JOB_VERSION", "PT_PROFILER_JOB_ATTEMPT_INDEX")
 """What the environment called the job and its start (libkineto/src/EnvMetadata.h); since 2026."""
 _NO_CALLS = pl.DataFrame(schema=KERNELS)
-_RANK = {
-    "process": pl.Int64, "rank": pl.Int64, "rank_origin": pl.String, "stage": pl.Int32, "stage_origin": pl.String,
-    "device": pl.Int32, "pid": pl.Int64, "job": pl.String,
-}  # fmt: skip
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
@@ -90,6 +86,7 @@ def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Event
         if options.beginning and not isinstance(trace, PerfettoTrace):
             events.pending = list(chain.from_iterable(trace.pieces()))
             if trace.shortened:
+                events.short = True
                 return [events]
             pieces = iter([columns_of(events.pending)])
             events.pending = []
@@ -138,13 +135,17 @@ def _texts_of(ranges: pl.DataFrame, process: int) -> pl.Series:
     return ranges.filter(pl.col("process") == process)["text"]
 
 
-class _Events:
+class _Events(reader.Opened):
     """What a trace holds: see ranges.reader.Opened. `pending`: events of a beginning that are no columns yet."""
 
     what = "annotation"
 
     def __init__(self, source: Source, trace: Trace) -> None:
+        name = trace.header.get("host_name")
+        key = str(name)[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
         self.source = source
+        self.host = Host(key, key, trace.offset_ns)
+        self.world = _job(trace, "world_size") or None
         self.pending: list[Event] = []
         self._trace = trace
         self._ranges: list[pl.DataFrame] = []
@@ -190,27 +191,8 @@ class _Events:
             raise self._of_several_processes(self._pids)
         return Named(dialects, self._ranges)
 
-    @property
-    def host(self) -> Host:
-        name = self._trace.header.get("host_name")
-        known = isinstance(name, str) and is_host(name)
-        key = str(name)[:LONGEST_NAME] if known else self.source.host
-        return Host(key, key, self._trace.offset_ns)
-
-    @property
-    def short(self) -> bool:
-        return self._trace.shortened
-
-    @property
-    def world(self) -> int | None:
-        return _job(self._trace, "world_size") or None
-
-    @property
     def remedy(self) -> str:
         return f"{REMEDY}, {WITHOUT_GRAPHS}" if self._work.replayed else REMEDY
-
-    def members(self) -> pl.DataFrame:
-        return pl.DataFrame()
 
     def counted_names(self) -> NameCounts:
         if self._every is not None:
@@ -241,38 +223,27 @@ class _Events:
     def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
         return self._work.activity(ranges, parts)
 
-    def last_copies(self, ranges: Ranges) -> None:
-        return None
-
     def kernels_of_nccl(self) -> pl.DataFrame:
         if len(self._calls) > 1:
             self._calls = [pl.concat(self._calls)]
         return self._calls[0]
 
-    def devices(self) -> ByProcess:
-        return {}
-
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         """The number of the one rank is that of distributedInfo, our marks, the file's name or the stages. Raises
         SourceError where the marks are of several ranks."""
-        recorded = _job(self._trace, "rank")
-        check_names(self.source.path, ranges, recorded)
-        marks, stages = ranges.frame["rank"].drop_nulls(), ranges.stages.get(0, [])
+        recorded, source = _job(self._trace, "rank"), self.source
+        check_names(source.path, ranges, recorded)
         evidence = (
-            (recorded, "recorded"),
-            (marks.first(), "recorded"),
-            (self.source.rank, self.source.rank_origin),
-            (min(stages, default=0), "assumed"),
+            ("recorded", lambda: {} if recorded is None else {0: recorded}),
+            ("recorded", lambda: from_names(ranges)),
+            (source.rank_origin, lambda: {} if source.rank is None else {0: source.rank}),
+            ("assumed", lambda: from_stages(ranges.stages)),
+            ("assumed", lambda: {0: 0}),
         )
-        rank, origin = next((number, origin) for number, origin in evidence if number is not None)
-        places = ranges.frame["place"].drop_nulls()
-        stage = places.first() if places.len() else min(stages, default=None)
-        row = {
-            "process": 0, "rank": rank, "rank_origin": origin, "stage": stage,
-            "stage_origin": None if stage is None else "recorded", "device": self._device,
-            "pid": _pid_of(self._callers), "job": job_of(map(self._trace.header.get, JOB)),
-        }  # fmt: skip
-        return pl.DataFrame([row], _RANK), []
+        own = {} if self._device is None else {0: self._device}
+        ranks, notes = assigned(ranges, processes, source, evidence, own)
+        pid, job = _pid_of(self._callers), job_of(map(self._trace.header.get, JOB))
+        return ranks.with_columns(pid=pl.lit(pid, TIME), job=pl.lit(job, TEXT)), notes
 
     def notes(self, first: int) -> list[Note]:
         return [*_clock_notes(self._trace, self._trace.offset_ns + first), *self._trace.losses()]

@@ -73,12 +73,10 @@ def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Expor
     return [_Export(source, db)]
 
 
-class _Export:
+class _Export(reader.Opened):
     """An opened export: see ranges.reader.Opened."""
 
     what = "NVTX range"
-    remedy = REMEDY
-    world: int | None = None
 
     def __init__(self, source: Source, db: Database) -> None:
         self.source = source
@@ -87,6 +85,9 @@ class _Export:
         self._members: pl.DataFrame
         self.host = Host(self._session.host or source.host, self._session.label or source.host, self._session.offset_ns)
         self.short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
+
+    def remedy(self) -> str:
+        return REMEDY
 
     def named(self, dialects: Dialects) -> Named:
         named, self._members = nvtx.read_ranges(self._db, dialects)
@@ -135,9 +136,6 @@ class _Export:
 
     def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
         return None if self._db.shortened else partial(last_copies, self._db, ranges)
-
-    def kernels_of_nccl(self) -> None:
-        return None
 
     def devices(self) -> ByProcess:
         return devices_of(self._db)

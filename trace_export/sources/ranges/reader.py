@@ -62,37 +62,23 @@ _HALF = 1 << (_BITS - 1)
 
 
 class Opened(Protocol):
-    """The processes of one host in an opened source, which answers the questions of `read`."""
+    """The processes of one host in an opened source, which answers the questions of `read`. `what`: what the profiler
+    calls a range; `short`: only the beginning of its events is looked at, and the passes there have the times of the
+    host; `world`: the number of ranks of the job."""
 
-    @property
-    def source(self) -> Source: ...
+    source: Source
+    host: Host
+    what: str
+    short: bool = False
+    world: int | None = None
 
-    @property
-    def host(self) -> Host: ...
-
-    @property
-    def what(self) -> str:
-        """What the profiler calls a range."""
-        ...
-
-    @property
     def remedy(self) -> str:
         """How to record passes that are named."""
-        ...
-
-    @property
-    def short(self) -> bool:
-        """Whether only the beginning of its events is looked at; the passes there have the times of the host."""
         ...
 
     def end(self, *, inferred: bool) -> int | None:
         """When the last range began of a source whose beginning alone is looked at, or the last launch, where
         passes were `inferred` from launches; None where that is not known."""
-        ...
-
-    @property
-    def world(self) -> int | None:
-        """The number of ranks of the job."""
         ...
 
     def named(self, dialects: Dialects) -> Named:
@@ -125,29 +111,29 @@ class Opened(Protocol):
         """The GPU work by range, see by_launch.attribute."""
         ...
 
-    def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
-        """Finds where transfers without a kernel end, see transfers.transfers."""
-        ...
-
-    def kernels_of_nccl(self) -> pl.DataFrame | None:
-        """NCCL's kernels, see transfers.KERNELS, where these say more than the ranges."""
-        ...
-
-    def devices(self) -> ByProcess:
-        """Process → its GPU, of processes whose GPU work is not looked at."""
-        ...
-
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         """The ranks of these processes, as `ranks.assigned` gives them, and notes on them."""
         ...
 
-    def members(self) -> pl.DataFrame:
-        """The members of communicators: process, group, own (the rank in it), size."""
-        ...
+    def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
+        """Finds where transfers without a kernel end, see transfers.transfers."""
+        return None
+
+    def kernels_of_nccl(self) -> pl.DataFrame | None:
+        """NCCL's kernels, see transfers.KERNELS, where these say more than the ranges."""
+        return None
+
+    def devices(self) -> ByProcess:
+        """Process → its GPU, of processes whose GPU work is not looked at."""
+        return {}
+
+    def members(self) -> pl.DataFrame | None:
+        """The members of communicators, where they are recorded: process, group, own (the rank in it), size."""
+        return None
 
     def notes(self, first: int) -> Sequence[Note]:
         """What is to be said of the source; its first block begins at `first`. Raises SourceError."""
-        ...
+        return ()
 
 
 One = TypeVar("One", bound=Opened)
@@ -306,7 +292,7 @@ def _check(part: _Part, options: ReadOptions) -> None:
     if ranges.untimed:
         raise range_notes.no_times(part.path)
     rules = ranges.unmatched
-    raise range_notes.no_names(part.path, opened.what, counts, opened.remedy, launches=why, rules=rules)
+    raise range_notes.no_names(part.path, opened.what, counts, opened.remedy(), launches=why, rules=rules)
 
 
 def _attribute(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
@@ -466,7 +452,7 @@ def _profile(part: _Part, start: _Start, hosts: pl.DataFrame, ranks: pl.DataFram
 def _members(part: _Part, ranks: pl.DataFrame) -> pl.DataFrame:
     """The members of communicators by their ranks."""
     members = part.opened.members()
-    if members.is_empty():
+    if members is None or members.is_empty():
         return empty(MEMBERS)
     of_ranks = members.join(ranks.select("rank", "process"), on="process").rename({"own": "member"})
     return conform(of_ranks.sort("rank", "group"), MEMBERS)

@@ -69,11 +69,10 @@ def _open(source: Source, options: ReadOptions, stack: ExitStack) -> list[_Proce
     return [_Processes(source, [t for t, fact in facts.items() if fact.host == host], of_number) for host in hosts]
 
 
-class _Processes:
+class _Processes(reader.Opened):
     """The processes of one host in an opened database: see ranges.reader.Opened."""
 
     what = "ROCTx range"
-    remedy = "record again with the passes marked by trace-export run"
 
     def __init__(self, source: Source, processes: Sequence[Tables], facts: Mapping[int, Facts]) -> None:
         self.source = source
@@ -86,11 +85,11 @@ class _Processes:
         events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
         self.short = not processes[0].db.shortened.isdisjoint(events)
 
+    def remedy(self) -> str:
+        return "record again with the passes marked by trace-export run"
+
     def named(self, dialects: Dialects) -> Named:
         return read_ranges(self._processes, dialects)
-
-    def members(self) -> pl.DataFrame:
-        return pl.DataFrame()
 
     def counted_names(self) -> NameCounts:
         return counted_names(self._processes)
@@ -121,15 +120,6 @@ class _Processes:
     def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
         return capture.attribute(self._processes, ranges, parts)
 
-    def last_copies(self, ranges: Ranges) -> None:
-        return None
-
-    def kernels_of_nccl(self) -> None:
-        return None
-
-    def devices(self) -> ByProcess:
-        return {}
-
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         source, facts = self.source, self._facts
         ranks, notes = assigned(
@@ -151,9 +141,6 @@ class _Processes:
             {"pid": TIME, "begun_ns": TIME, "job": TEXT},
         )
         return ranks.hstack(identity), notes
-
-    def notes(self, first: int) -> list[Note]:
-        return []
 
     def end(self, *, inferred: bool) -> int | None:
         tables = self._processes[0]
