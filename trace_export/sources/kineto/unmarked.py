@@ -14,13 +14,13 @@ from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.threads import AUTOGRAD
-from trace_export.inference.work import CALLS, COMPUTE, OTHER, TASKS, TRANSFER, join
+from trace_export.inference.work import CALLS, TASKS
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
+from trace_export.sources.ranges.launched import coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.names import COMMUNICATION, GENERIC, SENDS
 
 WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)
 
@@ -30,15 +30,20 @@ _NODE = r"^\w*Backward\d*$|^torch::autograd::"
 ANNOTATIONS = {"thread": pl.Int64(), "nodes": pl.UInt32(), "others": pl.UInt32()}
 
 
+_TASKS = {**TASKS, "name": pl.String(), "between": pl.Boolean()}
+del _TASKS["role"]
+"""`between`: whether PyTorch says of a kernel of NCCL that it is between two ranks; null where it says nothing."""
+
+
 @dataclass
 class _Content:
-    """Pieces of `calls` (see CALLS), `tasks` (TASKS, `name` as text), and of operators: thread, start, end, name and
+    """Pieces of `calls` (see CALLS), `tasks` (_TASKS), and of operators: thread, start, end, name and
     seq, their sequence number; the threads named like the autograd engine's; of annotations (which in 2021 the
     operators are, too) how many of each thread are nodes of autograd (ANNOTATIONS); how many kernels ran on each
     device; how many tasks have invalid times."""
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
-    tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema={**TASKS, "name": pl.String()})])
+    tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_TASKS)])
     operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
     named: set[int] = field(default_factory=set)
     annotations: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=ANNOTATIONS)])
@@ -54,9 +59,8 @@ def read_process(path: Path, ranges: Ranges) -> Process:
             _gather(content, events)
     calls, tasks, operators = pl.concat(content.calls), pl.concat(content.tasks), pl.concat(content.operators)
     named = content.named or (_engine(pl.concat(content.annotations)) if operators.is_empty() else set())
-    names = tasks["name"].unique().sort()
-    codes = names.search_sorted(tasks["name"]).cast(pl.Int32) if len(names) else pl.Series([], dtype=pl.Int32)
-    work = join(calls, tasks.with_columns(name=codes).select(TASKS.keys()), KernelNames(names))
+    names, codes = coded(tasks["name"])
+    work = work_of(calls, tasks.with_columns(codes), KernelNames(names), tasks["between"])
     return Process(work, content.devices, ranges.frame, frozenset(named), operators=operators, untimed=content.untimed)
 
 
@@ -72,10 +76,8 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     content.untimed += every.height - tasks.height
     kernels = tasks.group_by(_number("device", -1)).len()
     content.devices.update(dict(kernels.iter_rows()))
-    tasks = tasks.select(
-        _number("correlation", -2), "start", "end", STREAM, "name", _role().cast(pl.Int8).alias("role")
-    ).filter(pl.col("role") != OTHER)
-    content.tasks.append(tasks)
+    between = pl.col("Collective name").str.contains(_POINT_TO_POINT).alias("between")
+    content.tasks.append(tasks.select(_number("correlation", -2), "start", "end", STREAM, "name", between))
     node = pl.col("name").str.contains(_NODE).fill_null(False)
     annotations = events.filter(kind == "user_annotation").group_by(thread())
     content.annotations.append(annotations.agg(nodes=node.sum(), others=(~node).sum()))
@@ -95,18 +97,3 @@ def _engine(annotations: pl.DataFrame) -> set[int]:
 def _number(name: str, none: int | None = None) -> pl.Expr:
     number = pl.col(name).cast(pl.Int64, strict=False)
     return number if none is None else number.fill_null(none)
-
-
-def _role() -> pl.Expr:
-    name, operation = pl.col("name"), pl.col("Collective name")
-    moves = name.str.contains(COMMUNICATION)
-    between_two = operation.str.contains(_POINT_TO_POINT)
-    return (
-        pl.when(~moves)
-        .then(COMPUTE)
-        .when(name.str.contains(SENDS) & between_two.fill_null(True))
-        .then(TRANSFER)
-        .when(name.str.contains(GENERIC) & between_two.fill_null(False))
-        .then(TRANSFER)
-        .otherwise(OTHER)
-    )

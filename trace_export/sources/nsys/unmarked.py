@@ -13,25 +13,20 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from trace_export.inference.kernel_names import GRAPH, Codes, KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import COMPUTE, OTHER, TRANSFER, Ints, join
+from trace_export.inference.work import COMPUTE, Ints
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.session import THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import ORPHANS
+from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, work_of
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.names import COMMUNICATION, SENDS
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_task_times
 
-LONGEST = 4000
-"""Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
-DEVICE_CALLS = ("cu*Launch*", "cu*Memcpy*", "cu*Memset*", "cu*StreamWaitEvent*", "*Synchronize*")
-"""How the calls are named that give the device something to do or to wait for, or wait for it."""
 _NO_CORRELATION = 0xFFFFFFFF
 """The id of a call without one; no task has it."""
 _GRAPH = -1
@@ -46,22 +41,17 @@ Parts = defaultdict[int, list[pl.DataFrame]]
 @dataclass(frozen=True)
 class _Kinds:
     """The kinds of device work, a row for each of the sorted numbers `what` that stand for a name and a stream: the
-    stream, the row of the name in `names`, and the role."""
+    stream, and the row of the name in `names`."""
 
     what: Ints
     stream: Ints
     name: Codes
-    role: npt.NDArray[np.int8]
     names: KernelNames
 
     def tasks(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The device work that counts among `rows`, as `_tasks` reads them, with the columns of TASKS."""
+        """The device work in `rows`, as `_tasks` reads them, with the columns of TASKS but `role`."""
         kind = np.searchsorted(self.what, rows["what"].to_numpy())
-        role = self.role[kind]
-        own = rows.select("correlation", "start", "end").with_columns(
-            stream=self.stream[kind], name=self.name[kind], role=role
-        )
-        return own.filter(role != OTHER) if (role == OTHER).any() else own
+        return rows.select("correlation", "start", "end").with_columns(stream=self.stream[kind], name=self.name[kind])
 
 
 def read_processes(
@@ -75,7 +65,7 @@ def read_processes(
     autograd = autograd_threads(db)
     for process in sorted(tasks.keys() & calls.keys()):
         own = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
-        work = join(pl.concat(calls.pop(process), rechunk=True), own, kinds.names)
+        work = work_of(pl.concat(calls.pop(process), rechunk=True), own, kinds.names)
         if (work.role == COMPUTE).any():
             yield (
                 process,
@@ -94,7 +84,7 @@ def read_processes(
 def _calls(db: Database, tasks: Parts) -> Parts:
     """The calls of the processes with `tasks` that concern the device, with the columns of CALLS; all calls of a
     process in which fewer bear the names of such calls than there are tasks."""
-    patterns = " OR ".join(f"value GLOB '{pattern}'" for pattern in DEVICE_CALLS)
+    patterns = " OR ".join(f"value GLOB 'cu{pattern}'" for pattern in DEVICE_CALLS)
     named = db.texts(f"SELECT id, value GLOB '*Synchronize*' FROM StringIds WHERE {patterns}")
     waiting = [number for number, waits in named if waits]
     parts = _read_calls(db, listed("nameId", (number for number, _ in named)), waiting, tasks)
@@ -174,8 +164,7 @@ def _kinds(db: Database, tasks: Parts) -> _Kinds:
     parts = [part["what"].unique() for own in tasks.values() for part in own]
     what = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
     ids, name = np.unique(what >> 32, return_inverse=True)
-    names = _names(db, ids)
-    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), _roles(names)[name], KernelNames(names))
+    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), KernelNames(_names(db, ids)))
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
@@ -184,9 +173,3 @@ def _names(db: Database, ids: np.ndarray) -> pl.Series:
     known = dict(db.texts(sql, [json.dumps(ids.tolist())]))
     graphs = {n: f"{GRAPH}{_GRAPH - n}" for n in ids.tolist() if n <= _GRAPH}
     return pl.Series("name", [graphs.get(n) or known.get(n) or "" for n in ids.tolist()], pl.String)
-
-
-def _roles(names: pl.Series) -> np.ndarray:
-    """The role of what bears each of the `names`."""
-    nccl, sends = names.str.contains(COMMUNICATION).to_numpy(), names.str.contains(SENDS).to_numpy()
-    return np.where(nccl & sends, TRANSFER, np.where(nccl, OTHER, COMPUTE)).astype(np.int8)

@@ -14,17 +14,14 @@ import polars as pl
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import CALLS, COMPUTE, OTHER, TASKS, TRANSFER, join
+from trace_export.inference.work import CALLS, TASKS
+from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
 from trace_export.sources.rocpd.tables import RCCL, Tables
-from trace_export.sources.shared.names import COMMUNICATION, GENERIC, SENDS
+from trace_export.sources.shared.names import GENERIC, SENDS
 from trace_export.sources.shared.timestamps import valid_task_times
 
-LONGEST = 4000
-"""Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
-DEVICE_CALLS = ("hip*Launch*", "hip*Memcpy*", "hip*Memset*", "hip*StreamWaitEvent*", "hip*Synchronize*")
-"""How the calls are named that give the device something to do or to wait for, or wait for it."""
 _SENDING = ["ncclSend", "ncclRecv"]
 
 
@@ -32,18 +29,16 @@ def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
     """A process; `ranges`: those around steps and optimizers; `operators`: whether operators have ranges."""
     tasks, devices, untimed = _tasks(tables)
     calls = _calls(tables)
-    numbers = tasks["name"].unique().sort()
-    names = KernelNames(_names(tables, numbers))
-    codes = numbers.search_sorted(tasks["name"]).cast(pl.Int32) if len(numbers) else pl.Series([], dtype=pl.Int32)
-    tasks = tasks.with_columns(name=codes, role=_roles(tables, tasks, calls, names.texts, codes))
-    work = join(calls, tasks.filter(pl.col("role") != OTHER).select(TASKS.keys()), names)
+    numbers, codes = coded(tasks["name"])
+    names, tasks = _names(tables, numbers), tasks.with_columns(codes)
+    work = work_of(calls, tasks, KernelNames(names), _between(tables, tasks, calls, names))
     named = read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS)
     return Process(work, devices, ranges.frame.filter(process=tables.process), operators=named, untimed=untimed)
 
 
 def _calls(tables: Tables) -> pl.DataFrame:
     """The calls of HIP that concern the device: schema CALLS."""
-    named = " OR ".join(tables.named(pattern) for pattern in DEVICE_CALLS)
+    named = " OR ".join(tables.named(f"hip{pattern}") for pattern in DEVICE_CALLS)
     sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
         COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation, {tables.named("hip*Synchronize*")} AS waits
         FROM {tables.rows("region", "tid")} {tables.event()} WHERE {named}"""
@@ -78,14 +73,12 @@ def _names(tables: Tables, numbers: pl.Series) -> pl.Series:
     return pl.Series("name", [str(known.get(number, "")) for number in numbers], pl.String)
 
 
-def _roles(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.Series, codes: pl.Series) -> np.ndarray:
-    """The role of each task, whose name is that of its code."""
-    moves, sends, generic = (names.str.contains(text).to_numpy() for text in (COMMUNICATION, SENDS, GENERIC))
-    roles = np.where(moves & sends, TRANSFER, np.where(moves, OTHER, COMPUTE)).astype(np.int8)[codes]
-    unknown = np.flatnonzero((moves & generic & ~sends)[codes])
-    if len(unknown):
-        roles[unknown[_sending(tables, tasks[unknown], calls)]] = TRANSFER
-    return roles
+def _between(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.Series) -> pl.Series:
+    """Whether the tasks, whose names are rows of `names`, are sends or receives; null where their names say it."""
+    generic = names.str.contains(GENERIC) & ~names.str.contains(SENDS)
+    rows = np.flatnonzero(generic.to_numpy()[tasks["name"].to_numpy()])
+    between = pl.Series([None], dtype=pl.Boolean).new_from_index(0, tasks.height)
+    return between.scatter(rows, _sending(tables, tasks[rows], calls)) if len(rows) else between
 
 
 def _sending(tables: Tables, kernels: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
