@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import COLLECTIVES, Profile, conform
-from trace_export.pipeline.window_offsets import CLEARLY, candidates, paired
+from trace_export.pipeline.window_offsets import CLEARLY, candidates, fit_under
 from trace_export.tolerances import COLLECTIVE_ENDS_NS
 
 _MEMBER = ["channel", "rank"]
@@ -86,7 +86,7 @@ def _misfit(reference: pl.DataFrame, rows: pl.DataFrame, offset: int) -> pl.Data
     and offset. `apart`: the median difference; `misfit`: that on one host, on two the median change of the difference
     from one collective to the next, which does not depend on the clocks nor on one that was set between two."""
     between = pl.col("end_ns_right") - pl.col("end_ns")
-    fits = paired(
+    fits = fit_under(
         reference, rows, offset, by=_MEMBER,
         one_host=(pl.col("host") == pl.col("host_right")).first(),
         apart=between.abs().quantile(0.5, "higher"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.pipeline.window_offsets import CLEARLY, candidates, paired
+from trace_export.pipeline.window_offsets import CLEARLY, candidates, fit_under
 from trace_export.tolerances import MESSAGE_ENDS_NS, ROUND_TRIP_NS
 
 CONTRADICTION = 50
@@ -95,7 +95,7 @@ def _tried(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame, o
     numbers = (pl.col("microbatch") == pl.col("microbatch_right")) & pl.col("chunk").eq_missing(pl.col("chunk_right"))
     steps = (pl.col("step") == pl.col("step_right")).mean().fill_null(1.0)
     enough = pl.col("n") >= pl.col("least")
-    tried = paired(
+    tried = fit_under(
         sent, received, offset, by=["channel"],
         scatter=delay.quantile(0.75) - delay.quantile(0.25),
         spread=delay.quantile(0.5) - delay.quantile(0.05),

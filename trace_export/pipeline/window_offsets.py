@@ -27,7 +27,7 @@ def candidates(difference: int) -> range:
     return range(-most, most + 1)
 
 
-def paired(
+def fit_under(
     left: pl.DataFrame, right: pl.DataFrame, offset: int, by: Sequence[str], **measures: pl.Expr
 ) -> pl.DataFrame:
     """How well the i-th operation of `left` and the (i + `offset`)-th of `right` of each channel fit.

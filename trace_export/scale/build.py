@@ -24,7 +24,7 @@ from trace_export.scale import bands
 from trace_export.scale.exceptions import cohorts, exceptions, representative
 from trace_export.scale.measure import Task, failed, failures_of, measure, replica_numbers, summarise
 from trace_export.scale.parts import Part, in_parts
-from trace_export.scale.places import REMEDY, Places, absent
+from trace_export.scale.places import REMEDY, Places, missing_ranks
 from trace_export.scale.replicas import Placed, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
@@ -96,7 +96,7 @@ def overview(
         result = of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
     else:
         result = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
-    lacking = absent(placed.places) if ranks is None and replicas is None else 0
+    lacking = missing_ranks(placed.places) if ranks is None and replicas is None else 0
     left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
     unread = 0 if left_out else max(table["rank"].n_unique() - result.ranks["rank"].n_unique(), 0)
     return replace(result, missing_ranks=lacking + unread)

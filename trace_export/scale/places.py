@@ -83,7 +83,7 @@ def _sizes(placed: pl.DataFrame) -> Declared:
     return Declared(pp=pp, dp=dp, tp=tp, cp=cp)
 
 
-def absent(places: Places) -> int:
+def missing_ranks(places: Places) -> int:
     """How many ranks the run has besides those in the table: fewer on a stage of a replica than on most."""
     table, declared = places.table.drop_nulls(["dp", "stage"]), places.declared
     if table.is_empty():

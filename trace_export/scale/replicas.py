@@ -54,7 +54,7 @@ def all_ranks(options: LoadOptions) -> LoadOptions:
     return replace(options, read=replace(options.read, ranks=None))
 
 
-def place_ranks(options: LoadOptions, located: Located, progress: Progress = silent) -> Placed:
+def find_ranks(options: LoadOptions, located: Located, progress: Progress = silent) -> Placed:
     """The places of all ranks of a run. `located`: the sources of `all_ranks(options)`. Raises UsageError, and as
     `places.find_places` does."""
     if options.devices is not None:
@@ -139,7 +139,7 @@ def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) 
         if (earlier := catalogue.load(cache, whole)) is not None:
             located, places, held = earlier
             return Placed(located, places, [], held)
-    placed = place_ranks(options, locate(whole), progress)
+    placed = find_ranks(options, locate(whole), progress)
     if cache is not None and not placed.failures:
         catalogue.store(cache, whole, placed.located, placed.places)
     return placed
