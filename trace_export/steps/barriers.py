@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -28,10 +27,8 @@ from trace_export.steps.graph import (
     needs_transfer,
     ready_of,
 )
+from trace_export.steps.operations import Operations
 from trace_export.steps.recorded import Recorded
-
-if TYPE_CHECKING:
-    from trace_export.steps.build import Operations
 
 TOGETHER = 0.25
 """Starts spread at most so far, of the spread of their readiness."""

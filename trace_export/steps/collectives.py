@@ -1,0 +1,95 @@
+"""The collectives of the measured graph: what their members wait for, and what waits for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from trace_export.steps.graph import COLLECTIVE, WORK, Flags, Ints, Times, Waits
+from trace_export.steps.operations import Lanes, Names, Operations, wait
+from trace_export.steps.recorded import Recorded
+from trace_export.tolerances import POSTED_NS
+
+
+def collectives(
+    recorded: Recorded, lanes: Lanes, operations: Operations, names: Names
+) -> tuple[Operations, list[Waits]]:
+    """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
+    waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
+    parts = recorded.parts
+    if parts.is_empty():
+        return operations, []
+    whole = parts.group_by("collective", maintain_order=True).agg(
+        pl.col("op", "step_index").first(), pl.col("end").max(), start=pl.col("start").max(),
+        last=pl.col("rank").sort_by("start", descending=True, maintain_order=True).first(),
+    )  # fmt: skip
+    base = len(operations.start)
+    start = whole["start"].to_numpy()
+    operations = operations.and_also(
+        sort=COLLECTIVE, kind=np.array([names.number(f"C:{op}") for op in whole["op"]], np.int64),
+        rank=whole["last"].to_numpy(), step=whole["step_index"].to_numpy(),
+        start=start, end=np.maximum(start, whole["end"].to_numpy()), when=start,
+    )  # fmt: skip
+    number = np.empty(int(parts["collective"].max()) + 1, np.int64)  # type: ignore[arg-type]
+    number[whole["collective"].to_numpy()] = base + np.arange(len(whole))
+    of, begun = number[parts["collective"].to_numpy()], parts["start"].to_numpy()
+    lane = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy())
+    before = lanes.last(lanes.start, lane, begun)
+    there = before >= 0
+    side = parts.select("segment", "rank", "end", collective=pl.Series(of)).sort("end", "collective")
+    asked = parts.select("segment", "rank", "start", member=pl.int_range(pl.len())).sort("start")
+    earlier = asked.join_asof(
+        side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False
+    ).drop_nulls("collective")
+    member, on = earlier["member"].to_numpy(), earlier["collective"].to_numpy()
+    another = on != of[member]
+    waiting = begun < operations.start[of]  # for the member that began last
+    waiting[member] |= another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
+    waited, could = _could_begin(recorded, before, waiting, operations)
+    found = [wait(of[there], waited[there], could[there], operations)]
+    found.append(wait(of[member[another]], on[another], begun[member[another]], operations))
+    rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
+    ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
+    ended = ended.drop_nulls("collective").select("row", "collective", "end")
+    block, on = ended["row"].to_numpy().astype(np.int64), ended["collective"].to_numpy()
+    previous = operations.end[np.maximum(block - 1, 0)]
+    alone = np.isin(block, lanes.first)
+    seen = alone | (ended["end"].to_numpy() > previous)
+    found.append(wait(block[seen], on[seen], operations.start[block[seen]], operations))
+    return operations, found
+
+
+def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:
+    """For each member of a collective the block of its rank that it waits for, and by when it could begin for that.
+
+    These are the block `before` it and when it began; but gradients are reduced part by part while the last backward of
+    a chunk goes on. A member that waits for others, or for the part before, begins later than it could, often after
+    further blocks. All ranks run one program: where another member has begun within a block or after it, the others
+    could begin after the same block of theirs, or as far in it as any rank, of this group or another with as many
+    parts, was when it began its part of that number. That holds of the members that may have been `waiting` for
+    others or for their rank's collective before; any other begins when it did.
+    """
+    of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
+    blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")
+    parts = recorded.parts.select("collective", *of_rank, begun="start", member=pl.int_range(pl.len()))
+    parts = parts.with_columns(number=pl.int_range(pl.len()).over(of_rank), parts=pl.len().over(of_rank))
+    start, end, begun = operations.start[before], operations.end[before], parts["begun"].to_numpy()
+    share = np.minimum((begun - start) / np.maximum(end - start, 1), 1)
+    work_before = (before >= 0) & (operations.sort[before] == WORK)
+    alike = [*of_rank[:-1], "number", "parts", *work]
+    seen = parts.with_columns(blocks.select(work)[np.maximum(before, 0)], share=pl.Series(share))
+    seen = seen.filter(pl.Series(work_before)).with_columns(pl.col("share").min().over(alike))
+    seen = seen.select("collective", *work, "share").unique()
+    others = parts.filter(pl.Series(waiting)).join(seen, on="collective")
+    blocks = blocks.join(others.select(work).unique(), on=work, how="semi", nulls_equal=True, maintain_order="left")
+    others = others.join(blocks, on=[*blocks.columns[:-1]], nulls_equal=True)
+    on = others["row"].to_numpy()
+    at = (
+        operations.start[on] + (others["share"] * (operations.end[on] - operations.start[on])).cast(pl.Int64).to_numpy()
+    )
+    first = others.select("member", "row", at=pl.Series(at)).sort("at").unique("member", keep="first")
+    member, earliest = first["member"].to_numpy(), first["at"].to_numpy()
+    earlier = earliest < begun[member]
+    waited, could = before.copy(), begun.copy()
+    waited[member[earlier]], could[member[earlier]] = first["row"].to_numpy()[earlier], earliest[earlier]
+    return waited, could

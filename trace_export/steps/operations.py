@@ -1,0 +1,109 @@
+"""Operations while the measured graph grows, the lanes of their blocks, and their waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from trace_export.model import WORK_KINDS
+from trace_export.steps.graph import Flags, Ints, Times, Waits
+
+KINDS = (*WORK_KINDS, "OPT")
+MOST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Columns of `Graph` while it grows."""
+
+    sort: Ints
+    kind: Ints
+    rank: Ints
+    src: Ints
+    dst: Ints
+    step: Ints
+    start: Times
+    end: Times
+    when: Times
+    """When it may have begun at the earliest: what orders operations that wait in a circle."""
+
+    def and_also(self, **columns: Ints | int) -> Operations:
+        """With further operations; a column that is not given is -1."""
+        count = len(columns["start"])  # type: ignore[arg-type]
+
+        def longer(name: str, old: Ints) -> Any:
+            return np.concatenate([old, np.broadcast_to(np.asarray(columns.get(name, -1), old.dtype), count)])
+
+        return Operations(**{name: longer(name, old) for name, old in vars(self).items()})
+
+
+class Names:
+    """Numbers for kinds."""
+
+    def __init__(self) -> None:
+        self._kinds = {kind: number for number, kind in enumerate(KINDS)}
+
+    def number(self, kind: str) -> int:
+        return self._kinds.setdefault(kind, len(self._kinds))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(self._kinds)
+
+
+class Lanes:
+    """The blocks of a rank in a segment, in their order. `lane`: of each block; `same`: whether a block and the next
+    are of one lane; `first`: where each lane begins."""
+
+    def __init__(self, blocks: pl.DataFrame) -> None:
+        rank, segment = blocks["rank"].to_numpy(), blocks["segment"].to_numpy()
+        new = (np.diff(rank) != 0) | (np.diff(segment) != 0)
+        self.same = ~new
+        self.lane = np.concatenate([[0], np.cumsum(new)]) if len(blocks) else np.empty(0, np.int64)
+        self.first = np.flatnonzero(np.concatenate([[True], new])) if len(blocks) else np.empty(0, np.int64)
+        self._of = {(int(segment[i]), int(rank[i])): n for n, i in enumerate(self.first)}
+        self.start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
+        self._zero = int(self.start.min(initial=MOST))
+        self._size = max(int(end.max(initial=0)) - self._zero, 0) + 2
+        self._times = np.unique(np.concatenate([self.start, end])) if len(self.first) > MOST // self._size else None
+        if self._times is not None:
+            self._size = len(self._times) + 1
+        latest = np.maximum.accumulate(self._key(self.lane, end)) - self.lane * self._size - 1
+        self.end = latest + self._zero if self._times is None else self._times[latest]
+
+    def _key(self, lane: Ints, at: Times) -> Ints:
+        """Lanes one after another, so that one search, and one running maximum, serve all: the time since the first
+        block, behind those of the lanes before. Where that leaves the integers, how many of all times are at most
+        `at`."""
+        if self._times is None:
+            return lane * self._size + np.clip(at - self._zero + 1, 0, self._size - 1)
+        found: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
+        return found
+
+    def first_of(self, step: Ints) -> Flags:
+        """Which blocks are the first of their lane in a step."""
+        order = np.argsort(self.lane * (int(step.max(initial=0)) + 1) + step, kind="stable")
+        new = (np.diff(self.lane[order]) != 0) | (np.diff(step[order]) != 0)
+        first = np.zeros(len(step), np.bool_)
+        first[order[np.concatenate([[True], new])[: len(step)]]] = True
+        return first
+
+    def of(self, segment: Ints, rank: Ints) -> Ints:
+        """The lane of each pair; -1 where it has no blocks."""
+        return np.array([self._of.get(key, -1) for key in zip(segment.tolist(), rank.tolist(), strict=True)], np.int64)
+
+    def last(self, times: Times, lane: Ints, at: Times) -> Ints:
+        """The last block of each lane whose time (of `times`, rising in a lane) is at most `at`; -1 where there is
+        none."""
+        found = np.searchsorted(self._key(self.lane, times), self._key(lane, at), side="right") - 1
+        return np.where((lane >= 0) & (found >= self.first[lane]), found, -1)
+
+
+def wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:
+    """Operations that wait for others; the waiting member had begun at `begun`."""
+    full = np.broadcast_to(np.asarray(whole, np.bool_), len(of))
+    happened = np.where(full, operations.end[on], operations.start[on])
+    return Waits(of.astype(np.int32), on.astype(np.int32), full, np.minimum(0, begun - happened))

@@ -1,0 +1,218 @@
+"""The transfers of the measured graph: when they begin and end, what they wait for, and what waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from trace_export.steps import barriers, batches, guess
+from trace_export.steps.graph import COLLECTIVE, TRANSFER, WORK, Flags, Ints, Times, Waits
+from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
+from trace_export.steps.recorded import Recorded
+from trace_export.tolerances import POSTED_NS
+
+ONE_WAY = 2
+"""One way between two ranks is slow where it takes this many times as long as the other."""
+POSTED = 0.05
+"""A receive that starts within this share of a block's length after it was posted by what follows that block."""
+
+
+def transfers(
+    recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations, names: Names
+) -> tuple[Operations, list[Waits], Flags]:
+    """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
+    which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
+    long as the gap that it leaves where it can be seen, else as the median of such gaps on its way."""
+    edges = recorded.edges
+    src: Ints = edges["src"].to_numpy().astype(np.int64)
+    dst: Ints = edges["dst"].to_numpy().astype(np.int64)
+    src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
+    own = src_rank == dst_rank
+    found = [wait(dst[own], src[own], operations.start[dst[own]], operations)]
+    if own.all():
+        return operations, found, np.zeros(len(operations.start), np.bool_)
+    if own.any():
+        edges, src, dst = edges.filter(~own), src[~own], dst[~own]
+    known = edges["arrived"].is_not_null().to_numpy()
+    count = len(first)
+    times = operations.start[:count], operations.end[:count]
+    batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
+    if batched is None:
+        start, end, posted = _transfer_times(recorded, edges, known, lanes, first, joint, operations)
+        after = np.full(len(src), -1)
+    else:
+        src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
+        after = np.where(np.append(first, True)[after], -1, after)
+        posted = ~first[dst]
+        start, end = _exchanged(edges, src, dst, after, posted, operations)
+        known = np.zeros(len(src), np.bool_)
+    sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
+    sent = np.where(known, sent, np.minimum(start, operations.end[src]))
+    receiver_last = known & (received > sent)
+    posted &= ~np.isin(dst, lanes.first)
+    base, count = len(operations.start), len(src)
+    number = base + np.arange(count)
+    forward = (edges["direction"] == "F").to_numpy()
+    code = np.where(forward, names.number("T:F"), names.number("T:B"))
+    from_rank, to_rank = edges["src_rank"].to_numpy().astype(np.int64), edges["dst_rank"].to_numpy().astype(np.int64)
+    operations = operations.and_also(
+        sort=TRANSFER, kind=code, rank=np.where(receiver_last, to_rank, from_rank), src=from_rank, dst=to_rank,
+        step=operations.step[src], start=start, end=end, when=start,
+    )  # fmt: skip
+    found += [
+        wait(number, src, sent, operations),
+        wait(dst, number, operations.start[dst], operations),
+        _before_on_way(np.flatnonzero(known), code, from_rank, lanes.lane[dst], number, operations),
+        wait(number[posted], dst[posted] - 1, start[posted], operations),
+        wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
+        *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
+        *_after_collectives(recorded, np.flatnonzero(known), sent, received, src, dst, number, operations),
+    ]
+    when = operations.when.copy()
+    for some in found[4:]:
+        np.maximum.at(when, some.of, operations.when[some.on] + 1)
+    guessed = np.concatenate([np.zeros(base, np.bool_), ~known])
+    return replace(operations, when=when), found, guessed
+
+
+def _exchanged(
+    edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, operations: Operations
+) -> tuple[Times, Times]:
+    """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
+    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). How long it takes is
+    seen where it is the last that one of them waits for."""
+    made = operations.end[src]
+    begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
+    goes_on = np.where(after >= 0, operations.start[after], MOST)
+    length = np.clip(np.minimum(operations.start[dst], goes_on) - begin, 0, None)
+    latest = np.full(len(operations.start) + 1, -MOST)
+    for block in (dst, after):
+        np.maximum.at(latest, block, begin)
+    seen = (begin == latest[dst]) | ((after >= 0) & (begin == latest[after]))
+    touching = np.bincount(np.concatenate([dst, after[after >= 0]]), minlength=len(operations.start) + 1)
+    one = np.where(posted & (touching[dst] == 1), operations.start[dst], MOST)  # else a step may begin late
+    one = np.minimum(one, np.where((after >= 0) & (touching[after] == 1), goes_on, MOST))
+    way = edges.select(guess.WAY).with_columns(
+        length=length, seen=seen & (length > 0), alone=pl.Series(one - begin), is_alone=(one < MOST) & (one > begin)
+    )
+    lengths, alone, link = pl.col("length").filter("seen"), pl.col("alone").filter("is_alone"), guess.WAY[:2]
+    ends = [pl.min_horizontal(link).alias("low"), pl.max_horizontal(link).alias("high")]
+    way = way.with_columns(*ends, sure=pl.when(alone.len().over(link) > 1).then(alone.median().over(link)))
+    least, most = (found.over("low", "high") for found in (pl.col("sure").min(), pl.col("sure").max()))
+    one_way = most > ONE_WAY * least + POSTED_NS  # which of two that end together took long is seen where one is alone
+    usual = pl.coalesce(pl.when(one_way).then("sure"), lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
+    took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
+    return begin, begin + took
+
+
+def _transfer_times(
+    recorded: Recorded, edges: pl.DataFrame, known: Flags, lanes: Lanes, first: Flags, joint: list[Waits],
+    operations: Operations,
+) -> tuple[Times, Times, Flags]:  # fmt: skip
+    """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
+    sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
+    met = np.maximum(sent, received)
+    if known.all():
+        return met, np.maximum(met, arrived), np.zeros(len(known), np.bool_)
+    count = len(first)
+    blocks = pl.DataFrame(
+        {
+            "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
+            "end": operations.end[:count], "ended": _done_before(recorded, lanes, first, joint, operations),
+            "work": operations.sort[:count] == WORK,
+        }
+    ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
+    begin, took, posted = guess.transfers(edges.with_columns(known=pl.Series(known)), blocks)
+    start = np.where(known, met, begin)
+    return start, np.where(known, np.maximum(start, arrived), begin + took), posted
+
+
+def _done_before(recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
+    """When the rank of each block was done with what was before it: with the block before; for the first block of a
+    step also with the collectives (`joint`) that it waits for, and with what it seems to wait for on other ranks of its
+    stage, with which it starts together. 0 for the first block of a recording."""
+    count = len(first)
+    ended = np.concatenate([[0], operations.end[: count - 1]])
+    ended[lanes.first] = 0
+    for waits in joint:
+        opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
+        np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
+    made = np.zeros(count, np.int64)
+    np.maximum.at(made, recorded.edges["dst"].to_numpy(), operations.end[recorded.edges["src"].to_numpy()])
+    rows = np.flatnonzero(first & (ended > 0))
+    openings = pl.DataFrame(
+        {
+            "row": rows, "rank": operations.rank[rows].astype(np.int32), "step": operations.step[rows],
+            "start": operations.start[rows], "end": operations.end[rows], "ready": np.maximum(ended, made)[rows],
+        }
+    ).join(recorded.ranks.select("rank", who="stage"), on="rank", how="left")  # fmt: skip
+    held = openings.join(barriers.together(openings), on=["who", "step"])
+    row = held["row"].to_numpy()
+    ended[row] = np.minimum(held["last_ready"].to_numpy(), operations.start[row])
+    return ended
+
+
+def _before_on_way(rows: Ints, code: Ints, src: Ints, lane: Ints, number: Ints, operations: Operations) -> Waits:
+    """Each transfer waits for the one before on its way, in the order in which their data were made."""
+    sizes = int(src.max(initial=0)) + 1, int(code.max(initial=0)) + 1
+    way = (lane * sizes[0] + src) * sizes[1] + code  # a lane is of one receiver
+    order = rows[np.argsort(way[rows], kind="stable")]
+    same = np.diff(way[order]) == 0
+    of, on = number[order[1:]][same], number[order[:-1]][same]
+    return wait(of, on, operations.start[of], operations)
+
+
+def _posted(
+    rows: Ints, sent: Times, received: Times, dst: Ints, number: Ints, lanes: Lanes, operations: Operations
+) -> list[Waits]:
+    """The receives that promptly followed the end of a block of their rank, or else the start of one. Where the receive
+    began after the send and that block ended before it, it was merely recorded late."""
+    if not len(rows):
+        return []
+    found, open_ = [], np.ones(len(rows), np.bool_)
+    for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
+        at = received[rows]
+        block = np.minimum(lanes.last(times, lanes.lane[dst[rows]], at + POSTED_NS), dst[rows] - 1)
+        there = (block >= 0) & (block >= lanes.first[lanes.lane[dst[rows]]])
+        block = np.where(there, block, 0)
+        happened = times[block] if whole else actual[block]
+        length = operations.end[block] - operations.start[block]
+        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length))
+        chosen = open_ & prompt & ((at <= sent[rows]) | (happened >= sent[rows]))
+        some = rows[chosen]
+        found.append(wait(number[some], block[chosen], received[some], operations, whole))
+        open_ &= ~chosen
+    return found
+
+
+def _after_collectives(
+    recorded: Recorded, rows: Ints, sent: Times, received: Times, src: Ints, dst: Ints, number: Ints,
+    operations: Operations,
+) -> list[Waits]:  # fmt: skip
+    """The sends and receives that promptly followed a collective of their rank: a block may end with one, as of its
+    tensor-parallel peers, whose result is sent. Of receives as in `_posted`."""
+    joint = np.flatnonzero(operations.sort == COLLECTIVE)
+    if not len(joint) or not len(rows):
+        return []
+    parts, found = recorded.parts, []
+    place = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    ends = parts.select("segment", "rank", "end", on=pl.Series(place)).sort("end", "on")
+    segments = recorded.steps["segment"].to_numpy()
+    for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
+        asked = pl.DataFrame(
+            {
+                "row": rows, "segment": pl.Series(segments[operations.step[block[rows]]], dtype=ends.schema["segment"]),
+                "rank": operations.rank[block[rows]], "at": at[rows],
+            }
+        ).sort("at")  # fmt: skip
+        last = asked.join_asof(
+            ends, left_on="at", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False,
+            tolerance=POSTED_NS,
+        ).drop_nulls("on")  # fmt: skip
+        row, on, end = (last[name].to_numpy() for name in ("row", "on", "end"))
+        binds = end > before[row] if before is not None else (at[row] <= sent[row]) | (end >= sent[row])
+        row, on = row[binds], on[binds]
+        found.append(wait(number[row], on, at[row], operations))
+    return found
