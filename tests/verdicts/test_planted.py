@@ -111,6 +111,16 @@ def test_a_host_that_nobody_recorded_is_not_said(tmp_path: Path) -> None:
     assert "unknown" not in said
 
 
+@pytest.mark.parametrize("seed", seeds(1, 8))
+def test_a_rank_that_stops_in_the_only_whole_step_is_late(
+    seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Nothing tells whether it will do so again, but no other rank is nearly as late."""
+    found = judge(tmp_path, drawn(seed, "collecting rank", steps=2))
+    record_property("verdict", found.row)
+    assert not found.wrong
+
+
 GPIPE = {**AWAITED, "schedule": "gpipe"}
 
 

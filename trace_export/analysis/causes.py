@@ -258,7 +258,7 @@ class Candidates:
         table = table.reshape(len(self.ranks), count)
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
-        noise = as_of_peers(noise) if count > 1 else noise
+        noise = as_of_peers(noise) if count > 1 else np.minimum(noise, BY_FAR * _most_of_others(table[:, 0]))
         if count == 2:  # late by about as much in both
             noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
         there = np.arange(len(self.ranks))
@@ -307,6 +307,16 @@ class Candidates:
         )  # fmt: skip
 
 
+def _most_of_others(values: Floats) -> Floats:
+    """The largest of the other values, of each; infinite of a single one."""
+    if len(values) < 2:
+        return np.full(len(values), np.inf)
+    order = np.argsort(values)
+    found = np.full(len(values), values[order[-1]])
+    found[order[-1]] = values[order[-2]]
+    return found
+
+
 def _middle(means: Floats) -> Floats:
     """Of each column the middle of the ranks that have a value: their mean where they are few; of two that differ the
     faster. NaN where there is none."""
@@ -325,6 +335,8 @@ WORTH = 0.005
 """A cause gains at least this share of a step."""
 FEW = 0.2
 """What two steps have in common is uncertain by this share of it."""
+BY_FAR = 2
+"""In a single step a rank is late where it is so by this many times the next, and standard errors besides."""
 FEW_RANKS = 2
 """This many ranks that were read do not stand for a stage, replica or host."""
 FEW_PEERS = 3
