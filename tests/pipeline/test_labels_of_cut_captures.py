@@ -125,6 +125,14 @@ def test_a_replica_of_which_one_rank_is_whole_has_the_schedule_of_the_other() ->
     assert found.spans.filter(rank=3)["microbatch"].null_count() == 0
 
 
+def test_a_step_of_weight_gradients_alone_is_not_whole() -> None:
+    """The last weight gradients of a step are all that the capture has of it: they are not the first ones."""
+    whole = steps_of("zb-h1", 2, 6, 3)
+    kept = later(whole, {0: "W5", 1: "W5"})
+    found = plain(replace(whole, spans=kept), stepped=True)
+    assert found.spans.filter(step=0)["microbatch"].to_list() == [5, 5]
+
+
 def test_a_step_whose_start_all_ranks_lack_is_not_two_steps() -> None:
     """GPipe with six micro-batches: F3 F4 F5 B0 B1 B2 has as many backwards as forwards, and three backwards follow."""
     whole = steps_of("gpipe", 3, 6, 1)

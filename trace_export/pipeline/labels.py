@@ -283,7 +283,7 @@ def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
     most = pl.max_horizontal("forwards", "backwards").max()
     of_step = most.over(PIPELINE_STEP)
-    whole = (pl.col("forwards") == of_step) & (pl.col("backwards") == of_step)
+    whole = (of_step > 0) & (pl.col("forwards") == of_step) & (pl.col("backwards") == of_step)
     return rows.with_columns(whole=whole & ((of_step == most.over("replica", "run")) | whole.all().over(PIPELINE_STEP)))
 
 
