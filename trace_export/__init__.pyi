@@ -31,9 +31,11 @@ from trace_export.choices import (
     CostName as CostName,
     Detail as Detail,
     Format as Format,
+    HeatMapFormat as HeatMapFormat,
     Infer as Infer,
     Legend as Legend,
     OverviewFormat as OverviewFormat,
+    Table as Table,
     Theme as Theme,
     Tracks as Tracks,
 )

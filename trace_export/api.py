@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from trace_export import arguments
 from trace_export.arguments import Inputs
-from trace_export.choices import Format, OverviewFormat
+from trace_export.choices import Format, HeatMapFormat, OverviewFormat
 from trace_export.errors import UsageError
 from trace_export.files import real_path
 from trace_export.options import (
     Asking,
     Comparing,
-    Drawing,
     Exporting,
     Inspecting,
     Loading,
@@ -31,14 +30,13 @@ from trace_export.options import (
     Saving,
     Watching,
     checked,
-    drawing,
     filled,
     keywords,
     part,
 )
 from trace_export.read import load_options
 from trace_export.selection import Selection
-from trace_export.writers.paths import report_page
+from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle as FigureStyle
 
 if TYPE_CHECKING:
@@ -133,7 +131,7 @@ def export(
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
     paths = planned(output, source.log_dir)
-    with outputs(wanted, force=values["force"]) as files, ExitStack() as stack:
+    with outputs(wanted, force=values["force"], further=output.inputs) as files, ExitStack() as stack:
         if into_copies:
             from trace_export import step_tasks
 
@@ -162,27 +160,38 @@ def report(
     path: str | PathLike[str] | None = None,
     *,
     html: bool = False,
+    heat_map: HeatMapFormat | None = None,
     **given: Unpack[Reporting],
 ) -> Reported:
     """`load`, `Run.align` and `Run.report` in one call, as the command does it; with `html` also `Run.write_report`,
-    and of more than 256 ranks the page of `overview` beside it.
+    and of more than 256 ranks the page of `overview` beside it; with `heat_map` also `Run.write_heat_map`.
 
-    `path`: the page or its folder; None: the folder that was read. Raises as these methods do.
+    `path`: the page, the picture, or its folder; None: the folder that was read. Raises as these methods do, and
+    UsageError for `html` and `heat_map` at once.
     """
     from trace_export.run import outputs
     from trace_export.scale.requests import planned_beside, write_beside
-    from trace_export.write import write_report
+    from trace_export.write import write_heat_map, write_report
 
     values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
     wanted = _wanted(log_dir, values)
     page = report_page(out, wanted.source.log_dir) if arguments.flag(html, "html") else None
+    picture = None
+    if heat_map is not None:
+        if page:
+            raise UsageError("`html` and `heat_map` are two files", "ask for one of them", parameter="heat_map")
+        format = arguments.choice(heat_map, "heat_map", HeatMapFormat)
+        picture = heat_map_path(out, wanted.source.log_dir, format)
     with outputs(wanted, force=values["force"]) as files, ExitStack() as stack:
+        files.check(filter(None, [page, picture]))
         wanted = wanted.keeping_tasks(stack)
         if page:
-            files.check([page, *planned_beside(page, wanted.found)])
+            files.check(planned_beside(page, wanted.found))
         run = wanted.run(values["progress"])
         found = run.report(**part(values, Asking))
-        if page:
+        if picture:
+            write_heat_map(run.what_if(), found, run.name, picture, files)
+        elif page:
             further = write_beside(run, page, files)
             inputs, steps = wanted.source.words, wanted.part.steps
             write_report(run._bubbles, found, run.name, inputs, page, files, steps, further)
@@ -331,20 +340,37 @@ def inspect(log_dir: Inputs = None, **given: Unpack[Inspecting]) -> Inspection:
 
 
 @keywords(Watching)
-def watch(log_dir: Inputs = None, *, stop: threading.Event | None = None, **given: Unpack[Watching]) -> Iterator[Look]:
+def watch(
+    log_dir: Inputs = None,
+    *,
+    path: str | PathLike[str] | None = None,
+    formats: str | Sequence[Format] | None = None,
+    stop: threading.Event | None = None,
+    **given: Unpack[Watching],
+) -> Iterator[Look]:
     """Follows a job that still runs: a `Look` for the beginning and one whenever its profiles have grown, at most one a
     second, until `stop` is set.
 
     `last`: the steps that `Look.run` has; `slowdown`: their figures have the metric S. `jsonl`: a file to which a line
     of JSON is appended for each step; `prometheus`: a file that holds the figures of the last step (see `StepFigures`).
-    What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn as in `Run.write`.
+    `once_every`: seconds, or a text such as "30s"; so often the last steps are exported, to `path` in the `formats`
+    given. What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn and written as
+    in `Run.write`.
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
     from trace_export.live import watching
+    from trace_export.write import write_options
 
     values = checked(given, Watching)
-    wanted = _request(log_dir, values | {"jobs": 1})
+    wanted, export = _request(log_dir, values | {"jobs": 1}), write_options(path, formats, values)
+    every_s = values["once_every"]
+    of_files = {
+        "path": path is not None, "formats": formats is not None, "gzip": export.gzip,
+        "tables": export.tables != ("blocks",), "figure": export.figure != FigureStyle(),
+    }  # fmt: skip
+    for name in (name for name, given in of_files.items() if given and every_s is None):
+        raise UsageError("says how the last steps are exported", "give it together with `once_every`", parameter=name)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    options = filled(watching.WatchOptions, values, drawing=drawing(**part(values, Drawing)))
+    options = filled(watching.WatchOptions, values, every_s=every_s, export=export)
     return watching.watch(wanted, options, event)

@@ -18,6 +18,10 @@ Infer = Literal["auto", "off", "only"]
 """Whether blocks are found from launches: where no pass is named, never, or whatever is named."""
 Format = str
 """The name of an output format, one of `writers.formats`."""
+HeatMapFormat = Literal["svg", "png"]
+"""Formats of the heat map of the slowdown."""
+Table = Literal["blocks", "messages", "ranks", "steps", "critical_path"]
+"""Tables that `--format parquet` writes, see `writers.tables`."""
 Theme = Literal["auto", "light", "dark", "print", "grayscale", "colorblind"]
 """The colours of a picture."""
 Legend = Literal["above", "below", "none"]

@@ -27,5 +27,5 @@ def _goes(function: Callable[Given, Result], instead: str) -> Callable[Given, Re
 
 
 export = _goes(api.export, "load().align().write()")
-report = _goes(api.report, "load().align().report(), and write_report() of the run")
+report = _goes(api.report, "load().align().report(), and write_report() or write_heat_map() of the run")
 save_baseline = _goes(api.save_baseline, "load().align().save_baseline()")

@@ -5,8 +5,8 @@ What only some runs draw is imported when they do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -49,7 +49,8 @@ class Content:
     """What of a run is drawn and written.
 
     `measured`: the bubbles of a profile, which is the `part` of the run that was chosen. `detail`: the device tasks
-    that it has. `explanation`: that of the run, where its critical path is drawn.
+    that it has. `explanation`: that of the run, where its critical path is drawn. `frames`: what makes each table
+    besides the blocks.
     """
 
     measured: Bubbles
@@ -57,6 +58,7 @@ class Content:
     detail: Detail = "spans"
     explanation: Explanation | None = None
     other: Other | None = None
+    frames: Mapping[str, Callable[[], pl.DataFrame]] = field(default_factory=dict)
 
     @property
     def profile(self) -> Profile:

@@ -585,7 +585,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "too-many-slices": Explanation(
         "The trace has more slices than a browser can hold.",
-        "Choose fewer `--steps` or `--ranks`, or export the steps in parts.",
+        "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",
     ),
     "trace-damaged": Explanation(
         "The gzip data of a trace fail their check sum, or other data follow them. All events that could be unpacked "

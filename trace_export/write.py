@@ -1,6 +1,7 @@
 """Writes the files of a run in the formats that were asked for.
 
-A trace that a browser could not hold is announced. What only some runs write is imported when they do.
+A trace that a browser could not hold is announced, or written as several files of whole steps each. What only some runs
+write is imported when they do.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import polars as pl
 
 from trace_export import arguments
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart, Part, Put
-from trace_export.chart.size import slices_drawn
+from trace_export.chart.size import pieces, slices_drawn
+from trace_export.choices import Table
 from trace_export.clocks import alignment_file
 from trace_export.draw import Content, draw, path_parts
 from trace_export.errors import UsageError
@@ -30,18 +32,23 @@ from trace_export.pipeline.replicas import data_parallel
 from trace_export.progress import Progress, silent
 from trace_export.selection import Numbers
 from trace_export.sources.shared.timestamps import UNTIMED
+from trace_export.writers import formats
 from trace_export.writers.atomic import blamed
-from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS, Kind
+from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import alignment_path, output_paths
+from trace_export.writers.paths import alignment_path, output_paths, with_steps, with_table
 from trace_export.writers.pictures.style import FigureStyle
+from trace_export.writers.tables import write_frame
 
 if TYPE_CHECKING:
     from trace_export.analysis.compare import Comparison
     from trace_export.analysis.report import Report
+    from trace_export.analysis.slowdown import Slowdown
     from trace_export.writers.pictures.page import Contents
 
 DEFAULT_FORMATS: tuple[str, ...] = ("perfetto", "chrome")
+HEAT = (1.0, 1.5)
+"""The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
 BROWSER_SLICES = 3_000_000
@@ -50,14 +57,21 @@ BROWSER_SLICES = 3_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `figure` is how pictures
-    look."""
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. More than `max_slices` in a
+    trace make it several files. `tables`: which of them a table format writes. `figure` is how pictures look."""
 
     formats: tuple[str, ...] = DEFAULT_FORMATS
     out: Path | None = None
     gzip: bool = False
     drawing: Drawing = field(default_factory=drawing)
+    tables: tuple[Table, ...] = ("blocks",)
+    max_slices: int | None = None
     figure: FigureStyle = FigureStyle()
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """The files that the options name."""
+        return (self.figure.font,) if self.figure.font is not None else ()
 
 
 def write_options(path: object, formats: object, values: Mapping[str, Any]) -> WriteOptions:
@@ -71,6 +85,7 @@ def write_options(path: object, formats: object, values: Mapping[str, Any]) -> W
         formats=names,
         out=out,
         gzip=values.get("gzip", False) or packed,
+        tables=_tables(values.get("tables", ("blocks",)), names),
         figure=figure_style(values.get("figure")),
         drawing=drawing(**part(values, Drawing)),
     )
@@ -84,6 +99,14 @@ def figure_style(value: object) -> FigureStyle:
     rows: dict[str, Option] = {option.name.removeprefix("figure."): option for option in options_of(Figure).values()}
     values: dict[str, Any] = {name: row.check(getattr(style, name), row.name) for name, row in rows.items()}
     return replace(style, **values)
+
+
+def _tables(tables: tuple[Table, ...], formats: tuple[str, ...]) -> tuple[Table, ...]:
+    if tables != ("blocks",) and "parquet" not in formats:
+        raise UsageError("further tables are Parquet files", "add the format parquet", parameter="tables")
+    if tables != ("blocks",) and "csv" in formats:
+        raise UsageError("further tables are Parquet files", "leave out the format csv", parameter="tables")
+    return tables
 
 
 def _formats_of(out: Path | None) -> tuple[str, ...]:
@@ -107,7 +130,12 @@ def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
     for name in options.formats:
         BY_NAME[name].ensure_installed()
     alignment = alignment_path(options.out, log_dir)
-    return [*_paths(options, log_dir).values(), *([alignment] if alignment else [])]
+    further = [with_table(path, name) for path in _table_paths(options, log_dir) for name in options.tables]
+    return [*_paths(options, log_dir).values(), *further, *([alignment] if alignment else [])]
+
+
+def _table_paths(options: WriteOptions, log_dir: Path) -> list[Path]:
+    return [path for name, path in _paths(options, log_dir).items() if BY_NAME[name].kind == "table"]
 
 
 def _paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
@@ -117,16 +145,20 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
 def write_files(
     content: Content, options: WriteOptions, log_dir: Path, outputs: Outputs, progress: Progress = silent
 ) -> None:
-    """Writes one file in each format; and `clock_alignment.json` where several hosts were aligned, unless `out` names
-    one file.
+    """Writes one file in each format, or one for each range of steps; and `clock_alignment.json` where several hosts
+    were aligned, unless `out` names one file.
 
     Raises UsageError before anything is written if a file may not be replaced, OutputError if a file cannot be
     written.
     """
     profile, other = content.profile, content.other
-    files = _paths(options, log_dir)
+    paths_by_name = _paths(options, log_dir)
+    files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
+    parts = pieces(profile, options.drawing["tracks"], content.detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
-    paths = [*files.values(), *([alignment] if alignment else [])]
+    paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
+    paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
+    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
     drawn = content
     if other is not None:
@@ -138,6 +170,7 @@ def write_files(
         cause = next((each for each in placed if not each["parts"]), next(iter(placed), None))  # several are nowhere
         if cause is not None and options.drawing["tracks"] == "stage":
             shown, below = _both_around(shown, below, cause)
+        parts = [(steps, shown) for steps, _ in parts[:1]]
         below_it = replace(other, measured=Bubbles(below))  # its steps have other numbers now
         drawn = replace(content, measured=content.measured.of(shown), other=below_it)
     done = count()
@@ -147,23 +180,24 @@ def write_files(
         with outputs.file(path) as temporary:
             write_to(temporary)
 
-    if traces := _of_kind("trace", files):
-        chart = draw(drawn, options.drawing)
-        for path in traces.values():
-            progress(f"writing {path.name}", next(done), len(paths))
-        chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
-    for name, path in _of_kind("table", files).items():
-        put(path, partial(BY_NAME[name].load(), profile, beside=other and other.measured.profile))
-    if pictures := _of_kind("picture", files):
+    for steps, piece in parts:
+        if traces := {name: with_steps(path, steps) for name, path in files["trace"].items()}:
+            chart = draw(replace(drawn, measured=drawn.measured.of(piece)), options.drawing)
+            for path in traces.values():
+                progress(f"writing {path.name}", next(done), len(paths))
+            chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
+    for name, path in files["table"].items():
+        if "blocks" in options.tables:
+            put(path, partial(BY_NAME[name].load(), profile, beside=other and other.measured.profile))
+        for table in options.tables:
+            if table != "blocks":
+                put(with_table(path, table), partial(write_frame, content.frames[table]()))
+    if files["picture"]:
         chart, further = _picture(drawn, options)
-        for name, path in pictures.items():
+        for name, path in files["picture"].items():
             put(path, partial(BY_NAME[name].load(), chart, format=name, **further))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
-
-
-def _of_kind(kind: Kind, files: Mapping[str, Path]) -> dict[str, Path]:
-    return {name: path for name, path in files.items() if BY_NAME[name].kind == kind}
 
 
 @contextmanager
@@ -282,6 +316,27 @@ def _only(profile: Profile, ranks: pl.DataFrame) -> Profile:
     return replace(profile, **kept)
 
 
+def write_heat_map(slowdown: Slowdown, result: Report, name: str, path: Path, outputs: Outputs) -> None:
+    """The slowdown of each rank of the run called `name` as a picture, stages down, replicas across; of ranks at one
+    place the largest. `result` has the sentences below it.
+
+    Raises OutputError, UsageError.
+    """
+    from trace_export.writers.pictures import heat_map
+    from trace_export.writers.pictures.picture import write_still
+
+    ranks = slowdown.parts.filter(pl.col("part") == "rank")
+    cells = ranks.group_by("stage", "replica").agg(pl.col("slowdown").max())
+    grid = cells.sort("replica").pivot("replica", index="stage", values="slowdown").sort("stage")
+    sentences = [sentence.text for sentence in result.verdict if sentence.code != "certainty"]
+    table = heat_map.HeatTable(
+        f"Slowdown by rank: {name}", [str(stage) for stage in grid["stage"]], grid.columns[1:],
+        [list(row[1:]) for row in grid.iter_rows()], HEAT, "stage", "replica", sentences,
+    )  # fmt: skip
+    with outputs.file(path) as temporary:
+        write_still(heat_map.draw(table), temporary, path.suffix.removeprefix("."))
+
+
 def announce(content: Content, options: WriteOptions) -> list[Note]:
     """Which of many ranks and arrows a trace will show, and a warning where it is larger than a browser holds."""
     notes: list[Note] = []
@@ -309,7 +364,9 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
         text = "dependencies point backwards in time (clock error, or CPU times) and are drawn without an arrow"
         notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}"))
     count = slices_drawn(profile, options.drawing["tracks"], detail)
-    if count > BROWSER_SLICES:
-        text = f"{count} slices are more than a browser can hold; choose fewer --steps or --ranks"
-        notes.append(Note("too-many-slices", "warning", text))
+    if min(count, options.max_slices or count) > BROWSER_SLICES:
+        text = f"{count} slices are more than a browser can hold"
+        notes.append(
+            Note("too-many-slices", "warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}")
+        )
     return notes

@@ -149,6 +149,15 @@ def test_a_table_of_two_runs_has_both_as_each_alone(name: str, samples: Path, ru
     assert f"both.{name}: holds the blocks of two runs (column side); keep the rows of one of them" in again.stderr
 
 
+def test_further_tables_of_two_runs_have_both(samples: Path, tmp_path: Path) -> None:
+    one, other = (trace_export.load(samples / name).align() for name in ("nsys", "kineto"))
+    one.write(tmp_path / "both.parquet", beside=other, tables=["messages", "ranks"])
+    messages = pl.read_parquet(tmp_path / "both.messages.parquet")
+    assert messages.filter(pl.col("side") == "A").drop("side").rows() == one.messages.rows()
+    assert messages.filter(pl.col("side") == "B").drop("side").rows() == other.messages.rows()
+    assert pl.read_parquet(tmp_path / "both.ranks.parquet")["side"].to_list() == ["A"] * 4 + ["B"] * 4
+
+
 def test_a_report_and_its_page(read: trace_export.Run, tmp_path: Path) -> None:
     run = read.select(steps="2-3").align()
     assert run.report().steps["step"].to_list() == [2, 3]
@@ -157,6 +166,14 @@ def test_a_report_and_its_page(read: trace_export.Run, tmp_path: Path) -> None:
     assert page == tmp_path / "pipeline_report.html"
     assert "Idle time by cause" in page.read_text(encoding="utf-8")
     assert run.summary().steps == 2
+
+
+def test_a_heat_map(logs: Path, read: trace_export.Run, tmp_path: Path) -> None:
+    run = read.align()
+    assert run.write_heat_map(tmp_path) == tmp_path / "pipeline_slowdown.svg"
+    assert run.write_heat_map(tmp_path / "a.svg").read_text() == (tmp_path / "pipeline_slowdown.svg").read_text()
+    with pytest.raises(trace_export.UsageError, match="ask for one of them"):
+        api.report(logs, tmp_path, html=True, heat_map="svg")
 
 
 def test_no_input_is_overwritten(read: trace_export.Run, tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
 from samples.generators.operation_table import Job, usual
-from trace_export import Run, load, simulate
+from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.colours import SEEDS
 from trace_export.chart.critical_path import TRACK
@@ -56,3 +58,24 @@ def test_without_the_option_the_chart_has_no_path(run: Run) -> None:
     chart = draw(Content(Bubbles(run.profile)), drawing())
     assert TRACK not in {track.name for track in chart.main.tracks}
     assert "critical" not in chart.main.slices.columns
+
+
+def test_further_tables(run: Run, tmp_path: Path) -> None:
+    files = run.write(tmp_path, "parquet", tables="messages,ranks,steps,critical_path")
+    names = ("messages", "ranks", "steps", "critical_path")
+    assert [file.name for file in files] == [f"pipeline_profile.{name}.parquet" for name in names]
+    # The times of the operation table are 32-bit seconds.
+    messages = pl.read_parquet(tmp_path / "pipeline_profile.messages.parquet")
+    assert messages.equals(run.messages)
+    assert messages["wire_ns"].to_list() == pytest.approx([1e6] * messages.height, abs=40)
+    parts = pl.read_parquet(tmp_path / "pipeline_profile.critical_path.parquet")
+    lengths = run.critical_path().steps["length_ns"].to_list()
+    assert parts.group_by("step").agg(pl.col("ns").sum()).sort("step")["ns"].to_list() == lengths
+
+
+@pytest.mark.parametrize(
+    ("formats", "says"), [("csv", "add the format parquet"), ("parquet,csv", "leave out the format")]
+)
+def test_further_tables_are_parquet(formats: str, says: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        run.write(tmp_path, formats, tables="messages")

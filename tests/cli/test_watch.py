@@ -64,12 +64,13 @@ def logs(tmp_path: Path) -> GrowingLogs:
 
 
 def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> None:
-    steps, metrics = tmp_path / "steps.jsonl", tmp_path / "job.prom"
-    options = ("--jsonl", steps, "--prometheus", metrics, "--slowdown")
+    steps, metrics, out = tmp_path / "steps.jsonl", tmp_path / "job.prom", tmp_path / "out"
+    options = ("--jsonl", steps, "--prometheus", metrics, "--once-every", "1ms", "--out", out, "--slowdown")
     with watching(logs.folder, *options) as process:
         wait_until(lambda: len(lines(steps)) == 2, by=process)
         logs.write(2)
         wait_until(lambda: len(lines(steps)) == 3, by=process)
+        wait_until((out / "pipeline_profile.pftrace").exists, by=process)
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(4)]  # a look is printed when its files are written
         _, stderr = interrupted(process)
@@ -129,7 +130,10 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
         (("--jsonl", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--prometheus", "notes.txt"), "notes.txt: exists and is not known to be an output"),
         (("--last", "0"), "--last"),
-        (("--once-every", "30s"), "version 0.2 has no option --once-every; run trace-export export in a loop"),
+        (("--out", "there"), "give it together with --once-every"),
+        (("--once-every", "soon"), "--once-every"),
+        (("--once-every", "0"), "is not a time above 0"),
+        (("--once-every", "-1s"), "is not a time above 0"),
         (("--port", "65536"), "--port: 65536 is not a port"),
         (("--port", "-1"), "--port: -1 is not a port"),
         (("--jsonl", "same", "--prometheus", "./same"), "two outputs cannot be the same file"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Cli
-from trace_export.cli.wrong_words import GONE
 
 TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
 
@@ -25,15 +24,9 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         (("report", "logs", "--jobs", "x"), '--jobs: "x" is not a whole number'),
         (
             ("report", "logs", "--format", "pdf"),
-            '--format: "pdf" is unknown; choose from text, markdown, json, html',
+            '--format: "pdf" is unknown; choose from text, markdown, json, html, svg, png',
         ),
         (("export", "logs", "--format", "foo"), '--format: "foo" is unknown; choose from perfetto'),
-        (
-            ("report", "logs", "--format", "svg"),
-            "--format: version 0.2 draws no map of slow ranks as svg or png; trace-",
-        ),
-        *((("export", "logs", option), f"version 0.2 has no option {option}; {GONE[option]}\n") for option in GONE),
-        (("watch", "logs", "--out"), "there is no option --out; a watch writes no chart: trace-export export does\n"),
         (("export", "logs", "--align"), "option '--align' requires an argument"),
         (("export", "logs", "--in-place"), "--in-place: has nothing to write; give it together with --step-task-info"),
         (("compare", "nowhere", "here"), "nowhere: no such file or folder; give the folder that holds the profiles\n"),
@@ -60,9 +53,10 @@ def test_options_and_their_values_may_stand_before_the_command(
 
 
 def test_a_page_is_asked_for_by_the_name_of_its_file(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    ended = run_cli("report", samples / "paddle" / "single", "--out", tmp_path / "why.html")
-    assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "why.html").read_text().startswith("<!doctype html>")
+    for name, begin in (("why.html", "<!doctype html>"), ("map.svg", "<svg")):
+        ended = run_cli("report", samples / "paddle" / "single", "--out", tmp_path / name)
+        assert ended.returncode == 0, ended.stderr
+        assert (tmp_path / name).read_text().startswith(begin)
     ended = run_cli("report", samples / "paddle" / "single", "--out", tmp_path / "why.txt")
     assert ended.returncode == 2
 
@@ -106,6 +100,7 @@ def test_an_error_names_what_one_can_type(run_cli: Cli, samples: Path) -> None:
         (("compare", logs, logs, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
         (("compare", "", logs), 'A: "" is not a path'),
         (("compare", logs), "with --steps-a and --steps-b, --run-a and --run-b"),
+        (("export", logs, "--table", "all"), '--table: "all" is unknown'),
         (("export", logs, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
         (("export", logs, "--width", "1"), '--width: "1" is not a length'),
         (("export", logs, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME'),

@@ -186,7 +186,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
 }  # fmt: skip
 DRAWN = [
     ["export", "--detail", "kernels", "--bubbles", "--format", "perfetto,chrome,svg,html", "--json", "--verbose"],
-    ["export", "--format", "parquet"],
+    ["export", "--format", "parquet", "--table", "blocks,messages,ranks,steps"],
     ["export", "--format", "csv", "--steps", "0-99", "--cache", "{place}/cache"],
     ["inspect", "--json"],
     ["report", "--json"],

@@ -15,6 +15,15 @@ from tests.support.growing_logs import GrowingLogs
 from tests.support.traces import decode
 from trace_export.live.board import Board
 
+FILES: dict[str, dict[str, Any]] = {
+    "path": {"path": "there"},
+    "formats": {"formats": ["csv", "svg"]},
+    "gzip": {"gzip": True},
+    "tables": {"formats": "parquet", "tables": ["blocks", "ranks"]},
+    "figure": {"figure": trace_export.FigureStyle(180)},
+}
+"""Parameters of the files that `once_every` asks for."""
+
 
 def board(folder: Path, **given: Any) -> Board:
     """What the page shows of the logs in a folder."""
@@ -74,3 +83,9 @@ def test_an_option_without_use_is_refused_with_what_to_do(tmp_path: Path, run_cl
         done = run_cli("watch", tmp_path, words)
         option = words.partition("=")[0]
         assert (done.returncode, done.stderr) == (2, f"trace-export: there is no option {option}; {remedy}\n")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_options_of_files_need_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(trace_export.UsageError, match="give it together with `once_every`"):
+        trace_export.watch(tmp_path, **FILES[name])

@@ -32,6 +32,7 @@ EXPORT: dict[str, Values] = {
     "--bubbles": (None, ""),
     "--model": (None, ""),
     "--critical-path": (None, ""),
+    "--max-slices": (None, "70"),
     "--first-microbatch": (None, "1"),
     "--gzip": (None, ""),
     "--offset": (None, f"{{host}}={OFFSET_MS}ms"),
@@ -55,8 +56,8 @@ PICTURE: dict[str, Values] = {
 }
 ELSEWHERE = {
     "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp",
-    "--cp", "--devices", "--replica", "--format", "--out", "--force", "--step-task-info", "--in-place",
-    "--no-legend", "--figure-steps", "--range", "--no-letters", "--source", "--help-all", "--at",
+    "--cp", "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
+    "--no-legend", "--figure-steps", "--range", "--font", "--no-letters", "--source", "--help-all", "--at",
     "--max-clock-error", "--scheduler", "--quiet", "--verbose", "--debug", "--strict", "--json",
 }  # fmt: skip
 """Options that are given in every run or by the tests of what they choose."""

@@ -78,6 +78,10 @@ RUNS: dict[str, GoldenRun] = {
         {"logs": "paddle/single"},
         [f"export logs --format perfetto,chrome,csv --color-by microbatch {EVERYTHING} --out out --verbose"],
     ),
+    "every_table": GoldenRun(
+        {"logs": "nsys/two_hosts"},
+        ["export logs --format parquet --table blocks,messages,ranks,steps,critical_path --out out --jobs 1"],
+    ),
     "part_of_a_run": GoldenRun(
         {"logs": "paddle/single"},
         [
@@ -112,9 +116,9 @@ RUNS: dict[str, GoldenRun] = {
             "export other --time 30ms-90ms --format svg,csv --out time",
         ],
     ),
-    "packed": GoldenRun(
-        {"logs": "paddle/single", "hosts": "nsys/two_hosts"},
-        ["export logs --gzip --out out", "export hosts --format parquet --out out/hosts --jobs 1"],
+    "several_files": GoldenRun(
+        {"logs": "paddle/single"},
+        ["export logs --max-slices 80 --gzip --out out"],
     ),
     "two_machines": GoldenRun(
         {"logs": "paddle/two_machines"},
@@ -225,7 +229,8 @@ RUNS: dict[str, GoldenRun] = {
             "report logs --full",
             "report logs --format markdown",
             "report logs --json",
-            "report logs --format html --out page --quiet",
+            "report logs --format html --out page",
+            "report logs --format svg --out map --quiet",
             "report logs --strict --debug --jobs 1",
             "report logs --train-log train.log --layers 24",
             "report logs --layers 25",
@@ -341,8 +346,8 @@ RUNS: dict[str, GoldenRun] = {
         files={"empty/readme.txt": "nothing here"},
     ),
 }
-ELSEWHERE = {"--scheduler", "--at", "--help-all"}
-"""Options that need a cluster, and help: tests/workers and tests/cli."""
+ELSEWHERE = {"--scheduler", "--at", "--font", "--help-all"}
+"""Options that need a cluster or a font, and help: tests/workers, tests/writers/pictures and tests/cli."""
 COMMANDS = ("export", "report", "overview", "compare", "inspect", "simulate")
 """Commands whose every option is in a golden run. The others serve, follow or start something."""
 

@@ -55,8 +55,9 @@ class ReportTable:
     """A table to be read, with times in ms and shares in %; `note` says what they mean, or where `frame` is empty, why.
 
     `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
-    `details`: columns that are left out where there is little room. `left_out`: how many rows the full report has
-    besides. `bars`: where the bar of each row begins and ends, as shares of the whole.
+    `details`: columns that are left out where there is little room. `heat`: the values of the least and the fullest
+    colour of a heat map, whose first column names the rows. `left_out`: how many rows the full report has besides.
+    `bars`: where the bar of each row begins and ends, as shares of the whole.
     """
 
     title: str
@@ -64,6 +65,7 @@ class ReportTable:
     note: str = ""
     flagged: Mapping[int, Place] = field(default_factory=dict)
     details: tuple[str, ...] = ()
+    heat: tuple[float, float] | None = None
     left_out: int = 0
     bars: Sequence[tuple[float, float]] = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import typer
 
@@ -10,6 +10,9 @@ from trace_export.cli import terminal
 from trace_export.cli.inputs import one_folder, typed
 from trace_export.errors import UsageError
 from trace_export.options import Report, Reporting, part
+
+OF_NAME: dict[str, Literal["html", "svg", "png"]] = {".html": "html", ".svg": "svg", ".png": "png"}
+"""The format that the name of a file asks for."""
 
 
 def report(**given: Unpack[Report]) -> None:
@@ -23,14 +26,18 @@ def report(**given: Unpack[Report]) -> None:
     from trace_export import api
 
     path = given["path"]
-    format = given["format"] or ("html" if path and path.suffix == ".html" else "text")
+    format = given["format"] or (OF_NAME.get(path.suffix, "text") if path else "text")
     html = format == "html"
-    if path is not None and not html:
-        what = f"--format {format} prints the report and writes no file"
-        raise UsageError(what, "add --format html, or end the name in .html", parameter="path")
+    heat_map = format if format in ("svg", "png") else None
+    if path is not None and not html and heat_map is None:
+        raise UsageError(
+            f"--format {format} prints the report and writes no file",
+            "add --format html, svg or png, or end the name in .html",
+            parameter="path",
+        )
     with terminal.progress(given) as progress:
         options: Reporting = {**part(given, Reporting), "progress": progress}
-        done = api.report(one_folder(given), path, html=html, **options)
+        done = api.report(one_folder(given), path, html=html, heat_map=heat_map, **options)
     if given["json"] or format == "json":
         terminal.json(done.report.json())
     elif format == "markdown":

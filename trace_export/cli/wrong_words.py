@@ -12,12 +12,8 @@ HINTS = {
     "-o": "did you mean --out?", "--output": "did you mean --out?", "--output-path": "did you mean --out?",
 }  # fmt: skip
 """What those mean who use the words of other programs for the same."""
-NOT_LIVE = {
-    "--steps": "give their number with --last",
-    "--time": "give their number with --last",
-    "--json": "use --jsonl FILE, a line for each step",
-    **dict.fromkeys(("--out", "--format"), "a watch writes no chart: trace-export export does"),
-}
+NOT_LIVE = {"--steps": "give their number with --last", "--time": "give their number with --last",
+            "--json": "use --jsonl FILE, a line for each step"}  # fmt: skip
 """What a watch has in place of options of other commands."""
 SIMULATED = {
     "--pp": "did you mean --stages?",
@@ -25,14 +21,6 @@ SIMULATED = {
     "--vpp": "did you mean --chunks?",
 }
 """What a simulation calls the sizes that other commands read from profiles."""
-GONE = {
-    "--font": "make paths of the text in Inkscape (Path > Object to Path)",
-    "--max-slices": "export the steps in parts, such as --steps 0-9",
-    "--once-every": "run trace-export export in a loop, or open the trace with the button of the page",
-    "--server": "run trace_processor --httpd FILE and open https://ui.perfetto.dev",
-    "--table": 'in Python, trace_export.load(DIR).align().messages.write_parquet("messages.parquet") writes a table',
-}
-"""Options that version 0.2 has no more, and what to do without them."""
 ALIKE = 0.7
 
 
@@ -52,8 +40,6 @@ def _of_option(error: Any) -> tuple[str, str]:
     if possible is None and "No such option" not in error.format_message():
         return "", ""
     name = error.option_name
-    if name in GONE:
-        return f"version 0.2 has no option {name}", GONE[name]
     meant = get_close_matches(name, possible or (), n=1, cutoff=ALIKE)
     command = getattr(getattr(error, "ctx", None), "info_name", "")
     hints = HINTS | {"watch": NOT_LIVE, "simulate": SIMULATED}.get(command, {})

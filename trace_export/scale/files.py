@@ -12,11 +12,11 @@ from trace_export.choices import OverviewFormat
 from trace_export.scale import words
 from trace_export.scale.build import Overview
 from trace_export.scale.exceptions import SLOW, SLOW_LINK
-from trace_export.writers.mark import PARQUET_METADATA
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map
 from trace_export.writers.overview.page import Contents, Table, page
 from trace_export.writers.paths import output_folder
+from trace_export.writers.tables import write_frame
 
 STEM = "pipeline_overview"
 TABLES = (
@@ -71,7 +71,7 @@ def write(
             temporary.write_text(page(_contents(overview, name, quote(str(log_dir)), links)), encoding="utf-8")
     for table in TABLES if "parquet" in formats else ():
         with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
-            getattr(overview, table).write_parquet(temporary, metadata=PARQUET_METADATA)
+            write_frame(getattr(overview, table), temporary)
 
 
 def _contents(overview: Overview, name: str, inputs: str, links: Mapping[int, str]) -> Contents:

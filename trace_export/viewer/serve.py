@@ -25,7 +25,6 @@ from trace_export.viewer.server import LOOPBACK, Resource, Server
 
 PORT = 9001
 PUBLIC_UI = "https://ui.perfetto.dev"
-MORE_MEMORY = f"export fewer --steps or --ranks, or run trace_processor --httpd FILE and open {PUBLIC_UI}"
 LARGE = 200_000_000
 """Bytes of a trace above which a browser may run out of memory: a tab has 2 GB, and needs ten times the size."""
 

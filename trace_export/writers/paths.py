@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from trace_export.choices import HeatMapFormat
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
+from trace_export.selection import Numbers
 from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 
 STEM = "pipeline_profile"
 PAGE = "pipeline_report.html"
+HEAT_MAP = "pipeline_slowdown"
 ALIGNMENT = "clock_alignment.json"
 
 
@@ -58,7 +61,32 @@ def _file_name(name: str, gzip: bool) -> str:
     return f"{STEM}.{known.extension}{'.gz' if gzip and known.kind == 'trace' else ''}"
 
 
+def with_steps(path: Path, steps: Numbers | None) -> Path:
+    """pipeline_profile.json.gz → pipeline_profile.steps2-4.json.gz; without steps the same."""
+    if steps is None:
+        return path
+    stem, _, extension = path.name.partition(".")
+    return path.with_name(f"{stem}.steps{steps}.{extension}")
+
+
+def with_table(path: Path, table: str) -> Path:
+    """pipeline_profile.parquet → pipeline_profile.messages.parquet; of the blocks the same."""
+    return path if table == "blocks" else path.with_name(f"{path.stem}.{table}{path.suffix}")
+
+
 def report_page(out: Path | None, log_dir: Path) -> Path:
     """The file of the report's page: `out` if it names one, else PAGE in the folder `out` or beside the input."""
     folder = out or output_folder(None, log_dir)
     return folder if folder.suffix == ".html" else folder / PAGE
+
+
+def heat_map_path(out: Path | None, log_dir: Path, format: HeatMapFormat | None) -> Path:
+    """The file of the heat map: `out` if it names one, else HEAT_MAP in the folder `out` or beside the input; svg where
+    no `format` is given. Raises UsageError where the name is of another format."""
+    folder = out or output_folder(None, log_dir)
+    if folder.suffix in (".svg", ".png"):
+        if format is not None and folder.suffix != f".{format}":
+            remedy = f"give a name that ends in .{format}"
+            raise UsageError(f"{folder.name}: the name does not fit --format {format}", remedy, parameter="path")
+        return folder
+    return folder / f"{HEAT_MAP}.{format or 'svg'}"

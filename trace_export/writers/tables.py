@@ -1,4 +1,6 @@
-"""The exported span table as Parquet or CSV, one row per block of every rank that was read."""
+"""The exported span table as Parquet or CSV, one row per block of every rank that was read; and further tables.
+
+Of two runs a table has the rows of both and the column `side`."""
 
 from __future__ import annotations
 
@@ -15,12 +17,17 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def sides(a: pl.DataFrame, b: pl.DataFrame) -> pl.DataFrame:
+    """A table of a run A above that of a run B, with the column `side` (A, B)."""
+    named = (frame.with_columns(pl.lit(name).alias("side")) for name, frame in (("A", a), ("B", b)))
+    return pl.concat(named, how="diagonal_relaxed")
+
+
 def span_table(profile: Profile, beside: Profile | None = None) -> pl.DataFrame:
     """`spans` joined with `ranks`: `COLUMNS`, sorted by (start_ns, rank); times are Unix ns on the aligned clock. Of
-    two runs A and B both, with the column `side`."""
+    two runs both, as `sides` says."""
     if beside is not None:
-        both = zip("AB", (profile, beside), strict=True)
-        return pl.concat(span_table(run).with_columns(pl.lit(name).alias("side")) for name, run in both)
+        return sides(span_table(profile), span_table(beside))
     ranks = profile.ranks.select("rank", "host", "device", "stage")
     spans = profile.blocks.join(ranks, on="rank", how="left", maintain_order="left")
     return spans.select(COLUMNS).sort("start_ns", "rank", maintain_order=True)
@@ -38,3 +45,8 @@ def write_csv(profile: Profile, path: Path, beside: Profile | None = None) -> No
     with path.open("wb") as file:
         file.write(f'"{first}",{",".join(others)}\n'.encode())
         table.write_csv(file, include_header=False)
+
+
+def write_frame(frame: pl.DataFrame, path: Path) -> None:
+    """Any other table as Parquet."""
+    frame.write_parquet(path, metadata=mark.PARQUET_METADATA)

@@ -23,6 +23,7 @@ from trace_export.writers import mark
 from trace_export.writers.html import ROWS, Said, cells, digest, grid, safe, said_item, script_data
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
+from trace_export.writers.pictures.heat_map import shade
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "longer")
@@ -40,7 +41,8 @@ class Place(Protocol):
 
 class Table(Protocol):
     """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
-    with their place in the chart; `bars` where a bar of each row begins and ends, as shares of the whole."""
+    with their place in the chart; `heat` the scale of a heat map; `bars` where a bar of each row begins and ends, as
+    shares of the whole."""
 
     @property
     def title(self) -> str: ...
@@ -53,6 +55,9 @@ class Table(Protocol):
 
     @property
     def flagged(self) -> Mapping[int, Place]: ...
+
+    @property
+    def heat(self) -> tuple[float, float] | None: ...
 
     @property
     def bars(self) -> Sequence[tuple[float, float]]: ...
@@ -224,6 +229,9 @@ def _rows(table: Table, figure: Figure) -> str:
     if table.bars:
         head = head.replace("</th>", "</th><th></th>", 1)
         columns.insert(1, [_bar(*ends) for ends in table.bars])
+    if table.heat is not None:
+        for at, values in enumerate(table.frame.get_columns()[1:], 1):
+            columns[at] = [_warm(cell, value, table.heat) for cell, value in zip(columns[at], values, strict=True)]
     rows = ["".join(row) for row in zip(*columns, strict=True)]
     for number, place in table.flagged.items():
         link = _link(place, figure)
@@ -241,6 +249,12 @@ def _bar(start: float, end: float) -> str:
     way = "more" if end >= start else "less"
     rect = f'<rect class="{way}" x="{left:.2f}" y="1" width="{width:.2f}" height="10"/>'
     return f'<td><svg class="part" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">{rect}</svg></td>'
+
+
+def _warm(cell: str, value: float | None, scale: tuple[float, float]) -> str:
+    """A cell of a heat map in one of its shades, `heat0` … in page.css."""
+    number = shade(value, scale)
+    return cell if number is None else cell.replace('class="number"', f'class="number heat{number}"', 1)
 
 
 def _flag(flagged: bool) -> str:

@@ -8,6 +8,7 @@ further dependencies, with fonts inside, kept by the Vega project. A PDF embeds 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -70,12 +71,20 @@ def write_figure(
         path.write_text(page(shown, contents, at_most), encoding="utf-8")
         return
     still = svg.draw(shown, at_most)
+    if shown.style.font is not None:
+        from trace_export.writers.pictures.outlines import outlined
+
+        still = replace(still, text=outlined(still.text, shown.style.font, still.fonts))
+    write_still(still, path, format, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS)
+
+
+def write_still(still: svg.Still, path: Path, format: str, sharpness: float = SHARPNESS) -> None:
+    """Writes a still picture; `format` is svg, png or pdf, `sharpness` pixels of a png for one of the picture. Raises
+    as `write`."""
     if format == "svg":
         path.write_text(still.text, encoding="utf-8")
-    elif format == "pdf":
-        path.write_bytes(_pdf(still))
     else:
-        path.write_bytes(_png(still, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS))
+        path.write_bytes(_pdf(still) if format == "pdf" else _png(still, sharpness))
 
 
 def write_page(

@@ -1,0 +1,73 @@
+"""The heat map: a cell of the right shade for each value, where it belongs, with its number if there is room."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from trace_export.writers.pictures.heat_map import SHADES, HeatTable, draw, shade
+from trace_export.writers.pictures.picture import write_still
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def table(rows: int, columns: int, *remarks: str) -> HeatTable:
+    """Values from 1 upwards by hundredths, row by row; none in the first cell."""
+    values: list[list[float | None]] = [[1 + (row * columns + c) / 100 for c in range(columns)] for row in range(rows)]
+    values[0][0] = None
+    names = [[f"{n}" for n in range(count)] for count in (rows, columns)]
+    return HeatTable("a <run>", names[0], names[1], values, (1.0, 1.5), "stage", "dp", remarks)
+
+
+def cells(root: ElementTree.Element) -> list[tuple[float, float, str]]:
+    """x, y, fill of every cell."""
+    group = next(g for g in root.iter(f"{SVG}g") if g.get("class") == "n")
+    return [(float(r.get("x", "")), float(r.get("y", "")), r.get("fill", "")) for r in group.iter(f"{SVG}rect")]
+
+
+def test_shades() -> None:
+    """Six shades between the ends of the scale, which take what lies beyond."""
+    found = [shade(value, (1.0, 1.5)) for value in (0.5, 1.0, 1.04, 1.06, 1.25, 1.44, 1.5, 9.0)]
+    assert found == [0, 0, 0, 1, 2, 4, 5, 5]
+    assert shade(None, (1.0, 1.5)) is None
+
+
+def test_cells_stand_in_rows_and_columns() -> None:
+    root = ElementTree.fromstring(draw(table(3, 20)).text)
+    found = cells(root)
+    assert len(found) == 3 * 20 - 1
+    xs, ys = sorted({x for x, _, _ in found}), sorted({y for _, y, _ in found})
+    assert (len(xs), len(ys)) == (20, 3)
+    names = [float(text.get("y", "")) for text in root.iter(f"{SVG}text") if text.get("class") == "end"]
+    assert names == pytest.approx([y + (ys[1] - ys[0]) / 2 + 4 for y in ys], abs=0.1)  # a name in the middle of its row
+    shades = [shade(1 + n / 100, (1.0, 1.5)) for n in range(1, 60)]
+    assert [fill for _, _, fill in found] == [SHADES[n] for n in shades if n is not None]
+    numbers = [text.text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
+    assert numbers == [f"{1 + n / 100:.2f}" for n in range(1, 60)]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(2, 300), (200, 2), (64, 1024)])
+def test_many_cells_have_colours_only(rows: int, columns: int) -> None:
+    still = draw(table(rows, columns, "a remark"))
+    root = ElementTree.fromstring(still.text)
+    found = cells(root)
+    assert len(found) == rows * columns - 1
+    assert max(x for x, _, _ in found) < still.width
+    assert max(y for _, y, _ in found) < still.height
+    assert not [text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
+    assert "a remark" in still.text
+
+
+def test_the_page_has_the_same_colours() -> None:
+    css = files("trace_export.writers.pictures").joinpath("page.css").read_text()
+    assert all(f".heat{n} {{ background: {fill}; }}" in css for n, fill in enumerate(SHADES))
+
+
+def test_png(tmp_path: Path) -> None:
+    write_still(draw(table(2, 3)), tmp_path / "a.png", "png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    write_still(draw(table(2, 3)), tmp_path / "a.svg", "svg")
+    assert ElementTree.fromstring((tmp_path / "a.svg").read_text()).tag == f"{SVG}svg"
