@@ -7,10 +7,10 @@ import re
 from tests.support.architecture import FILES, PACKAGE, PAGE, callers, homes, imported, module_name, part_of
 
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"errors", "files", "messages", "choices", "names", "progress", "instrument"}),
+    frozenset({"errors", "files", "messages", "choices", "progress", "instrument"}),
     frozenset({
-        "model", "units", "selection", "ordering", "tolerances", "cells", "scratch", "documents",
-        "segments", "stream_order", "memory",
+        "model", "units", "selection", "ordering", "tolerances", "scratch", "documents",
+        "segments", "stream_order",
     }),
     frozenset({"schedules", "inference"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
@@ -35,7 +35,7 @@ NEIGHBOURS = {
     ("segments", "model"), ("stream_order", "tolerances"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "memory", "messages", "choices", "names", "progress", "instrument"}
+ALONE = {"errors", "files", "messages", "choices", "progress", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from trace_export.cells import cells_of
+from trace_export.units import cells_of
 
 
 @pytest.mark.parametrize(

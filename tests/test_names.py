@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trace_export.names import natural
+from trace_export.ordering import natural
 
 
 def test_numbers_in_names_are_compared_as_numbers() -> None:

@@ -1,13 +1,17 @@
-"""Tables in the order of some columns. Most stand in it already, and to look takes a tenth of the time of sorting."""
+"""Tables in the order of some columns, and names in the order of their numbers. Most tables stand in it already, and to
+look takes a tenth of the time of sorting."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+DIGITS = 18
+"""A longer row of digits in a name is no number that something was counted with: it is sorted as text."""
 DENSE = 4
 """Numbers that are at most this many times as many as what they number are not made dense, which takes a sort."""
 
@@ -126,3 +130,9 @@ def rows_of(numbers: npt.NDArray[np.integer[Any]], asked: npt.NDArray[np.integer
         return found
     at = np.searchsorted(numbers, asked)
     return np.where(np.append(numbers, -1)[at] == asked, at, nowhere)
+
+
+def natural(text: str) -> tuple[tuple[int, int | str], ...]:
+    """A sort key that puts machine2 before machine10."""
+    parts = (part for part in re.split(r"(\d+)", text) if part)
+    return tuple((0, int(part)) if part.isdecimal() and len(part) <= DIGITS else (1, part) for part in parts)

@@ -1,13 +1,14 @@
-"""Durations and lengths as people read and write them: `3.2ms` → nanoseconds, and back; decimal numbers of files →
-whole ones."""
+"""Durations and lengths as people read and write them: `3.2ms` → nanoseconds, and back; the cells of a table as text;
+decimal numbers of files → whole ones."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from math import floor, log10
 from typing import TYPE_CHECKING, TypeVar
 
-from trace_export.errors import UsageError
+from trace_export.errors import UsageError, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -86,3 +87,18 @@ def thousandths(text: pl.Expr) -> pl.Expr:
 def finer_than_ms(times_ns: Times) -> Times:
     """Whether times are no whole milliseconds."""
     return times_ns % 1_000_000 != 0
+
+
+NOTHING = "–"
+
+
+def cells_of(column: pl.Series, yes: str = "yes", no: str = "no") -> list[str]:
+    """The values of a column as text, null as –. Floats have as many decimals as show four digits of the largest;
+    percentages one or two, milliseconds three at most. They are rounded here and nowhere before."""
+    if column.dtype.is_float():
+        least, most = (1, 2) if column.name.endswith("%") else (0, 3 if column.name.endswith("ms") else 6)
+        largest = column.abs().filter(column.is_finite()).to_list()
+        decimals = min(max(3 - floor(log10(max(largest, default=0) or 1)), least), most)
+        return [NOTHING if value is None else f"{round(value, decimals) + 0.0:.{decimals}f}" for value in column]
+    words = {None: NOTHING, True: yes, False: no} if str(column.dtype) == "Boolean" else {None: NOTHING}
+    return [words[value] if value in words else printable(value) for value in column]

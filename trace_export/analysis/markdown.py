@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from trace_export.cells import cells_of
 from trace_export.errors import printable
+from trace_export.units import cells_of
 
 if TYPE_CHECKING:
     from trace_export.analysis.report_tables import ReportTable

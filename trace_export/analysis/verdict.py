@@ -195,7 +195,7 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
         why = ""
         who = f"{TITLES[named.name]} ({named.stages} stages, {named.microbatches} micro-batches)"
     if explanation.incomplete:
-        return f"; how long {who} waits is not known without {_unread(explanation)}{why}", facts
+        return f"; how long {who} waits is not known {_unread(explanation)}{why}", facts
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be compared with a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
@@ -209,7 +209,7 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
 
 
 def _unread(explanation: Explanation) -> str:
-    return "the other ranks" if explanation._graph.recorded.partial else "what was not recorded"
+    return "without the other ranks" if explanation._graph.recorded.partial else "because not all was recorded"
 
 
 def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sentence:

@@ -14,8 +14,7 @@ from trace_export.chart.builder import NOT_NEGATIVE, Builder
 from trace_export.chart.chart import Part, Track
 from trace_export.chart.lanes import Lanes
 from trace_export.model import TEXT, WORD, Profile
-from trace_export.names import natural
-from trace_export.ordering import ordered
+from trace_export.ordering import natural, ordered
 
 COMMUNICATION = "communication"
 TIMES = ["start_ns", "end_ns"]

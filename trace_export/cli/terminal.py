@@ -14,9 +14,9 @@ from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from trace_export.cells import cells_of
 from trace_export.errors import SourceError, TraceExportError, path_text, printable
 from trace_export.options import Export, in_words_of
+from trace_export.units import cells_of
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trace_export.errors import path_text
 from trace_export.model import Note
-from trace_export.names import natural
+from trace_export.ordering import natural
 from trace_export.sources import formats
 from trace_export.sources.folders import ALONE, Folder, Found, Unrecognised, walk
 from trace_export.sources.not_here import NOT_FETCHED, not_here, not_unpacked

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trace_export.errors import TraceExportError, UsageError
 from trace_export.model import Note
-from trace_export.names import natural
+from trace_export.ordering import natural
 from trace_export.sources.source import Source
 
 DEPTH = 8

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import orjson
 import polars as pl
 
-from trace_export.cells import cells_of
 from trace_export.errors import printable
+from trace_export.units import cells_of
 
 ROWS = 30
 """The other rows of a longer table are folded."""
