@@ -69,12 +69,18 @@ def tiling(row: Codes, units: Sequence[Codes], *, free: bool) -> list[tuple[int,
     """`row` as one of `units` after another, as many as possible: from where to where each stands. None where it is
     none. Before the first a third of a unit may be left over, with `free` anything; after the last a third.
 
-    Example: `e a b a b` with the unit `a b` and `free` is (1, 3), (3, 5).
+    Example: `e a b a b` with the unit `a b` and `free` is (1, 3), (3, 5). Of each place where a unit ends `best` has
+    the most units that end there one after another, and where the last of them begins:
+
+    | unit begins | ends | most units | last begins |
+    |---|---|---|---|
+    | 1 | 3 | 1 | 1 |
+    | 3 | 5 | 2 | 3 |
     """
     least = min(map(len, units))
     most_before = len(row) if free else least // 3
     found = sorted((at, order) for order, unit in enumerate(units) for at in places(row, unit))
-    best: dict[int, tuple[int, int]] = {}  # end → how many units, where the last begins
+    best: dict[int, tuple[int, int]] = {}
     for at, order in found:
         count = best[at][0] if at in best else 0 if at <= most_before else None
         end = at + len(units[order])

@@ -56,7 +56,17 @@ def without_others(body: bytes, wanted: Wanted) -> bytes | None:
 
 
 def _others(text: _Text, begins: Positions, layout: re.Match[bytes], wanted: Wanted) -> NDArray[np.bool_]:
-    """Which of the events are not wanted, as far as their first bytes say it."""
+    """Which of the events are not wanted, as far as their first bytes say it. Of a category that is not wanted, events
+    are whose names begin with `marks`. Where kernels are wanted, and the marks `te:`:
+
+    | event | its first bytes | not wanted |
+    |---|---|---|
+    | a kernel | as the layout says, category `kernel` | no |
+    | an operator | the same, category `cpu_op`, name `aten::add` | yes |
+    | a mark | the same, category `cpu_op`, name `te:F3` | no |
+    | a counter | the phase is neither X nor M | yes |
+    | one in another layout | something else | no: it is decoded |
+    """
     before_phase = layout["between"][layout["between"].index(b"{") :] + layout["phase"]
     before_category = before_phase + b"X" + layout["category"]
     known = text.at(begins, before_category)

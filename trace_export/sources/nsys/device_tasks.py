@@ -13,7 +13,7 @@ from trace_export.sources.nsys.session import THREADS, process_of
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
-from trace_export.sources.shared.timestamps import valid_session_times
+from trace_export.sources.shared.timestamps import valid_task_times
 from trace_export.sources.source import TaskRequest
 
 CLEAR_TABLE = "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -38,7 +38,7 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
     names: dict[int, str] = {}
     for table in (KERNEL_TABLE,) if request.detail == "comm" else NAME_COLUMN:
         for chunk in _chunks(db, table, offset_ns, request):
-            tasks = chunk.filter(valid_session_times(pl.col("start"), pl.col("end"))).join(ranks, on="process")
+            tasks = chunk.filter(valid_task_times(pl.col("start"), pl.col("end"))).join(ranks, on="process")
             if request.devices:
                 tasks = tasks.filter(pl.col("only").is_null() | (pl.col("only") == pl.col("device")))
             tasks = tasks.with_columns(

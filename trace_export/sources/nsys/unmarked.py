@@ -115,9 +115,16 @@ def _read_calls(db: Database, condition: str, waiting: Collection[int], processe
 
 
 def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict[int, Counter[int]], Counter[int]]:
-    """Kernels and graphs: correlation, start, end, and `what`, the number of the name
-    and the stream; how many kernels and graphs each process ran on each device; and how many tasks of each process have
-    invalid times, which are left out."""
+    """Kernels and graphs: correlation, start, end, and `what`, the number of the name and the stream; how many kernels
+    and graphs each process ran on each device; and how many tasks of each process have invalid times, which are left
+    out. SQLite packs two numbers into each of two columns:
+
+    | column | upper bits | lower bits |
+    |---|---|---|
+    | owner | process | 24: device + 1, so that -1, an unknown one, is 0 |
+    | what of a kernel | id of its name | 32: stream, with the device above 24 of them |
+    | what of a graph | -1 less its own id | the same |
+    """
     kernel = "demangledName, shortName" if db.has(KERNEL_TABLE, "demangledName") else "shortName, NULL"
     of_process, of_device = f"globalPid - globalPid % {THREADS}", f"(deviceId + {THREADS + 1}) % {THREADS}"
     owner = f"COALESCE({of_process} + {of_device}, COALESCE({of_process}, 0) + COALESCE({of_device}, 0))"

@@ -142,7 +142,15 @@ class Dialects:
 
     def _parsed(self, stems: pl.DataFrame) -> pl.DataFrame:
         """The columns of NAMES, and `transfers`, of those of the `stems` (see _with_messages) that a rule knows, with
-        the stem as the text."""
+        the stem as the text.
+
+        | stem | groups of its rule | dialect, role, kind | numbers |
+        |---|---|---|---|
+        | `F3.1.0` | kind, microbatch, chunk | zero-bubble, block, F | microbatch 3, chunk 1 |
+        | `PP:2SEND_F3` | stage, transfers | torch-pipelining, p2p, null | stage 2; transfers `SEND_F3` |
+        | `Optimizer.step#Adam` | none | torch, block, OPT | none |
+        | `{"name": "forward_step", "current_microbatch": 3}` | none | mindspeed, block, F | microbatch 3 |
+        """
         found = stems["name"].str.extract_groups(self._first).struct.unnest()
         found = found.select(c.name for c in found if c.null_count() < found.height)  # of the few rules that matched
 

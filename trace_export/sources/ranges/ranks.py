@@ -57,6 +57,8 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
     origins: dict[int, str] = {}
     wanted = set(processes)
     for origin, find in evidence:
+        if len(numbers) == len(wanted):
+            break
         known = {p: rank for p, rank in find().items() if p in wanted and p not in numbers}
         for process, rank in sorted(known.items(), key=lambda item: item[::-1]):
             taken = set(numbers.values()) if origin == "assumed" else set()

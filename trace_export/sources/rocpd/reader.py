@@ -26,8 +26,8 @@ from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, f
 from trace_export.sources.rocpd import capture
 from trace_export.sources.rocpd.capture import counted_names, read_ranges
 from trace_export.sources.rocpd.device_tasks import write_tasks
-from trace_export.sources.rocpd.tables import MOST_PROCESSES, Tables, read_process, sets_of
 from trace_export.sources.rocpd.tables import Process as Facts
+from trace_export.sources.rocpd.tables import Tables, read_process, sets_of
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -56,8 +56,6 @@ def _processes(db: Database) -> list[Tables]:
     processes = list(sets_of(db))
     if not processes:
         raise SourceError(db.path, "is an SQLite database, but not one of rocprofv3", _RECORD)
-    if len(processes) > MOST_PROCESSES:
-        raise SourceError(db.path, f"tables of {len(processes)} processes", "merge fewer databases")
     return processes
 
 

@@ -17,8 +17,6 @@ from trace_export.sources.shared.sqlite import Database
 
 _FIRST = "rocpd_metadata"
 _NEEDED = ("region", "event", "string", "kernel_dispatch", "info_kernel_symbol")
-MOST_PROCESSES = 1024
-"""In one file; each is gone through by itself."""
 MARKERS, RCCL = "MARKER_*", "RCCL_*"
 """The categories of ROCTx ranges and of calls of RCCL; all others are calls of the runtime."""
 

@@ -145,6 +145,12 @@ class TraceFile:
 class JsonTrace(TraceFile, Generic[Kind]):
     """A trace in JSON: `header` has the fields around the events, `pieces` goes through these.
 
+    What is read is in `_buffer` until it is known where its last whole event ends; the events before that wait in
+    `_taken` until there are enough to decode them together:
+
+        {"schemaVersion": 1, "traceEvents": [ e1, e2, e3, e4, e5 ], "traceName": …}
+        header ─────────────────────────────┘ taken ┘ buffer: e3 may go on
+
     Afterwards `truncated` is whether the list of events ends in the middle, `damaged` whether packed data do, and
     `malformed` how many events are no JSON.
     """

@@ -39,26 +39,18 @@ def valid_unix_times(start: str = "start_ns", end: str = "end_ns") -> pl.Expr:
 
 
 @overload
-def valid_session_times(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
-@overload
-def valid_session_times(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
-def valid_session_times(start: Any, end: Any) -> Any:
-    """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's own time.
-
-    A profiler writes 0 for a time that it does not know. Its clock may have been shifted, so that other times are
-    below 0.
-    """
-    return (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
-
-
-@overload
 def valid_task_times(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
 @overload
 def valid_task_times(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
 def valid_task_times(start: Any, end: Any) -> Any:
     """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's own time in which a
-    device can have run one task."""
-    return valid_session_times(start, end) & (end - start <= LONGEST_TASK_NS)
+    device can have run one task.
+
+    A profiler writes 0 for a time that it does not know. Its clock may have been shifted, so that other times are
+    below 0.
+    """
+    known = (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
+    return known & (end - start <= LONGEST_TASK_NS)
 
 
 def valid_tasks() -> pl.Expr:
