@@ -108,6 +108,8 @@ def _issued(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]
     """Without the blocks that began on the device before the host issued them."""
     is_early = (pl.col("origin") == "device") & (pl.col("start_ns") < pl.col("host_start_ns") - CLOCK_NOISE_NS)
     early = blocks.filter(is_early)
+    if early.is_empty():
+        return blocks, []
     text = "ranges that begin on the device before the host issued them, left out"
     return blocks.filter(~is_early.fill_null(False)), _noted(early, Note("tasks-before-launch", "warning", text))
 

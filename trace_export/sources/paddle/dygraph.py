@@ -94,9 +94,11 @@ def _runs(blocks: pl.DataFrame) -> pl.DataFrame:
     begins = pl.col("step") != pl.col("step").shift()
     inside = blocks.select(gap.filter(~begins).max()).item() or 0
     limit = max(RESTART_GAPS * inside, RESTART_MS)
+    paused = (begins & ((gap > limit) | (pl.col("ts") < pl.col("ts").shift()))).fill_null(False)
+    if not blocks.select(paused.any()).item():
+        return blocks.with_columns(run=0)
     new = pl.struct(*BLOCK, "ts", "end").is_first_distinct()  # else the file was copied to its end
-    restarted = begins & new & ((gap > limit) | (pl.col("ts") < pl.col("ts").shift()))
-    return blocks.with_columns(run=restarted.fill_null(False).cum_sum())
+    return blocks.with_columns(run=(paused & new).cum_sum())
 
 
 def _rank(source: Source, stage: int | None) -> pl.DataFrame:
