@@ -9,8 +9,8 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import WORD, KernelFile
-from trace_export.sources.ascend import text_export
 from trace_export.sources.ascend.database import ON_DEVICE, texts
+from trace_export.sources.ascend.layout import COMMUNICATION
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.shared.timestamps import valid_tasks
@@ -105,7 +105,7 @@ class _Names:
 
 def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:
     """The same of kernel_details.csv (text_export.KERNELS); operators of communication are a stream of their own."""
-    communicates = pl.col("core").is_in(text_export.COMMUNICATION).fill_null(False)
+    communicates = pl.col("core").is_in(COMMUNICATION).fill_null(False)
     if request.detail == "comm":
         rows = rows.filter(communicates)
     if request.window_ns is not None:

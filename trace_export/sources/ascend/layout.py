@@ -9,6 +9,8 @@ from pathlib import Path
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 TRACES = ("trace_view.json", "trace_view.json.gz")
 TABLE = "kernel_details.csv"
+COMMUNICATION = ("COMMUNICATION", "HCCL")
+"""Accelerator Core of the rows of `TABLE` that are communication operators."""
 METADATA = "profiler_metadata.json"
 """What the training script said of itself."""
 

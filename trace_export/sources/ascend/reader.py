@@ -39,7 +39,7 @@ from trace_export.model import (
     conform,
 )  # fmt: skip
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
-from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks, text_export
+from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks
 from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, PASSES, STEPS
 from trace_export.sources.ascend.recorded import Recorded, before, busy_in, of_each
 from trace_export.sources.ranges.devices import SEVERAL
@@ -71,6 +71,8 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of one rank. Raises SourceError when its files cannot be read."""
     if request.path.is_dir():
+        from trace_export.sources.ascend import text_export
+
         return device_tasks.from_text(text_export.kernels(request.path), request)
     with Database(request.path) as db:
         return device_tasks.from_database(db, request)
@@ -78,6 +80,8 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
 
 def _opened(source: Source, options: ReadOptions, dialects: Dialects, stack: ExitStack) -> list[Recorded]:
     if source.path.is_dir():
+        from trace_export.sources.ascend import text_export  # with msgspec, which databases do without
+
         return [text_export.recorded(source, dialects)]
     return database_rank.recorded(source, options, dialects, stack)
 

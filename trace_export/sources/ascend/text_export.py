@@ -18,7 +18,7 @@ from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend import trace_view
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.layout import TABLE, TRACES, home_of
+from trace_export.sources.ascend.layout import COMMUNICATION, TABLE, TRACES, home_of
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED
 from trace_export.sources.ascend.metadata import info_of, metadata, whole
 from trace_export.sources.ascend.recorded import Recorded
@@ -38,8 +38,6 @@ KERNELS: Schema = {
 
 _COLUMNS = {"name": "Name", "type": "Type", "core": "Accelerator Core", "stream": "Stream ID", "step": "Step Id"}
 _TIMES = ("Start Time(us)", "Duration(us)")
-COMMUNICATION = ("COMMUNICATION", "HCCL")
-"""Accelerator Core of the rows that are communication operators."""
 
 _MEMORY = (
     ("memory_record.csv", "{} allocated", "Component", "Total Allocated(MB)"),
