@@ -9,6 +9,7 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
+from trace_export.analysis.bubbles import give_back
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
 from trace_export.analysis.hidden import hidden
 from trace_export.analysis.trust import Trust, trust
@@ -91,6 +92,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     path = CriticalPath(graph, replay.windows)
     optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
     measured = float(replay.means([(typical.length, typical.delay)])[0])
+    give_back()
     found = Candidates(typical, every, measured).all()
     without = (each for one in found for each in (one.base, one.without, one.even) if each is not None)
     delays = {"delays": typical.usual_delay, "late": typical.delay}
@@ -100,6 +102,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         each.members for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured
     ]
     sure = trust(typical, replay, late, measured)
+    give_back()
     work = _work(typical, replay.windows, apart)
     prompt, scenarios = zip(*_scenarios(typical, apart), strict=True)
     steps = [work, *replay.without_launches().means(make() for make in scenarios), *lengths[: len(delays)]]

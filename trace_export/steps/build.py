@@ -43,12 +43,12 @@ class _Seen:
 def build(recorded: Recorded) -> Graph:
     """The graph of `recorded`. O(n log n) in the number of its rows."""
     names = Names()
-    seen, early = _seen(recorded, names), _early(recorded)
+    early, seen = _early(recorded), _seen(recorded, names)
+    operations, waits, marks = seen.operations, seen.waits, (seen.first, seen.blind, seen.guessed)
     recorded = replace(  # the columns of blocks and edges are those of operations now
         recorded, edges=recorded.edges.clear(),
         blocks=recorded.blocks.select("span", "microbatch", "chunk", "first_part"),
     )  # fmt: skip
-    operations, waits = seen.operations, seen.waits
     joined, cut = barriers.infer(recorded, operations, seen.first, waits, names.kinds), 0
     found = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
     if found is None:  # the circles go before barriers are sought, and those that close with these
@@ -60,17 +60,20 @@ def build(recorded: Recorded) -> Graph:
         joined = replace(joined, waits=waits.only(still))
         found = levels(len(when), joined.waits.of, joined.waits.on)
         assert found is not None
+    del seen, waits  # each of the waits' tables is a fifth of the graph
     order, rows = found
-    more = len(joined.start)
-    if more:
+    if more := len(joined.start):
         operations = operations.and_also(
             sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
         )
+    first, blind, guessed = (_longer(marked, more) for marked in marks)
+    names_of_barriers, waits = joined.names, joined.waits.only(rows)
+    del joined, found, rows
     columns: dict[str, Any] = {name: value for name, value in vars(operations).items() if name != "when"}
-    columns |= {name: _longer(getattr(seen, name), more) for name in ("first", "blind", "guessed")}
+    del operations
     graph = Graph(
-        recorded=recorded, kinds=names.kinds, **columns, waits=joined.waits.only(rows), levels=order,
-        early_ns=early, barriers=joined.names, cut=cut,
+        recorded=recorded, kinds=names.kinds, **columns, first=first, blind=blind, guessed=guessed, waits=waits,
+        levels=order, early_ns=early, barriers=names_of_barriers, cut=cut,
     )  # fmt: skip
     return replace(graph, waits=launched(graph))
 

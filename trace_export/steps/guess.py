@@ -45,34 +45,36 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
     number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
-    way = pl.Series("way", np.cumsum(np.bincount(number) > 0)[number])  # from 1 on
-    table = (
-        edges.select("dst_rank", "dst", "known", way)
-        .with_columns(made, taken["start"], taken["free"], taken["ended"])
-        .rename({"end": "made"})
-    )
-    dst, both_made = table["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
-    np.add.at(both_made, dst, table["made"].to_numpy())
+    way = pl.Series("way", np.cumsum(np.bincount(number) > 0, dtype=np.int32)[number])  # from 1 on
+    dst, both_made = edges["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
+    np.add.at(both_made, dst, made.to_numpy())
     two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
     other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
-    table = table.with_columns(
-        gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended"))
-    )
-    table = table.with_columns(free=pl.max_horizontal("idle", other))
-    table = table.with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
+    opening = taken["free"].is_null()
+    table = (
+        edges.lazy().select("dst_rank", "dst", "known", way, made.alias("made"), *taken)
+        .with_columns(
+            gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended"))
+        )
+        .with_columns(free=pl.max_horizontal("idle", other))
+        .with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
+        .drop("ended").collect()
+    )  # fmt: skip
+    del made, taken, way, number, both_made, two, other
     late = _lateness(table, blocks)
-    table = table.join(late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")
     late_ns = pl.col("late").fill_null(0)
-    table = table.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)
+    from_late = table.lazy().join(
+        late.lazy(), left_on="dst_rank", right_on="rank", how="left", maintain_order="left"
+    ).with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)  # fmt: skip
     # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
     # are all alike, it does.
     guessed = ~pl.col("known")
     held = guessed & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    paused = pl.Series(taken["free"].is_null()) & (pl.col("made") < pl.col("idle"))  # and not for its data
-    table = table.select(
+    paused = opening & (pl.col("made") < pl.col("idle"))  # and not for its data
+    table = from_late.select(
         "dst", "dst_rank", "way", "known", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
-    )
+    ).collect()
     ways = table.select(
         "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
         exposed=pl.when("seen").then("gap"),
@@ -131,12 +133,12 @@ def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     known = np.zeros(len(blocks), np.bool_)
     known[table["dst"].filter(table["known"]).to_numpy()] = True
     ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
-    starts = blocks.with_columns(_needed(table, (table["begin"] + table["usual"]).to_numpy(), len(blocks)))
-    starts = starts.filter(pl.col("work") & ~pl.Series(known)).drop_nulls("free")
+    here = _needed(table, (table["begin"] + table["usual"]).to_numpy(), len(blocks))
+    starts = blocks.lazy().with_columns(here).filter(pl.col("work") & ~pl.Series(known)).drop_nulls("free")
     much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("known")).median()).item() or 0)) + POSTED_NS
-    of_way = starts.with_columns(stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
+    of_way = starts.select("rank", "way", stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
         pl.col("stalls").sum(), pl.len()
-    )  # fmt: skip
+    ).collect()  # fmt: skip
     each = of_way.group_by("rank").agg(
         elsewhere=pl.col("stalls").sum() - pl.col("stalls").max(), share=pl.col("stalls").sum() / pl.col("len").sum()
     )
@@ -163,14 +165,12 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     the receive may have been posted late, and one link may be slow."""
     of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
     gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
-    starts = blocks.with_columns(
-        _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
-    )
+    here = _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
     alone = pl.col("way") == 0
-    waits = starts.filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
+    waits = blocks.lazy().with_columns(here).filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
         "rank", "way", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
     ).drop_nulls("wait")  # fmt: skip
-    of_way = waits.group_by("rank", "alone", "way").agg(pl.len(), late=pl.col("wait").median())
+    of_way = waits.group_by("rank", "alone", "way").agg(pl.len(), late=pl.col("wait").median()).collect()
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     ordinary = by_itself["late"].median()
@@ -185,8 +185,10 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 def _soonest(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """rank, soonest: how long a rank takes to start a block once its data are made and it is free, on the way on which
     it takes least: it is late by no more than that, whatever one slow link does."""
-    starts = blocks.with_columns(_needed(table, table["made"].to_numpy().astype(np.float64), len(blocks)))
-    starts = starts.filter(pl.col("work"), pl.col("way") > 0).drop_nulls("free")
+    here = _needed(table, table["made"].to_numpy().astype(np.float64), len(blocks))
+    starts = blocks.lazy().with_columns(here).filter(pl.col("work"), pl.col("way") > 0).drop_nulls("free")
     took = (pl.col("start") - pl.max_horizontal("free", "here")).clip(0)
-    of_way = starts.group_by("rank", "way").agg(pl.len(), soonest=took.median()).filter(pl.col("len") >= ENOUGH)
+    of_way = starts.select("rank", "way", took=took).group_by("rank", "way").agg(
+        pl.len(), soonest=pl.col("took").median()
+    ).filter(pl.col("len") >= ENOUGH).collect()  # fmt: skip
     return of_way.group_by("rank").agg(pl.col("soonest").min())

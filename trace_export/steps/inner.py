@@ -41,6 +41,8 @@ class Inner:
 
 def inner(graph: Graph) -> Inner:
     """What the blocks of `graph` wait for inside."""
+    if graph.recorded.parts.is_empty():
+        return Inner(np.zeros(len(graph)), np.empty(0, np.int64), np.empty(0, np.int64))
     count = len(graph.recorded.blocks)
     work = np.flatnonzero(graph.sort[:count] == WORK)
     segment = graph.recorded.steps["segment"].to_numpy()[graph.step[work]]

@@ -45,8 +45,8 @@ def launched(graph: Graph) -> Waits:
     after_block = usual(block, transfer)
     after_transfer = usual(transfer, block + after_block)
     for some, took in ((on_block, after_block), (on_transfer, after_transfer)):
-        some = some & later[waits.of]
-        lag[some] += np.minimum(took, (graph.start[waits.of] - met)[some])
+        at = np.flatnonzero(some & later[waits.of])
+        lag[at] += np.minimum(took, graph.start[waits.of[at]] - met[at])
     return replace(waits, lag=lag)
 
 

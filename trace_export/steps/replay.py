@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from trace_export.steps.graph import POINT, Floats, Graph, Ints, Times, for_origin
+from trace_export.steps.graph import POINT, Floats, Graph, Ints, for_origin
 
 SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
@@ -72,16 +72,13 @@ class Replay:
         self._from_start = bool(len(waits.whole)) and not waits.whole.all()
         if self._from_start:
             self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
-        self._lag_by(waits.lag)
-
-    def _lag_by(self, lag: Times) -> None:
-        self._lag = lag
-        self._late = [[bool(lag[a:b].any()) for a, b in turns] for turns in self.graph.levels.turns]
+        self._late = [[bool(waits.lag[a:b].any()) for a, b in turns] for turns in graph.levels.turns]
+        self._launches = True
 
     def without_launches(self) -> Replay:
         """The same graph, in which what an operation waits for holds it no longer than it lasts."""
         found = copy(self)
-        found._lag_by(np.minimum(self._lag, 0))
+        found._launches = False
         return found
 
     @cached_property
@@ -130,9 +127,10 @@ class Replay:
         for (low, high), turns, late in zip(pairwise(levels.bounds.tolist()), levels.turns, self._late, strict=True):
             ready = None
             for (a, b), lagged in zip(turns, late, strict=True):
-                other = times[self._source[a:b]]
+                other = times.take(self._source[a:b], axis=0)
                 if lagged:
-                    other += self._lag[a:b, None]
+                    lag = graph.waits.lag[a:b, None]
+                    other += lag if self._launches else np.minimum(lag, 0)
                 if ready is None:
                     ready = other
                 else:
@@ -177,12 +175,12 @@ def _apart(graph: Graph) -> Ints:
     """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
     replica = graph.of("replica")
     point = (graph.sort == POINT) & (graph.rank < 0)  # those of a rank are of its replica
-    node = np.where(point, np.arange(len(graph)) + replica.max(initial=0) + 1, replica)
-    joined = ~for_origin(graph.waits, graph.sort, graph.step)  # it joins nobody
-    of, on = node[graph.waits.of[joined]], node[graph.waits.on[joined]]
+    node = np.where(point, np.arange(len(graph), dtype=np.int32) + replica.max(initial=0) + 1, replica)
     low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
-    apart = of != on
-    of, on = of[apart], on[apart]
+    apart = np.flatnonzero(node[graph.waits.of] != node[graph.waits.on])
+    joining = graph.waits.only(apart)
+    joining = joining.only(~for_origin(joining, graph.sort, graph.step))  # an origin joins nobody
+    of, on = (node[end].astype(np.int64) for end in (joining.of, joining.on))
     pairs = np.unique((of - low) * size + (on - low))
     parent: dict[int, int] = {}
 
