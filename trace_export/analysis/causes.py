@@ -255,7 +255,7 @@ class Candidates:
             return
         rows, count = np.flatnonzero(which), len(steps)
         table = np.bincount(self.row[rows] * count + counted[rows], late[rows], len(self.ranks) * count)
-        table = table.reshape(len(self.ranks), count)
+        table = table.reshape(len(self.ranks), count).astype(np.float64)
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
         noise = as_of_peers(noise) if count > 1 else np.minimum(noise, BY_FAR * _most_of_others(table[:, 0]))
