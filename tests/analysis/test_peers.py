@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from trace_export.analysis.compared import Sums, mean_lengths
 from trace_export.analysis.peers import Group, Items, slow_groups
 
 STAGES = np.array([0, 0, 1, 1, 2, 2, 3, 3])
@@ -40,3 +41,14 @@ def test_the_coarsest_group_that_explains_its_members(slow: list[int], expected:
 def test_what_may_be_chance_is_not_named() -> None:
     """4 % with a noise of 2 % each: 0.04 / √(0.02² + 1.57 · 0.02²) = 1.2 standard errors, less than 3.5."""
     assert named([1.04, *[1.0] * 7], noise=0.02) == []
+
+
+@pytest.mark.parametrize(
+    ("lengths", "long"), [((2.0, 2.1, 2.2, 30.0), True), ((2.0, 6.0, 10.0, 14.0), False), ((2.0, 30.0), False)]
+)
+def test_of_single_lengths_the_others_tell_what_is_chance(lengths: tuple[float, ...], long: bool) -> None:
+    """One collective of each stage was recorded: of two nothing tells, of four the spread of the other three."""
+    count = len(lengths)
+    items = mean_lengths(np.arange(count), Sums.of(np.array(lengths)), np.zeros(count, np.int64))
+    groups = [Group("stage", str(n), np.array([n])) for n in range(count)]
+    assert [slow.items.tolist() for slow in slow_groups(items, groups)] == ([[count - 1]] if long else [])

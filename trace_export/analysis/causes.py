@@ -258,7 +258,7 @@ class Candidates:
         table = table.reshape(len(self.ranks), count).astype(np.float64)
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
-        noise = as_of_peers(noise) if count > 1 else np.minimum(noise, BY_FAR * _most_of_others(table[:, 0]))
+        noise = as_of_peers(noise) if count > 1 else np.minimum(noise, BY_FAR * _most_of_others(table.mean(axis=1)))
         if count == 2:  # late by about as much in both
             noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
         there = np.arange(len(self.ranks))

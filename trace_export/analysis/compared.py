@@ -201,6 +201,12 @@ def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:
     each = sums.by(key, len(alike))
     count = np.maximum(each.count, 1)
     variance = each.residual / np.maximum(each.count - 1, 1)
-    return Items(
-        np.nan_to_num(each.mean), np.where(each.count > 2, np.sqrt(variance / count), np.inf), alike, nested=False
-    )
+    mean = np.nan_to_num(each.mean)
+    noise = np.where(each.count > 2, np.sqrt(variance / count), _spread_of_others(mean))
+    return Items(mean, noise, alike, nested=False)
+
+
+def _spread_of_others(mean: Floats) -> Floats:
+    """How far all but the largest lie apart, where they are several: what one of a few lengths may differ by."""
+    others = np.sort(mean)[:-1]
+    return np.full(len(mean), np.ptp(others) if len(others) > 1 else np.inf)
