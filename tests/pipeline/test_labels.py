@@ -315,6 +315,19 @@ def test_dualpipev_window(first: int, length: int) -> None:
             assert ours == expected
 
 
+def test_dualpipev_without_one_of_its_blocks() -> None:
+    """Before the last numbered one. From the first block on that is not the one expected nothing is certain."""
+    labelled = []
+    for lost in range(14):
+        whole, wanted = dualpipev(slice(None))
+        spans = label(replace(whole, spans=whole.spans.filter(pl.int_range(pl.len()) != lost))).spans
+        found = spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()
+        pairs = zip(found, wanted[:lost] + wanted[lost + 1 :], strict=True)
+        assert all(ours == expected for ours, expected in pairs if ours[1] is not None), lost
+        labelled.append(sum(ours[1] is not None for ours in found))
+    assert min(labelled) >= 10
+
+
 def test_recorded_numbers_are_left_alone() -> None:
     given_labels = profile([["FBFB"]])
     spans = given_labels.spans.with_columns(microbatch=pl.Series([7, 7, 3, 3], dtype=SPANS["microbatch"]))

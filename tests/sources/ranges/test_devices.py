@@ -16,6 +16,7 @@ from samples.generators.nsys import Dialect, Plain, Torch
 from samples.generators.nsys_export import Export as Nsys
 from samples.generators.pipeline import MS, US, Block
 from samples.generators.rocpd_export import Export as Rocpd
+from tests.support.rows import crossed
 from trace_export import Run
 from trace_export.clocks.apply import task_batches
 from trace_export.errors import TraceExportError
@@ -212,16 +213,16 @@ def test_two_processes_of_two_devices_each(form: str, tmp_path: Path) -> None:
         assert drawn(run, rank) == true(blocks, rank)
 
 
-@EVERY
-def test_blocks_that_work_on_all_devices_are_refused(form: str, tmp_path: Path) -> None:
-    """As with nn.DataParallel: nothing tells whose a block is."""
+@pytest.mark.parametrize(("form", "kinds"), crossed(FORMATS, ["FB", "F"]))
+def test_blocks_that_work_on_all_devices_are_refused(form: str, kinds: str, tmp_path: Path) -> None:
+    """As with nn.DataParallel: nothing tells whose a block of these `kinds` is."""
     new, ending = FORMATS[form]
     recorder = new("node0", 0)
     for number in range(6):
         for kind in "FB":
             at = 1_000_000 * (2 * number + (kind == "B") + 1)
             recorder.range(4_000, at, at + 500_000, f"{kind}{number}.0.0", thread=4_000)
-            for device in range(4):
+            for device in range(4) if kind in kinds else [number % 4]:
                 call = recorder.call(4_000, at + 1_000 * (device + 1), thread=4_000)
                 recorder.kernel(4_000, at + 100_000, at + 300_000, call, device=device)
     recorder.write(tmp_path / f"node0_700{ending}")
