@@ -310,13 +310,10 @@ RUNS: dict[str, GoldenRun] = {
         [
             "export logs --out out",
             "export logs --out out --force --strict --debug",
-            "report logs --format html --out out",
             "report logs --format html --out out --force",
             "overview logs --out out",
             "overview logs --out out --force",
-            "compare logs more --out out/both.svg",
             "compare logs more --out out/both.svg --force",
-            "simulate --schedule 1f1b --stages 2 --micro-batches 2 --out out/other.json",
             "simulate --schedule 1f1b --stages 2 --micro-batches 2 --out out/other.json --force",
         ],
         files={
