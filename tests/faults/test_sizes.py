@@ -79,8 +79,8 @@ for memory, seconds, words in map(json.loads, sys.argv[1:]):
 def test_a_hostile_size_takes_no_more_than_its_file_may(
     group: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """A third of the sizes of each format; all with --slow."""
-    chosen = GROUPS[group][:: 1 if request.config.getoption("--slow") else 3]
+    """A quarter of the sizes of each format; all with --slow."""
+    chosen = GROUPS[group][:: 1 if request.config.getoption("--slow") else 4]
     made = {what: tmp_path / str(n) / "logs" for n, what in enumerate(chosen)}
     for what, folder in made.items():
         folder.mkdir(parents=True)

@@ -37,12 +37,6 @@ def interleaved(stages: int, stage: int, microbatches: int, chunks: int) -> str:
     return "F" * lead + "FB" * (total - lead) + "B" * lead
 
 
-def megatron_table(stages: int, microbatches: int, chunks: int) -> list[tuple[int, int]]:
-    """(micro-batch, chunk) of the k-th forward."""
-    groups = range(0, microbatches, stages)
-    return [(m, c) for g in groups for c in range(chunks) for m in range(g, min(g + stages, microbatches))]
-
-
 def profile(words: list[list[str]], *, stepped: bool = True, ended: bool = False, **declared: int | str) -> Profile:
     """Ranks 0, 1, … on stages 0, 1, …, each with the words of its steps, a letter for a block of 10 ns.
 
@@ -105,29 +99,6 @@ def test_each_rule_on_its_example(steps_of_first: list[str], steps_of_last: list
     assert " ".join(named.to_series()) == expected
 
 
-@pytest.mark.parametrize(("stages", "microbatches"), [(1, 3), (2, 2), (4, 8), (4, 2), (3, 7)])
-def test_one_f_one_b_counts_both_kinds(stages: int, microbatches: int) -> None:
-    words = [[one_f_one_b(stages, s, microbatches)] for s in range(stages)]
-    labelled = label(profile(words))
-    for rank in range(stages):
-        for kind in "FB":
-            assert numbers(labelled, rank, kind) == [(m, 0) for m in range(microbatches)]
-    assert labelled.spans["labels"].unique().to_list() == ["inferred"]
-    assert labelled.spans["origin"].null_count() == len(labelled.spans)
-    assert labelled.notes == ()
-
-
-@pytest.mark.parametrize(("stages", "microbatches", "chunks"), [(2, 4, 2), (4, 8, 2), (2, 6, 3), (3, 7, 2), (4, 4, 2)])
-def test_interleaved_follows_the_table(stages: int, microbatches: int, chunks: int) -> None:
-    """Chunks are found by the leading forwards alone: nothing declares them."""
-    words = [[interleaved(stages, s, microbatches, chunks)] for s in range(stages)]
-    labelled = label(profile(words))
-    table = megatron_table(stages, microbatches, chunks)
-    for rank in range(stages):
-        assert numbers(labelled, rank, "F") == table
-        assert numbers(labelled, rank, "B") == [(m, chunks - 1 - c) for m, c in table]
-
-
 @pytest.mark.parametrize(
     ("pairs", "chunks"), [(((0, 1), (1, 2), (2, 3)), 1), (((0, 1), (1, 2), (2, 3), (3, 0)), 2), (((1, 2),), 1), ((), 1)]
 )
@@ -159,37 +130,6 @@ def test_of_two_stages_the_number_of_messages_tells_the_chunks(first: int, last:
 def test_phases_of_one_f_one_b() -> None:
     spans = label(profile([["FFBFBFBB"], ["FBFBFBFB"]])).spans.sort("rank", "start_ns")
     assert spans["phase"].to_list() == ["warm-up", *["steady"] * 6, "cool-down", *["steady"] * 8]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.data())
-def test_a_clipped_start_counts_from_the_end(data: st.DataObject) -> None:
-    """A later step proves that the end is whole: what is left keeps its numbers, whatever is missing before it."""
-    stages = data.draw(st.integers(2, 4))
-    microbatches = data.draw(st.integers(stages, 8))
-    rank = data.draw(st.integers(0, stages - 1))
-    whole = [one_f_one_b(stages, s, microbatches) for s in range(stages)]
-    lost = data.draw(st.integers(1, 2 * microbatches - 1))
-    words = [[w[lost:] if s == rank else w, w] for s, w in enumerate(whole)]
-    labelled = label(profile(words))
-    for kind in "FB":
-        first = whole[rank][:lost].count(kind)
-        assert numbers(labelled, rank, kind) == [(m, 0) for m in range(first, microbatches)]
-        assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(microbatches)]
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.data())
-def test_a_clipped_end_counts_from_the_start(data: st.DataObject) -> None:
-    stages = data.draw(st.integers(2, 4))
-    microbatches = data.draw(st.integers(stages, 8))
-    rank = data.draw(st.integers(0, stages - 1))
-    kept = data.draw(st.integers(1, 2 * microbatches - 1))
-    whole = [one_f_one_b(stages, s, microbatches) for s in range(stages)]
-    words = [[w, w[:kept] if s == rank else w] for s, w in enumerate(whole)]
-    labelled = label(profile(words))
-    for kind in "FB":
-        assert numbers(labelled, rank, kind, step=1) == [(m, 0) for m in range(whole[rank][:kept].count(kind))]
 
 
 @pytest.mark.parametrize(("stage", "first", "last"), [(3, 3, 12), (3, 1, 8), (3, 4, 7), (2, 3, 9), (1, 4, 9)])
