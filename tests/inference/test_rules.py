@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.launches import ENGINE, MAIN, cuts, work
-from trace_export.inference.forwards import passes_of, without_counters
+from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
-from trace_export.inference.kinds import by_kind, split_weights_from_forwards
+from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
 from trace_export.inference.likeness import kinds, likeness, places
 from trace_export.inference.pieces import (
     Piece,
@@ -42,11 +42,11 @@ def shown(text: str, pieces: object) -> str:
     return ", ".join(" ".join([kind, *rows[begin:end]]) for kind, begin, end in pieces)  # type: ignore[attr-defined]
 
 
-def step(text: str) -> Step:
+def step(text: str, evidence: str = "transfers") -> Step:
     line = timeline(text)
     pieces, cut = split(line, cuts(text))
     pieces = give_fills_to_backwards(line, join_weights(line, pieces, cut))
-    return Step(line, tuple(pieces))
+    return Step(line, tuple(pieces), evidence)  # type: ignore[arg-type]
 
 
 def rows(text: str, found: list[Rows]) -> list[str]:
@@ -115,6 +115,7 @@ def test_a_backward_at_the_end_may_be_truncated(text: str, pieces: str) -> None:
     [
         ("A B a 1 u b u c", "B A B, M a, OPT 1 u b u, M c"),
         ("A u B u C u a", "B A, OPT u, B B, OPT u, B C, OPT u, M a"),  # one after each
+        ("A u B u C a D u", "B A, M u, B B, M u, B C, M a, B D, M u"),  # after most: no sign of an optimizer
         ("A B u | u C", "B A B, OPT u u, B C"),
     ],
 )
@@ -164,11 +165,19 @@ def test_weights_are_cut_off_the_forward_after_them() -> None:
     assert rows(text, split_weights_from_forwards(one, one.own)) == ["e g x", "e g x", "g g g", "e g x"]
 
 
+def test_a_part_of_a_forward_that_a_wait_cut_off_is_joined_to_it() -> None:
+    text = "a b c | d | A B | a b c | d | C D"
+    one = step(text)
+    pieces, early = join_parts(one, one.own, [0, 1, 0, 1], {0, 1})
+    assert [piece for piece in rows(text, pieces) if piece] == ["a b c d", "a b c d"]
+    assert early == {0}
+
+
 def test_forwards_repeat() -> None:
     text = "e a b a b A B a b C D , E"
-    assert rows(text, by_repetition(step(text)) or []) == ["a b", "a b", "a b"]
-    assert by_repetition(step("e a b a c A B a b C D , E")) is None
-    assert rows("a b a b A , B", by_repetition(step("a b a b A , B")) or []) == ["a b", "a b"]
+    assert rows(text, by_repetition(step(text, "waits")) or []) == ["a b", "a b", "a b"]
+    assert by_repetition(step("e a b a c A B a b C D , E", "waits")) is None
+    assert rows("a b a b A , B", by_repetition(step("a b a b A , B", "waits")) or []) == ["a b", "a b"]
 
 
 def test_rows_are_read_as_units() -> None:
@@ -202,11 +211,18 @@ def test_launches_that_only_count_tokens_are_no_forward() -> None:
     assert rows(text, step(text).own) == ["a b", "a b"]
 
 
-def test_counts_of_tokens_are_cut_off_forwards() -> None:
-    text = "a b | n a b | a b n | n | A"
+@pytest.mark.parametrize(
+    ("text", "trimmed"),
+    [
+        ("a b | n a b | a b n | A", ["a b"] * 3),
+        ("d x d | a b c d | a b c d | a b c d | A", ["d x d", *["a b c d"] * 3]),  # the capture begins inside the first
+        ("x a b | x a b | a b x | A", ["a b"] * 3),
+        ("x a b x | x a b x | x a b x | A", ["x a b x"] * 3),  # each begins and ends with it
+    ],
+)
+def test_what_lies_between_forwards_is_cut_off(text: str, trimmed: list[str]) -> None:
     one = step(text)
-    forwards = [Rows(piece.begin, piece.end) for piece in one.pieces if piece.kind == "M"]
-    assert rows(text, [without_counters(one, forward) for forward in forwards]) == [*["a b"] * 3, "n"]
+    assert rows(text, trim(one, one.own)) == trimmed
 
 
 def test_rows_are_alike_by_what_they_have_in_common() -> None:
@@ -285,6 +301,14 @@ def test_without_a_known_optimizer_forwards_begin_like_those_that_follow_others(
     assert found_in(f"{step_without} v w {step_without} v w {step_without}") == (OTHERS * 3, [])
 
 
+def test_an_only_forward_that_launches_much_more_than_the_others_is_refused() -> None:
+    """A pipeline of one stage and one micro-batch, with an evaluation before the second step."""
+    step = "a b c A u"
+    found = found_in(f"{step} a b c n {step} {step} {step}")
+    assert found == (["F a b c", "B A", "B A", *["F a b c", "B A"] * 2],
+                     ["a forward that launches much more than the others"])  # fmt: skip
+
+
 def test_a_count_of_tokens_is_no_forward() -> None:
     """However long it takes beside graphs, whose launches are few."""
     assert passes_of(step("n20 | g | A")).passes == [Piece("F", 1, 2), Piece("B", 2, 3)]
@@ -303,6 +327,15 @@ def test_where_forwards_and_backwards_alternate_the_first_ones_begin_like_the_ot
     one = "a b c d A B a b c d C D u"
     expected = ["F a b c d", "B A B", "F a b c d", "B C D"]
     assert found_in(f"{one} s t {one} s t {one}") == (expected * 3, [])
+
+
+def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
+    """Nor is a whole forward between two transfers, however short."""
+    text = "a b c d e | f g | A B , C D"
+    assert passes_of(step(text)).refused == ""
+    pieces, early = join_parts(step(text), step(text).own, [0, 1], {0, 1})
+    assert rows(text, pieces) == ["a b c d e", "f g"]
+    assert early == {0, 1}
 
 
 def test_forwards_between_which_nothing_was_sent_are_refused() -> None:
@@ -329,6 +362,17 @@ def test_a_step_that_does_not_balance_keeps_its_backwards() -> None:
 
 def test_a_step_that_holds_weight_gradients_alone_has_no_forward() -> None:
     assert passes_of(step("+ A + | + B +")) == ([Piece("W", 0, 3), Piece("W", 3, 6)], "no forward")
+
+
+def test_forwards_of_kernels_that_run_in_backwards_are_refused() -> None:
+    text = "z y | z y | A B , C D"
+    assert passes_of(step(text)).refused == ""
+    line = work(text)
+    texts = line.names.texts.replace("z", "flash_bwd_kernel")
+    named = line.__class__(*list(vars(line).values())[:7], KernelNames(texts), line.calls)
+    found = infer(named, THREADS, None, np.zeros(0, np.int64))
+    assert {refusal.why for refusal in found.refused} == {"kernels of a backward in the forwards"}
+    assert [piece.kind for piece in found.passes] == ["B", "B"]
 
 
 def test_a_backward_before_its_forward_is_refused() -> None:
@@ -366,7 +410,7 @@ def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
 
 
 def test_one_row_before_one_backward_is_a_forward_only_where_no_other_backward_may_follow() -> None:
-    one = step("a b a b a b A")
+    one = step("a b a b a b A", "waits")
     assert [piece.kind for piece in passes_of(one).passes] == ["F", "B"]
     assert passes_of(replace(one, ended=False)).refused.startswith("nothing that separates forwards")
 
@@ -387,6 +431,13 @@ def test_forwards_that_begin_with_products_where_others_do_not_are_refused() -> 
 def test_weight_gradients_of_backwards_before_the_capture_are_no_part_of_a_forward() -> None:
     found = found_in("g g a b | A | g g a b | B u | a b | C | a b | D u")
     assert found == (["F a b", "B A", "F a b", "B B", "F a b", "B C", "F a b", "B D"], [])
+
+
+def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:
+    text = "a b | a b | a b | a b | A | a b | B"
+    found = passes_of(step(text))
+    assert found.refused == ""
+    assert [piece.begin for piece in found.passes if piece.kind == "F"] == [6, 9]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ MOST_LEFT = 0.05
 """Part of the calling thread's time between the first forward and the last backward that may belong to no pass."""
 MOST_OF_ONE = 0.5
 """Part of the usual time of a forward from which on work that belongs to no pass may be one."""
+MOST_OF_BACKWARD = 0.02
+"""Part of the forwards' time that kernels of backwards may take."""
 
 
 class Found(NamedTuple):
@@ -38,10 +40,14 @@ def passes_of(step: Step) -> Found:
     """The passes of a step: its backwards, and one forward for each; without the forwards where that cannot be.
 
     The forwards are those of the first rule that gives as many as there are backwards and is believed: none may come
-    too late for its backward, and hardly any work of the calling thread may be left over between them.
+    too late for its backward, hardly any work of the calling thread may be left over between them, and hardly any
+    kernel of theirs may be a backward's. After a rule that gives as many and is not believed, one that gives more, of
+    which an evaluation would have to be left out, is not believed either.
     """
     refused: list[tuple[int, Found]] = []
     for forwards, weights in _candidates(step):
+        if len(forwards) > step.backwards and any(count == step.backwards for count, _ in refused):
+            continue
         found = _judged(step, forwards, weights)
         if not found.refused:
             return found
@@ -53,11 +59,13 @@ def passes_of(step: Step) -> Found:
 def _judged(step: Step, forwards: list[Rows], weights: list[Rows]) -> Found:
     """The passes with these forwards, or why these are not believed."""
     certain = [piece for piece in step.pieces if piece.kind != "M"]
+    if len(forwards) > step.backwards and step.ended:
+        forwards = without_evaluation(step, forwards)
     if not forwards:
         return Found(certain, "no forward")
     if len(forwards) != step.backwards:
         return Found(certain, f"{len(forwards)} forwards for {step.backwards} backwards")
-    forwards = [without_counters(step, rows) for rows in forwards]
+    forwards = trim(step, forwards)
     passes = [*certain, *(Piece("F", *rows) for rows in forwards), *(Piece("W", *rows) for rows in weights)]
     passes.sort(key=lambda piece: piece.begin)
     refused = doubts(step, forwards, weights, passes)
@@ -72,6 +80,14 @@ def _candidates(step: Step) -> Iterator[Candidate]:
     repeated = by_repetition(step)
     if repeated is not None:
         yield repeated, []
+
+
+def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:
+    """As many forwards as there are backwards: what comes before them at the start of a step is an evaluation, if more
+    forwards follow it before the first backward."""
+    surplus = len(forwards) - step.backwards
+    before = sum(rows.begin < step.first_backward for rows in forwards)
+    return sorted(forwards)[surplus:] if before > surplus else forwards
 
 
 def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[Piece]) -> str:
@@ -92,6 +108,8 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
         return "work of the main thread that belongs to no pass"
     if _without_transfer(timeline, passes):
         return "forwards with no transfer between them"
+    if sum(timeline.backward_time(*rows) for rows in forwards) > MOST_OF_BACKWARD * sum(map(step.time, forwards)):
+        return "kernels of a backward in the forwards"
     if _may_be_weights(step, forwards, weights):
         return "weight gradients among the forwards"
     if timeline.engine_multiplies and not any(timeline.multiplies(*rows) for rows in forwards):
@@ -133,10 +151,33 @@ def _may_be_weights(step: Step, forwards: list[Rows], weights: list[Rows]) -> bo
     return bool(bare) and (len(bare) < len(forwards) or bool(weights) or late)
 
 
-def without_counters(step: Step, rows: Rows) -> Rows:
-    """The forward without the counters of tokens at either end: of `n a b n` `a b`."""
-    counter = step.timeline.counter
-    begin, end = min(step.timeline.after_counters(rows.begin), rows.end - 1), rows.end
-    while end - begin > 1 and counter[end - 1]:
-        end -= 1
-    return Rows(begin, end)
+def trim(step: Step, forwards: list[Rows]) -> list[Rows]:
+    """The forwards without what does not belong to them.
+
+    Off come counters of tokens at either end, and a kernel that stands before some forwards and after others. What the
+    first forward begins with does not count: the capture may begin inside it.
+
+    Example: `a b`, `n a b`, `a b n` are three times `a b`.
+    """
+    timeline = step.timeline
+    between = _between(step, forwards)
+    out = []
+    for begin, end in forwards:
+        while end - begin > 1 and timeline.counter[begin]:
+            begin += 1
+        while end - begin > 1 and timeline.counter[end - 1]:
+            end -= 1
+        if end - begin > 2 and timeline.name[begin] in between:
+            begin += 1
+        if end - begin > 2 and timeline.name[end - 1] in between:
+            end -= 1
+        out.append(Rows(begin, end))
+    return out
+
+
+def _between(step: Step, forwards: list[Rows]) -> set[int]:
+    """Names, no products, that stand first in some forwards but the first of all, and last in others."""
+    name, product = step.timeline.name, step.timeline.names.product
+    ends = [(int(name[rows.begin]), int(name[rows.end - 1])) for rows in forwards if rows.end - rows.begin > 2]
+    both = {first for first, _ in ends[1:]} & {last for _, last in ends}
+    return {n for n in both if not product[n] and any((first == n) != (last == n) for first, last in ends)}

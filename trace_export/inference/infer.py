@@ -31,6 +31,9 @@ from trace_export.inference.step import Step
 from trace_export.inference.threads import Threads
 from trace_export.inference.work import Ints, Timeline, Work
 
+MUCH_MORE = 1.5
+"""This many times the launches of the usual forward are more than one."""
+
 
 @dataclass(frozen=True)
 class Passes:
@@ -95,7 +98,7 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     steps = _steps(timeline, pieces, boundaries)
     last = len(steps) - 1
     ended = bool(steps) and steps[last][-1].kind == "OPT"
-    found = [_found(timeline, own, ended=n < last or ended) for n, own in enumerate(steps)]
+    found = [_found(timeline, own, cuts.evidence, ended=n < last or ended) for n, own in enumerate(steps)]
     found = _with_known_beginnings(timeline, steps, found)
     for number in {0, last if not ended else 0} if found else ():
         if unlike_the_rest(timeline, found, number):
@@ -108,10 +111,10 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
 
 
-def _found(timeline: Timeline, own: list[Piece], *, ended: bool) -> Found:
+def _found(timeline: Timeline, own: list[Piece], evidence: Evidence, *, ended: bool) -> Found:
     if not any(piece.kind in "BW" for piece in own):
         return Found([piece for piece in own if piece.kind == "OPT"], "")
-    return passes_of(Step(timeline, tuple(own), ended))
+    return passes_of(Step(timeline, tuple(own), evidence, ended))
 
 
 def _refused(own: list[Piece], why: str) -> Found:
@@ -122,6 +125,8 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
     """What was found, with forwards from where they begin on (see first_forwards); a step is refused where nothing
     shows that of one."""
     begins = beginnings(timeline, [one.passes for one in found])
+    if not begins and not len(timeline.transfers) and len(steps) > 1:
+        return _without_long_ones(steps, found)
     out = []
     for own, one in zip(steps, found, strict=True):
         moved = [(piece, begins.get(piece.begin, piece.begin)) for piece in one.passes]
@@ -131,6 +136,19 @@ def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: 
             passes = [piece._replace(begin=begin) for piece, begin in moved if begin is not None]
             out.append(one._replace(passes=passes))
     return out
+
+
+def _without_long_ones(steps: list[list[Piece]], found: list[Found]) -> list[Found]:
+    """What was found, but steps with a forward that launches much more than the usual one are refused: an evaluation
+    may precede it. For steps of one forward, in a process that transfers nothing."""
+    sizes = [piece.end - piece.begin for one in found for piece in one.passes if piece.kind == "F"]
+    usual = float(np.median(sizes)) if sizes else 0
+    return [
+        _refused(own, "a forward that launches much more than the others")
+        if any(piece.kind == "F" and piece.end - piece.begin > MUCH_MORE * usual for piece in one.passes)
+        else one
+        for own, one in zip(steps, found, strict=True)
+    ]
 
 
 def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:

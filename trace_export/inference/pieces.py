@@ -6,6 +6,7 @@ the engine's, `+` a sum of the calling thread, `1` its fill, `.` any other call 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal, NamedTuple
@@ -14,6 +15,9 @@ import numpy as np
 
 from trace_export.inference.kernel_names import Bools
 from trace_export.inference.work import Ints, Timeline
+
+MOST_SUMS = 12
+"""Sums that the calling thread launches at most between two calls of one weight gradient."""
 
 Evidence = Literal["transfers", "waits"]
 
@@ -94,7 +98,7 @@ def join_weights(timeline: Timeline, pieces: list[Piece], cut: set[int]) -> list
 
     def only_sums(piece: Piece) -> bool:
         size = piece.end - piece.begin
-        return bool(sums[piece.end] - sums[piece.begin] == size)
+        return size <= MOST_SUMS and bool(sums[piece.end] - sums[piece.begin] == size)
 
     out: list[Piece] = []
     at, rest = 0, list(pieces)
@@ -145,25 +149,35 @@ def without_truncated_end(pieces: list[Piece]) -> list[Piece]:
     return pieces[:-1] if cut else pieces
 
 
+ONE_EACH = re.compile("O?(BO)*B?")
+
+
 def with_optimizers(timeline: Timeline, pieces: list[Piece], updates: Ints, *, exact: bool) -> list[Piece]:
     """The pieces, with an OPT from the first to the last of its kernels in each row of pieces between two backwards.
 
     `updates`: the rows of the optimizer, which its range shows (`exact`) or their names. With names the fills before
-    the first one belong to it: the first step makes the optimizer's state.
+    the first one belong to it: the first step makes the optimizer's state. Names that occur after more than half of
+    the backwards, but not once after each, are no sign of an optimizer.
 
     Example: `A B a 1 u b u c` with updates `u` is B `A B`, M `a`, OPT `1 u b u`, M `c`.
     """
     out: list[Piece] = []
+    found = 0
     for own, group in groupby(pieces, key=lambda piece: piece.kind == "M"):
         row = list(group)
         update = _update(timeline, row[0].begin, row[-1].end, updates, exact=exact) if own else None
         if update is None:
             out += row
             continue
+        found += 1
         out += [p for p in (piece._replace(end=min(piece.end, update.begin)) for piece in row) if p.begin < p.end]
         out.append(update)
         out += [p for p in (piece._replace(begin=max(piece.begin, update.end)) for piece in row) if p.begin < p.end]
-    return out
+    backwards = sum(piece.kind in "BW" for piece in pieces)
+    if exact or found <= 1 or found * 2 <= backwards:
+        return out
+    order = "".join(piece.kind[0] for piece in out if piece.kind in ("B", "OPT"))
+    return out if ONE_EACH.fullmatch(order) else pieces
 
 
 def _update(timeline: Timeline, begin: int, end: int, updates: Ints, *, exact: bool) -> Piece | None:

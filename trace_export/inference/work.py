@@ -218,6 +218,10 @@ class Timeline:
         """Whether these rows consist of what weight gradients do."""
         return begin >= end or bool(self._weight_until[begin] >= end)
 
+    def backward_time(self, begin: int, end: int) -> int:
+        """How long the device worked for kernels of backwards among these rows, in ns."""
+        return int(self._busy_backwards[end] - self._busy_backwards[begin])
+
     @cached_property
     def _multiplies(self) -> Bools:
         return (self.names.product | self.names.graph)[self.name]
@@ -233,6 +237,12 @@ class Timeline:
     @cached_property
     def _weight_until(self) -> Codes:
         return _until(self.names.weight[self.name])
+
+    @cached_property
+    def _busy_backwards(self) -> Ints:
+        if not self.names.backward.any():
+            return np.zeros(len(self.name) + 1, np.int64)
+        return np.append(0, np.cumsum((self.end - self.start) * self._rows(self.names.backward)))
 
     def after_counters(self, begin: int) -> int:
         """The first row from `begin` on that is not a counter of tokens."""
