@@ -362,7 +362,7 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkey
     run = ManyRanks(stages=2, tensor=4, replicas=5, microbatches=2, steps=1)
     write(tmp_path / "logs", run)
     done = api.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
-    assert [path.name for path in done.files] == ["pipeline_overview.html", "why.html"]
+    assert [path.name for path in done.files] == ["why.html", "pipeline_overview.html"]
     assert '<a href="pipeline_overview.html">' in done.files[1].read_text(encoding="utf-8")
     page = done.files[0].read_text(encoding="utf-8")
     assert "40 ranks on 10 hosts: 5 replicas of 2 stages, 1 step" in page
