@@ -363,8 +363,8 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkey
     write(tmp_path / "logs", run)
     done = api.report(tmp_path / "logs", tmp_path / "out" / "why.html", html=True, jobs=1)
     assert [path.name for path in done.files] == ["why.html", "pipeline_overview.html"]
-    assert '<a href="pipeline_overview.html">' in done.files[1].read_text(encoding="utf-8")
-    page = done.files[0].read_text(encoding="utf-8")
+    assert '<a href="pipeline_overview.html">' in done.files[0].read_text(encoding="utf-8")
+    page = done.files[1].read_text(encoding="utf-8")
     assert "40 ranks on 10 hosts: 5 replicas of 2 stages, 1 step" in page
     few = api.report(tmp_path / "logs", tmp_path / "few.html", html=True, ranks="0-31", jobs=1)
     assert [path.name for path in few.files] == ["few.html"]
