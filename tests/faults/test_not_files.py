@@ -32,7 +32,7 @@ BESIDE = {
     "recorder": ("rank0.blocks.earlier", "rank1.blocks"),
     "nsys": ("other.json", "other.sqlite", "other.db"),
     "kineto": ("other.pt.trace.json", "other.json.gz"),
-    "ascend": ("profiler_info_0.json", "profiler_metadata.json", "ASCEND_PROFILER_OUTPUT/communication.json"),
+    "ascend": ("profiler_info_0.json", "profiler_metadata.json", "ASCEND_PROFILER_OUTPUT/analysis.db"),
     "mindspore": ("profiler_info_0.json", "profiler_metadata.json", "ASCEND_PROFILER_OUTPUT/communication.json"),
 }
 """Files that are looked for beside a source."""

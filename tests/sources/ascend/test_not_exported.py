@@ -51,6 +51,29 @@ def test_output_without_device_tasks_says_what_is_missing(tmp_path: Path) -> Non
     assert f"{output} is output without device tasks (no trace_view.json, kernel_details.csv or database)" in text
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["ascend_timeline_display_0.json", "step_trace_raw_0_detail_time.csv", "output_timeline_data_1.txt"],
+)
+def test_mindspore_before_2_3(tmp_path: Path, name: str) -> None:
+    file(tmp_path / "profiler", name)
+    assert "profiler is output of MindSpore before 2.3" in said(tmp_path)
+
+
+def test_json_lines_of_msmonitor(tmp_path: Path) -> None:
+    name = "msmonitor_{}_20251127120000000_{}.{}"
+    lines = tmp_path / name.format(4000, 0, "jsonl")
+    file(tmp_path, lines.name)
+    assert f"{lines} is JSON lines of msMonitor, which are not read; record with --export-type DB" in said(tmp_path)
+    file(tmp_path, name.format(4000, 0, "db"))
+    file(tmp_path, name.format(4001, 1, "jsonl"))
+    found = find(tmp_path)
+    assert [source.rank for source in found.sources] == [0]
+    assert [(n.code, n.count, n.where) for n in found.notes] == [
+        ("capture-not-exported", 1, str(tmp_path / name.format(4001, 1, "jsonl")))
+    ]
+
+
 def test_raw_data_beside_its_own_profile_is_passed_over(samples: Path, tmp_path: Path) -> None:
     shutil.copytree(samples / "ascend", tmp_path / "logs")
     capture = next((tmp_path / "logs").glob("node0_4000_*"))

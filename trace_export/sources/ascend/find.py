@@ -9,7 +9,7 @@ https://gitcode.com/Ascend/msprof-analyze and the profiler's own guide.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -32,15 +32,28 @@ from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
-TEXTS = (*TRACES, TABLE, "communication.json")
+TEXTS = (*TRACES, TABLE, "communication.json", "analysis.db")
 """What a text export can be read from; the traces and kernel_details.csv have the blocks, the others communication
 only."""
 
 COPIES_FOLDER = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
 
+TABLES_WITHOUT_TIMES = (
+    "dataset.csv", "op_statistic.csv", "api_statistic.csv", "l2_cache.csv", "step_trace_time.csv",
+    "minddata_pipeline_summary_{rank}.csv", "minddata_pipeline_raw_{rank}.csv",
+)  # fmt: skip
+"""Tables of a text export that hold durations or counts, but no times."""
+
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
+_MONITOR_LINES = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.jsonl")
+"""What msMonitor's `--export-type Jsonl` writes (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
+_BEFORE_2_3 = re.compile(
+    r"(?:(?:ascend_)?timeline_display|step_trace_raw|output_timeline_data|output_op_compute_time)_(\d{1,9})"
+    r"(?:_detail_time)?\.(?:json|csv|txt)"
+)
+"""Files of a rank in the folder of all ranks. MindSpore 2.3 writes some of them beside its captures, too."""
 _LOOSE = re.compile(
     r"kernel_details\.csv|(?:step_trace_time|op_statistic|api_statistic|op_summary_\d+|task_time_\d+)\.csv"
     r"|communication(?:_matrix)?\.json|analysis\.db|communication_analyzer\.db|msprof_\d+\.db"
@@ -75,7 +88,7 @@ class _Capture:
 
 
 def captures(root: Path, folders: list[Folder]) -> Found:
-    """The captures under `root`."""
+    """The captures under `root`; notes name tables that cannot be drawn."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
     found = [c for folder in folders for c in _captures(root, folder, files)]
@@ -96,12 +109,12 @@ def captures(root: Path, folders: list[Folder]) -> Found:
     if sources and lost:
         text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
         notes.append(Note("capture-not-exported", "warning", text, lost[0].path, len(lost)))
-    return Found(sources, tuple(notes), lost)
+    return Found(sources, (*notes, *_without_times(sources)), lost)
 
 
 def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tuple[Unrecognised, ...]:
-    """What the profilers wrote beside the `captures` that are read: raw data, with the command that makes a profile of
-    it, and output without device tasks."""
+    """What the profilers wrote beside the `captures` that are read: raw data, output without device tasks, that of
+    MindSpore before 2.3, and JSON lines of msMonitor; with the command that makes a profile of it."""
     lost = []
     below = {folder.path.parent for folder in folders if folder.path.name == "host"}
     read = {capture.folder for capture in captures}
@@ -120,6 +133,7 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
 
     for folder in folders:
         path = folder.path
+        lost += _lines_of_monitor(folder)
         home = next((p for p in (path, *path.parents) if CAPTURE.fullmatch(p.name)), path.parent)
         if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
             continue
@@ -131,10 +145,26 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
             lost.append(_lost(home, path, f"{what}; record with the activities CPU and NPU"))
         elif path == raw and path in below:
             lost.append(_lost(home, path, f"raw data; make a profile of it with {_command(home, path)}"))
+        elif any(_lacks(beside, path, match[1]) for name in folder.files if (match := _BEFORE_2_3.fullmatch(name))):
+            what = "output of MindSpore before 2.3, which is not read; make a profile of the raw data"
+            lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
         elif loose := [name for name in folder.files if _LOOSE.fullmatch(name)]:
             what = "a file of an Ascend rank outside its folder: give its folder, *_ascend_pt or *_ascend_ms"
             lost += [_lost(home, path / name, what) for name in loose]
     return tuple(lost)
+
+
+def _lacks(beside: Mapping[Path, set[int | None]], folder: Path, rank: str) -> bool:
+    """Whether no capture in the folder is of this rank, or of an unknown one."""
+    return not {int(rank), None} & beside.get(folder, set())
+
+
+def _lines_of_monitor(folder: Folder) -> list[Unrecognised]:
+    """The JSON lines of msMonitor, but those of ranks whose database is in the same folder."""
+    read = {match[1] for name in folder.files if (match := _MONITOR.fullmatch(name))}
+    lines = [match for name in folder.files if (match := _MONITOR_LINES.fullmatch(name)) and match[1] not in read]
+    what = "JSON lines of msMonitor, which are not read; record with --export-type DB"
+    return [Unrecognised("ascend", str(folder.path / match[0]), what) for match in lines]
 
 
 def _lost(home: Path, path: Path, what: str) -> Unrecognised:
@@ -148,6 +178,27 @@ def _command(home: Path, path: Path) -> str:
         return f"msprof --export=on --type=db --output={path.name}"
     module = "torch_npu.profiler.profiler" if match["framework"] == "pt" else "mindspore.profiler.profiler"
     return f"python -c \"from {module} import analyse; analyse('{home.parent}')\""
+
+
+def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
+    """A note that names the tables beside the `sources` that cannot be drawn because they hold no times."""
+    names = {
+        name.format(rank="N"): source.path
+        for source in sources
+        if source.path.is_dir()
+        for name in TABLES_WITHOUT_TIMES
+        if (source.path / name.format(rank=source.rank)).is_file()
+    }
+    if not names:
+        return ()
+    return (
+        Note(
+            "tables-without-times",
+            "detail",
+            f"tables without times, not drawn: {', '.join(names)}",
+            str(next(iter(names.values()))),
+        ),
+    )
 
 
 def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:

@@ -26,6 +26,7 @@ from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.notes import unmatched
 from trace_export.sources.shared import csv_table
+from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import ZERO_NS, valid_unix_times
 from trace_export.sources.source import Source
 from trace_export.units import thousandths
@@ -180,11 +181,13 @@ def device(folder: Path) -> int | None:
 def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(`OPERATORS`, `COPIES`): times from the communication `rows` of kernel_details.csv, the rest from the JSON files.
 
-    A rank without kernel_details.csv has its times from communication.json, on a grid of 0.25 µs.
+    A rank without kernel_details.csv has its times from communication.json, on a grid of 0.25 µs, or analysis.db.
     """
-    found = operators = _communication(folder, notes)
+    operators = _communication(folder, notes)
     timed = rows.select("start_ns", "end_ns", op="name")
-    if len(timed):
+    if timed.is_empty():
+        found = operators if len(operators) else _analysed(folder)
+    else:
         found = timed.join(operators.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
     return conform(found, OPERATORS), _copies(folder, operators, notes)
 
@@ -264,6 +267,22 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
 def _number(value: object) -> float:
     """A quantity of a JSON file, 0 for what cannot be one."""
     return float(value) if isinstance(value, (int, float)) and abs(value) < LARGEST else 0.0
+
+
+def _analysed(folder: Path) -> pl.DataFrame:
+    """The operators of analysis.db (torch_npu) or communication_analyzer.db (MindSpore), if nothing else has them."""
+    for name in ("analysis.db", "communication_analyzer.db"):
+        if not (folder / name).is_file():
+            continue
+        with Database(folder / name) as db:
+            if db.has("CommAnalyzerTime"):
+                rows = db.texts(
+                    "SELECT hccl_op_name, group_name, CAST(ROUND(start_timestamp * 1000) AS INTEGER),"
+                    " CAST(ROUND(start_timestamp * 1000 + elapse_time * 1000000) AS INTEGER), NULL"
+                    " FROM CommAnalyzerTime WHERE hccl_op_name LIKE 'hcom%'"
+                )
+                return pl.DataFrame(rows, schema=OPERATORS, orient="row")
+    return empty(OPERATORS)
 
 
 def steps(kernel_steps: pl.DataFrame) -> pl.DataFrame:
