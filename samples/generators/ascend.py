@@ -208,7 +208,9 @@ def record(
     chance = random.Random(job.seed)
     orders = job.orders or [one_f_one_b(stage, job.stages, job.microbatches) for stage in range(job.stages)]
     steps = range(first_step, first_step + job.steps)
-    run = simulate(orders, replace(TIMING, slow={**TIMING.slow, **job.slow}), steps, chance, chunks=job.chunks, vee=job.vee)
+    run = simulate(
+        orders, replace(TIMING, slow={**TIMING.slow, **job.slow}), steps, chance, chunks=job.chunks, vee=job.vee
+    )
     if job.vee:  # there two ranks send to each other at the same time
         run.transfers = _in_issue_order(run.transfers)
     truth, sides = Truth(job), Sides()
