@@ -10,7 +10,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "progress", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "scratch", "documents",
-        "segments", "stream_order",
+        "segments", "stream_order", "memory",
     }),
     frozenset({"schedules", "inference"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),
@@ -35,7 +35,7 @@ NEIGHBOURS = {
     ("segments", "model"), ("stream_order", "tolerances"),
 }  # fmt: skip
 """Imports within a layer."""
-ALONE = {"errors", "files", "messages", "choices", "progress", "instrument"}
+ALONE = {"errors", "files", "memory", "messages", "choices", "progress", "instrument"}
 """They import nothing of the rest: `instrument` runs inside a training script, without our dependencies."""
 SHARED = {"ranges", "shared", "spans"}
 """The folders in `sources` that are not of one profiler."""

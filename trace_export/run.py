@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Literal, Unpack, cast
 import polars as pl
 
 from trace_export import arguments
-from trace_export.analysis.bubbles import Bubbles, give_back
+from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Align, Format
 from trace_export.clocks import by_run
 from trace_export.clocks.apply import task_batches, uncorrected
 from trace_export.draw import Content, Other
 from trace_export.errors import NothingToExportError, TraceExportError, UsageError, path_text
+from trace_export.memory import give_back
 from trace_export.model import Note, Profile
 from trace_export.options import Aligning, Asking, Drawing, Judging, Part, Replacing, Writing, checked, filled, keywords
 from trace_export.pipeline import completeness, stages

@@ -13,13 +13,12 @@ rank is split by cause (`steps.idle.CAUSES`); the parts add up to it exactly.
 
 from __future__ import annotations
 
-import ctypes
-from contextlib import suppress
 from functools import cached_property
 
 import polars as pl
 
 from trace_export.analysis.whole_steps import counted
+from trace_export.memory import give_back
 from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import ordered, run_number
 from trace_export.pipeline.evaluations import uninterrupted
@@ -315,10 +314,3 @@ def _slice(frame: pl.DataFrame, cause: str, start: str | pl.Expr, end: str | pl.
     return frame.select(
         *RANK_STEP_KEY, start_ns=start, end_ns=end, cause=pl.lit(CAUSES[cause]), waits_for=pl.lit(None, pl.Int32)
     )
-
-
-def give_back() -> None:
-    """Returns what NumPy freed, where the C library has glibc's way to do so. It keeps that for arrays to come, but the
-    tables of Polars are no such arrays: after the graph of 1.3 M blocks is made, 310 MB of 730 lie idle."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -9,11 +9,11 @@ from itertools import chain
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.bubbles import give_back
 from trace_export.analysis.causes import WORTH, Candidate, Candidates
 from trace_export.analysis.hidden import hidden
 from trace_export.analysis.trust import Trust, trust
 from trace_export.analysis.typical import ALIKE, Overhead, Typical
+from trace_export.memory import give_back
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
 from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
 from trace_export.steps.path import CriticalPath
