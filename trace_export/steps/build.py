@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import polars as pl
@@ -15,6 +14,7 @@ from trace_export.steps.graph import (
     POINT,
     TRANSFER,
     WORK,
+    Columns,
     Flags,
     Graph,
     Waits,
@@ -69,7 +69,7 @@ def build(recorded: Recorded) -> Graph:
     first, blind, guessed = (_longer(marked, more) for marked in marks)
     names_of_barriers, waits = joined.names, joined.waits.only(rows)
     del joined, found, rows
-    columns: dict[str, Any] = {name: value for name, value in vars(operations).items() if name != "when"}
+    columns = {column.name: getattr(operations, column.name) for column in fields(Columns)}
     del operations
     graph = Graph(
         recorded=recorded, kinds=names.kinds, **columns, first=first, blind=blind, guessed=guessed, waits=waits,

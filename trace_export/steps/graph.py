@@ -63,23 +63,12 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Graph:
-    """Operations and waits. Arrays have a row per operation, times are nanoseconds from `recorded.zero_ns`. The first
-    operations are the blocks, in the order of `recorded.blocks`, which keeps the columns span, microbatch, chunk and
-    first_part; `recorded.edges` keeps none.
+class Columns:
+    """A row per operation; times are nanoseconds from `Recorded.zero_ns`. `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE
+    or POINT; `kind`: a number for the kind of a block, a transfer's direction, a collective's name. `rank`: of a block;
+    of the others the member that started last (-1 at origins and barriers). `src`, `dst`: the ranks of a transfer, else
+    -1. `step`: the row of `Recorded.steps` (-1 at an origin)."""
 
-    `sort`: WORK, OPTIMIZER, TRANSFER, COLLECTIVE or POINT; `kind` numbers `kinds`: the kind of a block, a transfer's
-    direction, a collective's name. `rank`: of a block; of the others the member that started last (-1 at origins and
-    barriers).
-    `src`, `dst`: the ranks of a transfer, else -1. `step`: the row of `recorded.steps` (-1 at an origin). `first`: the
-    first block of a rank in a step; `pause`: those of them that wait for no transfer; `blind`: blocks whose input was
-    not recorded. `early_ns`: the time by which messages seem to have ended before they began; and where there is none,
-    by which blocks used data that were not made yet. `barriers`: kind and group of the barriers that were inferred.
-    `cut`: waits in a circle that were left out.
-    """
-
-    recorded: Recorded
-    kinds: tuple[str, ...]
     sort: Ints
     kind: Ints
     rank: Ints
@@ -88,6 +77,21 @@ class Graph:
     step: Ints
     start: Times
     end: Times
+
+
+@dataclass(frozen=True)
+class Graph(Columns):
+    """Operations and waits. The first operations are the blocks, in the order of `recorded.blocks`, which keeps the
+    columns span, microbatch, chunk and first_part; `recorded.edges` keeps none.
+
+    `kinds`: the name of each `kind`. `first`: the first block of a rank in a step; `pause`: those of them that wait for
+    no transfer; `blind`: blocks whose input was not recorded. `early_ns`: the time by which messages seem to have ended
+    before they began; and where there is none, by which blocks used data that were not made yet. `barriers`: kind and
+    group of the barriers that were inferred. `cut`: waits in a circle that were left out.
+    """
+
+    recorded: Recorded
+    kinds: tuple[str, ...]
     first: Flags
     blind: Flags
     waits: Waits

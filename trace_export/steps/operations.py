@@ -9,24 +9,16 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import WORK_KINDS
-from trace_export.steps.graph import Flags, Ints, Times, Waits
+from trace_export.steps.graph import Columns, Flags, Ints, Times, Waits
 
 KINDS = (*WORK_KINDS, "OPT")
 MOST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Operations:
+class Operations(Columns):
     """Columns of `Graph` while it grows."""
 
-    sort: Ints
-    kind: Ints
-    rank: Ints
-    src: Ints
-    dst: Ints
-    step: Ints
-    start: Times
-    end: Times
     when: Times
     """When it may have begun at the earliest: what orders operations that wait in a circle."""
 
