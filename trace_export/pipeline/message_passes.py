@@ -25,10 +25,11 @@ def link(profile: Profile) -> Profile:
     that lack the micro-batch or the direction; a note counts these.
 
     A message with a micro-batch and a direction is of the dependency between its ranks with these labels whose producer
-    began last before the send ended. Of another message each end names a dependency between its ranks: the send the one
-    whose producer ended last before it, the receive the one whose consumer starts next after it. It gets its labels
-    only where both ends name the same dependency, no other message does, and direction and micro-batch, where known,
-    are the same. Needs `interpretation`, and the blocks that it was made of.
+    began last before the send ended. Others are of the dependencies between their ranks in their order, where there are
+    as many and all times agree: receives that were posted early end before further consumers start. Elsewhere each end
+    of a message names a dependency: the send the one whose producer ended last before it, the receive the one whose
+    consumer starts next after it. It gets its labels only where both ends name the same one, no other message does, and
+    direction and micro-batch, where known, are the same. Needs `interpretation`, and the blocks that it was made of.
     """
     messages = profile.messages.with_row_index("message")
     if messages.is_empty():
@@ -36,7 +37,9 @@ def link(profile: Profile) -> Profile:
     links = _links(profile)
     named = pl.all_horizontal(pl.col("microbatch", "direction").is_not_null())
     by_labels = _by_labels(messages.filter(named), links)
-    by_ends = _by_ends(_of_steps(messages.filter(~named), profile), links)
+    nameless = _of_steps(messages.filter(~named), profile)
+    in_turn = _in_turn(nameless, links)
+    by_ends = pl.concat([in_turn, _by_ends(nameless.join(in_turn, on="message", how="anti"), links)])
     pairs = pl.concat([by_labels, by_ends])
     link_of = np.full(len(messages), len(links))
     link_of[pairs["message"].to_numpy()] = pairs["link"].to_numpy()
@@ -79,6 +82,24 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
         right_on="begun_ns", by=key, strategy="backward", check_sortedness=False,
     )  # fmt: skip
     return met.filter(pl.col("recv_start_ns") <= pl.col("done_ns")).select("message", "link")
+
+
+def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+    """message, link: of those `messages` between two ranks that are as many as the dependencies, in the same order,
+    where each was sent after its producer ended and had arrived when its consumer started. Not where two producers end
+    at once, as those of one block, or consumers have another order."""
+    place = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
+    sent = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
+    sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(place, sent=pl.len().over(RANKS_OF))
+    made = ordered(links, *RANKS_OF, "ready_ns").with_columns(place, made=pl.len().over(RANKS_OF))
+    met = sent.join(made, on=[*RANKS_OF, "place"], suffix="_made").filter(pl.col("sent") == pl.col("made"))
+    alike = [pl.col(name).eq(pl.col(f"{name}_made")).fill_null(True) for name in ("direction", "microbatch")]
+    in_time = (pl.col("send_start_ns") >= pl.col("ready_ns") - GRID_NS) & (
+        pl.col("recv_end_ns") <= pl.col("taken_ns") + GRID_NS
+    )
+    in_order = [(pl.col(name).diff().over(RANKS_OF) > 0).fill_null(True) for name in ("ready_ns", "taken_ns")]
+    agrees = pl.all_horizontal(in_time, *in_order, *alike).all().over(RANKS_OF)
+    return met.filter(agrees).select("message", "link")
 
 
 def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:

@@ -128,8 +128,9 @@ def find_peers(profile: Profile) -> Profile:
     """`profile` with `p2p.peer` where role and direction are known: activations go to the next virtual stage of the
     same replica, gradients to the one before.
 
-    Such a transfer bears the chunk that receives it, so that both sides name the same. Needs the stage and replica of
-    `ranks` and `Profile.interpretation`.
+    Such a transfer bears the chunk that receives it, so that both sides name the same. Where chunks go round a loop and
+    none is named, the last stage and the first are neighbours too. Needs the stage and replica of `ranks` and
+    `Profile.interpretation`.
     """
     rows = profile.p2p.with_row_index("row")
     silent = rows.filter(pl.col("peer").is_null(), pl.col("direction").is_not_null(), pl.col("role") != "both")
@@ -141,9 +142,10 @@ def find_peers(profile: Profile) -> Profile:
         places, on=["rank", "chunk"]
     )
     there = places.select("replica", "copy", other="virtual", found="rank", its_chunk="chunk")
-    met = here.with_columns(other=pl.col("virtual") + pl.when(onward).then(1).otherwise(-1)).join(
-        there, on=["replica", "copy", "other"]
-    )
+    other, last = pl.col("virtual") + pl.when(onward).then(1).otherwise(-1), places["virtual"].max()
+    if profile.interpreted.placement == "loop" and (places["chunk"] > 0).any():
+        other = pl.when(pl.col("recorded").is_null()).then(other % (pl.lit(last) + 1)).otherwise(other)
+    met = here.with_columns(other=other).join(there, on=["replica", "copy", "other"])
     receiving = pl.when(pl.col("role") == "send").then("its_chunk").otherwise("chunk")
     met = met.select("row", "found", receiving=pl.when(pl.col("recorded").is_not_null()).then(receiving))
     filled = rows.join(met, on="row", how="left", maintain_order="left").with_columns(
