@@ -193,8 +193,7 @@ def report(
             write_heat_map(run.what_if(), found, run.name, picture, files)
         elif page:
             further = write_beside(run, page, files)
-            inputs, steps = wanted.source.words, wanted.part.steps
-            write_report(run._bubbles, found, run.name, inputs, page, files, steps, further)
+            write_report(run._bubbles, found, run.name, page, files, wanted.part.steps, further)
     return Reported(run, found, tuple(reversed(files.written)))  # the report before the page of all ranks
 
 

@@ -35,13 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Other:
-    """Another run, which is drawn below the first one: its bubbles, what both runs are called, how they differ, and
-    what was read of it, as words of a command."""
+    """Another run, which is drawn below the first one: its bubbles, what both runs are called, and how they differ."""
 
     measured: Bubbles
     names: tuple[str, str]
     comparison: Comparison | None = None
-    inputs: str = "DIR"
 
 
 @dataclass(frozen=True)

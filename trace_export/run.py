@@ -272,7 +272,9 @@ class Run:
         from trace_export.analysis.report import report
 
         found = report(self._bubbles, self.explain())
-        return found.deeper(self._in_tasks(found.causes)) if self._options.detail == "kernels" else found
+        if self._options.detail == "kernels":
+            found = found.deeper(self._in_tasks(found.causes))
+        return found.on(self._options.words)
 
     def _in_tasks(self, causes: pl.DataFrame) -> dict[int, Sentence]:
         """Why the blocks that the first causes name are slow, by the row of each. Raises as `_tasks_in`."""
@@ -491,7 +493,7 @@ class Run:
         if beside is None:
             return Content(self._bubbles, self._selection, self._options.detail, path, frames=self._frames)
         frames = {name: partial(_sides, frame, beside._frames[name]) for name, frame in self._frames.items()}
-        other = Other(beside._bubbles, names_of(self, beside), comparison, beside._options.words)
+        other = Other(beside._bubbles, names_of(self, beside), comparison)
         return Content(self._bubbles, Selection(), self._options.detail, path, other, frames)
 
     @property
@@ -540,8 +542,7 @@ class Run:
         """
         page = report_page(arguments.path_or_none(path, "path"), self.log_dir)
         with Outputs(self._inputs, force=checked(given, Replacing)["force"]) as outputs:
-            inputs, steps = self._options.words, self._selection.steps
-            write_report(self._bubbles, self.report(), self.name, inputs, page, outputs, steps)
+            write_report(self._bubbles, self.report(), self.name, page, outputs, self._selection.steps)
         return page
 
     @keywords(Replacing)
@@ -570,7 +571,7 @@ def compared(a: Run | Baseline, b: Run, limit: float | None, on: str) -> Compari
         second.traits["schedule"], second.traits["chunks"],
     ):  # fmt: skip
         first = a._predicting(first)
-    return compare(first, second, names, limit, on)
+    return replace(compare(first, second, names, limit, on), inputs=b._options.words)
 
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:

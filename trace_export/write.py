@@ -222,7 +222,7 @@ def _picture(content: Content, options: WriteOptions) -> tuple[Chart, dict[str, 
     if other is not None:
         of_other = other.measured.windows.with_columns(of_run=pl.lit(other.names[1]))
         if other.comparison is not None:
-            shown["contents"] = _contents(other.comparison, other.inputs)
+            shown["contents"] = _contents(other.comparison)
         return chart, shown | {"bubbles": pl.concat([own, of_other])}
     if content.part.window is not None and style.range is None:
         zero_ns = int(measured.whole.spans["start_ns"].min())  # type: ignore[arg-type]
@@ -230,15 +230,15 @@ def _picture(content: Content, options: WriteOptions) -> tuple[Chart, dict[str, 
     return chart, shown | {"bubbles": own, "steps": content.part.steps}
 
 
-def _contents(comparison: Comparison, inputs: str) -> Contents:
-    """What an HTML page says of two runs besides their chart; `inputs`: those of the second, as words of a command."""
+def _contents(comparison: Comparison) -> Contents:
+    """What an HTML page says of two runs besides their chart."""
     from trace_export.writers.pictures.page import Contents
 
     a, b = comparison.names
     return Contents(
         f"Comparison: {a} and {b}",
         f"{b} is drawn below {a}",
-        [sentence.on(inputs) for sentence in comparison.verdict],
+        comparison.verdict,
         tables=comparison.tables(),
     )
 
@@ -247,14 +247,13 @@ def write_report(
     measured: Bubbles,
     result: Report,
     name: str,
-    inputs: str,
     path: Path,
     outputs: Outputs,
     steps: Numbers | None = None,
     overview: str = "",
 ) -> None:
-    """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report. `inputs`:
-    what was read, as words of a command; `overview`: the name of the page of all ranks beside it.
+    """One self-contained HTML page on the run called `name`: the answer, the chart, the tables of its report.
+    `overview`: the name of the page of all ranks beside it.
 
     Raises OutputError, UsageError.
     """
@@ -275,7 +274,7 @@ def write_report(
     beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
         contents = Contents(
-            f"Pipeline report: {name}", result.heading, [sentence.on(inputs) for sentence in result.verdict], beside,
+            f"Pipeline report: {name}", result.heading, result.verdict, beside,
             list(tables.values()), True, overview, focus,
         )  # fmt: skip
         picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import polars as pl
 import pytest
 
 import trace_export
+from samples.generators.data_parallel import WRITERS, Job
+from samples.generators.pipeline import MS
 from tests.conftest import Cli
 from trace_export.analysis.verdict import step_sentence
 from trace_export.chart.colours import DIFFERENT
@@ -132,7 +135,7 @@ def test_compare_says_first_what_has_changed(run_cli: Cli, tables: tuple[Path, P
     answer = " ".join(done.stdout.partition("\n\n")[0].split())
     assert answer == (
         "The pipeline time is 385 ms in b.csv, 55 ms (16.7%) more than in a.parquet; the bubble is 27.3% in both."
-        " In a step, b.csv has 40 ms more from the work of a rank, 15 ms more from waits of the schedule itself."
+        " In a step, b.csv has 40 ms more from the work of a rank and 15 ms more from waits of the schedule itself."
         " No cause differs by 1% of a step or more."
     )
     assert done.stderr.count("schedule-recognised") == 1  # what holds for both is said once
@@ -227,10 +230,23 @@ def test_a_run_without_passes_is_said_to_have_no_step(run_cli: Cli, tmp_path: Pa
     assert "No step has a forward" in page.read_text()
 
 
-def test_a_page_names_what_was_read_in_its_commands(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    logs = samples / "paddle" / "single"
-    for words in (("report", logs, "--steps", "3"), ("overview", logs)):
-        page = tmp_path / f"{words[0]}.html"
-        assert run_cli(*words, "--out", page).returncode == 0
-        assert " DIR" not in page.read_text()
-    assert f"trace-export report {logs}." in (tmp_path / "overview.html").read_text()
+def test_commands_to_run_next_name_what_was_read(run_cli: Cli, tmp_path: Path) -> None:
+    """In text, Markdown, JSON and pages, of one run and of two; a name with a space is quoted."""
+    usual = Job(stages=4, replicas=1, microbatches=8, steps=4)
+    WRITERS["paddle"](tmp_path / "usual", usual)
+    WRITERS["paddle"](tmp_path / "warm up", replace(usual, warm_up=(6.0,), held={(0, 2): 2 * MS}))
+    commands = {
+        "report": (["warm up"], "trace-export compare 'warm up' --steps-a"),
+        "overview": (["warm up"], "trace-export compare 'warm up' --steps-a"),
+        "compare": (["usual", "warm up"], "trace-export export 'warm up' --ranks"),
+    }
+    for command, (inputs, said) in commands.items():
+        forms = [[], ["--json"], ["--format", "html", "--out", f"{command}.html"]]
+        forms += [] if command == "overview" else [["--format", "markdown"]]
+        for form in forms:
+            done = run_cli(command, *inputs, *form, cwd=tmp_path)
+            assert done.returncode == 0, done.stderr
+            page = tmp_path / form[-1] if "html" in form else None
+            text = " ".join((unescape(page.read_text("utf-8")) if page else done.stdout).split())
+            assert said in text, (command, form)
+            assert " DIR" not in text, (command, form)

@@ -22,7 +22,10 @@ from trace_export.analysis.report import Report
 from trace_export.cli import terminal
 
 HEALTHY, SICK, COLUMNS = 40, 60, 80
-SAMPLES = ("paddle/single", "nsys/two_hosts", "ascend", "mindspore", "rocpd/two_hosts", "recorder/two_hosts")
+SAMPLES = (
+    "paddle/single", "nsys/two_hosts", "ascend", "mindspore", "rocpd/two_hosts", "recorder/two_hosts",
+    "paddle/two_machines", "kineto/two_hosts", "unmarked",
+)  # fmt: skip
 NANOSECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(ns|µs|ms|s|%|×)(?!\w)")
 LIMITS = ("0.5%", "1%", "3 %")
@@ -126,6 +129,7 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     assert max(map(len, lines)) <= COLUMNS
     first = report.verdict[0]
     assert first.next, "what to do next is not said"
+    assert_adds_up(next(sentence.text for sentence in report.verdict if sentence.code == "step"))
     assert first.next.split()[0] in text
     assert lacking(figures(text), document) == []
     for full in (False, True):
@@ -137,6 +141,17 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     assert lacking(figures(" ".join(re.findall(r"<(?:li|p)[^>]*>([^<]*)", html))), document) == []
     for table in tables_of_page(html):
         assert lacking(cells(table), document) == []
+
+
+def assert_adds_up(step: str) -> None:
+    """The parts of a step that a sentence names, as they are rounded there, are all of it."""
+    whole, colon, parts = step.partition("; ranks are idle")[0].partition(": ")
+    if not colon:
+        return
+    length = [float(text) * NANOSECONDS[unit] for text, unit in figures(whole)][-1]
+    more, _, less = parts.partition(", less ")
+    sums = [sum(float(text) * NANOSECONDS[unit] for text, unit in figures(each)) for each in (more, less)]
+    assert sums[0] - sums[1] == pytest.approx(length, rel=0.006), step
 
 
 @pytest.mark.parametrize("job", ["paddle/single", "slow rank", "late rank"], indirect=True)

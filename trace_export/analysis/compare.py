@@ -16,7 +16,7 @@ from trace_export.analysis.predictions import came_true
 from trace_export.analysis.report_tables import Place, ReportTable, cause_and_place
 from trace_export.analysis.run_figures import DEVICE, RunFigures
 from trace_export.analysis.summary import OF_HOST
-from trace_export.analysis.verdict import LEVELS, SMALL, Sentence
+from trace_export.analysis.verdict import LEVELS, SMALL, UNSEEN, Sentence
 from trace_export.model import TEXT, Schema
 from trace_export.units import duration
 
@@ -63,7 +63,7 @@ class Comparison:
     have it, and blocks that are not alike have none. `predicted`: whether A's prediction came true (`predictions`),
     where there is one. `gains`: whether both runs give the gains of causes. `host_times`:
     whether both have times of the host. `gate`: whether B is worse than A by more than was allowed, where a limit was
-    given.
+    given. `inputs`: what was read of B, as words of a command.
     """
 
     names: tuple[str, str]
@@ -76,6 +76,7 @@ class Comparison:
     gains: bool = True
     host_times: bool = False
     gate: Gate | None = None
+    inputs: str = "DIR"
 
     def json(self) -> str:
         """Everything, as one JSON document."""
@@ -88,7 +89,7 @@ class Comparison:
     def verdict(self) -> tuple[Sentence, ...]:
         """What has changed and why, in a few sentences; first that of the gate."""
         gate = [] if self.gate is None else [Sentence("gate", asdict(self.gate), self.gate.sentence)]
-        return (*gate, *_sentences(self))
+        return (*gate, *(sentence.on(self.inputs) for sentence in _sentences(self)))
 
     @property
     def answer(self) -> tuple[Sentence, ...]:
@@ -366,12 +367,12 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
     said = comparison.levels.filter(pl.col("difference").abs() >= SMALL * step).sort(
         pl.col("difference").abs(), descending=True, maintain_order=True
     )
-    parts = [
-        f"{duration(abs(more))} {'more' if more > 0 else 'less'} from {LEVELS[level]}"
-        for level, more in said.select("level", "difference").rows()
-    ]
-    text = f"In a step, {comparison.names[1]} has {', '.join(parts)}."
-    if not parts:
+    facts["smaller_ns"] = rest = difference - said["difference"].sum()
+    named = [(more, LEVELS[level]) for level, more in said.select("level", "difference").rows()]
+    named += [(rest, "smaller parts")] if abs(rest) >= UNSEEN * step else []
+    parts = [f"{duration(abs(more))} {'more' if more > 0 else 'less'} from {words}" for more, words in named]
+    text = f"In a step, {comparison.names[1]} has {cause_words.listed(parts)}."
+    if said.is_empty():
         text = f"No level differs by {SMALL:.0%} of a step or more."
     yield Sentence("levels-changed", facts, text)
 

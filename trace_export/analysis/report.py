@@ -137,6 +137,10 @@ class Report:
         """The report with more sentences, before the last, which says how sure all is."""
         return replace(self, verdict=(*self.verdict[:-1], *said, *self.verdict[-1:]))
 
+    def on(self, inputs: str) -> Report:
+        """The report with what was read, as words of a command, in what its sentences tell to do next."""
+        return replace(self, verdict=tuple(sentence.on(inputs) for sentence in self.verdict))
+
     def json(self) -> str:
         """Everything, as one JSON document."""
         from trace_export.analysis.report_document import report_document

@@ -27,7 +27,9 @@ from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration
 
 SMALL = 0.01
-"""What adds a smaller share to a step is about nothing."""
+"""What adds a smaller share to a step is not named by itself."""
+UNSEEN = 0.001
+"""A smaller share of a step is less than the digits show in which a step is told."""
 UNEVEN = 1.5
 """Steps are not alike if the longest takes this many times as long as the shortest."""
 EXPLAINS = 0.5
@@ -35,7 +37,7 @@ EXPLAINS = 0.5
 
 LEVELS = {
     "work": "the work of a rank", "schedule": "waits of the schedule itself", "stages": "unequal stages",
-    "ranks": "unequal ranks, and replicas that wait", "microbatches": "unequal micro-batches", "jitter": "jitter",
+    "ranks": "unequal ranks (and replicas that wait)", "microbatches": "unequal micro-batches", "jitter": "jitter",
     "transfers": "transfers", "collectives": "collectives", "pause": "the pause between steps",
     "delays": "ordinary delays", "late": "late starts",
 }  # fmt: skip
@@ -199,12 +201,19 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be compared with a model{why}"), facts
     times = {level: adds for level, adds, _ in parts}
-    more = sorted(((adds, level) for level, adds, share in parts[2:] if share >= SMALL), reverse=True)
-    said = [f"{duration(times['work'])} of work", *(f"{duration(adds)} from {LEVELS[level]}" for adds, level in more)]
+    large = [level for level, _, share in parts[2:] if abs(share) >= SMALL]
+    said, told = [f"{duration(times['work'])} of work"], {"work", *large}
     if profile.ranks["stage"].n_unique() > 1:
-        waits = f"{duration(times['schedule'])} of" if parts[1][2] >= SMALL else "next to no"
-        said.insert(1, f"{waits} waits that {who} has even if all blocks are equal{why}")
-    less = [f"{duration(-adds)} from {LEVELS[level]}" for level, adds, share in parts[2:] if share <= -SMALL]
+        much = "next to no"
+        if parts[1][2] >= SMALL:
+            much, told = f"{duration(times['schedule'])} of", told | {"schedule"}
+        said.append(f"{much} waits that {who} has even if all blocks are equal{why}")
+    facts["smaller_ns"] = sum(adds for level, adds in times.items() if level not in told)
+    named_parts = sorted(((times[level], LEVELS[level]) for level in large), reverse=True)
+    if abs(facts["smaller_ns"]) >= UNSEEN * explanation.step_ns:
+        named_parts.append((facts["smaller_ns"], "smaller parts"))
+    said += [f"{duration(adds)} from {words}" for adds, words in named_parts if adds > 0]
+    less = [f"{duration(-adds)} from {words}" for adds, words in named_parts if adds < 0]
     return f": {cause_words.listed(said)}{', less ' * bool(less)}{' and '.join(less)}", facts
 
 
@@ -224,7 +233,7 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
         text = f"What makes the steps long cannot be told: {cause_words.listed(explanation.trust.doubts)}."
         return Sentence("causes-unknown", {}, text, _look(explanation))
     among = " among the ranks that were read" if recorded.partial else ""
-    text = f"Nothing stands out{among}: no stage, rank, host or link is slow or late beside its peers."
+    text = f"Nothing stands out{among}: no stage, rank, host or link is slower or later than its peers."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     if others.is_empty() or not explanation.trust.gains:
         return Sentence("nothing-stands-out", {}, text, _look(explanation))

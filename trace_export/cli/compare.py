@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from shlex import quote
 from typing import NoReturn, Unpack
 
 import typer
@@ -58,7 +57,7 @@ def compare(**given: Unpack[Compare]) -> None:
         terminal.text(done.comparison.markdown(full=given["full"]))
     elif not given["quiet"]:
         both, full = done.comparison, given["full"]
-        terminal.answer(both.verdict if full else both.answer, quote(str(b or a)))
+        terminal.answer(both.verdict if full else both.answer)
         terminal.tables(both.tables() if full else both.brief())
         if not full:
             terminal.hint("All tables: --full.")

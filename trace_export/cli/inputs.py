@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from trace_export.errors import UsageError
@@ -18,12 +17,6 @@ def one_folder(given: Folder) -> str | list[str] | None:
     if option is not None and words not in ([], [option]):
         raise UsageError(f"two folders given, {words[0]} and {option}", "give one")
     return option or (words[0] if len(words) == 1 else words or None)
-
-
-def typed(given: Folder) -> str:
-    """The folder or the files as words of another command."""
-    inputs = one_folder(given)
-    return " ".join(map(quote, [inputs] if isinstance(inputs, str) else inputs or ["."]))
 
 
 def style(given: Any) -> FigureStyle:

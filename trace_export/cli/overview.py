@@ -8,7 +8,7 @@ from typing import Unpack
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.inputs import one_folder, typed
+from trace_export.cli.inputs import one_folder
 from trace_export.options import Overview, Overviewing, as_typed, part
 
 EXCEPTIONS_SHOWN = 20
@@ -38,7 +38,7 @@ def overview(**given: Unpack[Overview]) -> None:
         terminal.json(encode(overview_document(shown)))
     elif not given["quiet"]:
         terminal.lead(words.heading(shown))
-        terminal.answer(words.sentences(shown), typed(given))
+        terminal.answer(words.sentences(shown))
         terminal.lines(words.exception_lines(shown, EXCEPTIONS_SHOWN))
         terminal.notes(shown.notes, given["verbose"])
         terminal.files(done.files)

@@ -7,7 +7,7 @@ from typing import Literal, Unpack
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.inputs import one_folder, typed
+from trace_export.cli.inputs import one_folder
 from trace_export.errors import UsageError
 from trace_export.options import Report, Reporting, part
 
@@ -45,7 +45,7 @@ def report(**given: Unpack[Report]) -> None:
     elif not given["quiet"]:
         result = done.report
         terminal.lead(f"{done.run.name}: {result.heading}")
-        terminal.answer(result.verdict if given["full"] else result.answer, typed(given))
+        terminal.answer(result.verdict if given["full"] else result.answer)
         if format == "text":
             terminal.tables(result.tables() if given["full"] else result.brief())
             if not given["full"]:

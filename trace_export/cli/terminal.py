@@ -154,14 +154,13 @@ def tables(items: Sequence[ReportTable]) -> None:
         out.print()
 
 
-def answer(said: Sequence[Sentence], inputs: str = "DIR") -> None:
-    """Each sentence from a line of its own, the first one in bold, and below it what to do next, in a command on the
-    `inputs` that were read."""
+def answer(said: Sequence[Sentence]) -> None:
+    """Each sentence from a line of its own, the first one in bold, and below it what to do next."""
     out = output()
     for number, sentence in enumerate(said):
         paragraph(out, sentence.text, style=None if number else "bold")
         if sentence.next:
-            paragraph(out, f"→ {sentence.on(inputs).next}", indent="  ", hanging=4)
+            paragraph(out, f"→ {sentence.next}", indent="  ", hanging=4)
     out.print()
 
 

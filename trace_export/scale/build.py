@@ -48,6 +48,7 @@ class Overview:
     `Explanation`, of the replicas `explained`. `representative` is the
     replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
     `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
+    `inputs`: what was read, as words of a command.
     """
 
     cells: pl.DataFrame
@@ -68,6 +69,7 @@ class Overview:
     sources: int
     notes: tuple[Note, ...]
     missing_ranks: int = 0
+    inputs: str = "DIR"
 
     @property
     def unread(self) -> int:
@@ -225,6 +227,7 @@ def _compared(
         representative=representative(alike),
         sources=sources,
         notes=notes,
+        inputs=run._options.words,
     )
 
 

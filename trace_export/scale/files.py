@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from shlex import quote
 
 import polars as pl
 
@@ -68,13 +67,13 @@ def write(
         target = _page(out, log_dir)
         links = {replica: path.relative_to(target.parent).as_posix() for replica, path in traces.items()}
         with outputs.file(target) as temporary:
-            temporary.write_text(page(_contents(overview, name, quote(str(log_dir)), links)), encoding="utf-8")
+            temporary.write_text(page(_contents(overview, name, links)), encoding="utf-8")
     for table in TABLES if "parquet" in formats else ():
         with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
             write_frame(getattr(overview, table), temporary)
 
 
-def _contents(overview: Overview, name: str, inputs: str, links: Mapping[int, str]) -> Contents:
+def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Contents:
     peers = overview.ranks["stage"].is_duplicated().any()
     cells = heat_map(overview.cells, overview.ranks, (*OF_PEERS, *OF_RANKS) if peers else OF_RANKS)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
@@ -83,7 +82,7 @@ def _contents(overview: Overview, name: str, inputs: str, links: Mapping[int, st
     return Contents(
         title=f"Pipeline overview: {name}",
         heading=words.heading(overview),
-        sentences=[sentence.on(inputs) for sentence in words.sentences(overview)],
+        sentences=words.sentences(overview),
         warning=words.missing(overview),
         first=[
             Table("Causes", causes, _noted(causes, "Gain: how much shorter a step is without the cause, in a replay.")),

@@ -61,7 +61,7 @@ def sentences(overview: Overview) -> list[Sentence]:
         *_clocks(overview),
         *_missing_ranks(overview),
     ]
-    return [*made, *further]
+    return [sentence.on(overview.inputs) for sentence in (*made, *further)]
 
 
 def _explained(overview: Overview) -> Iterator[Sentence]:
