@@ -27,6 +27,9 @@ GZIP = b"\x1f\x8b"
 """What a gzipped file begins with."""
 _ZIP = b"PK\x03\x04"
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
+_BZIP2, _XZ = b"BZh", b"\xfd7zXZ"
+PACKED = ("", ".gz", ".zip", ".zst", ".bz2", ".xz")
+"""What a name may end with after that of a file that `Unpacked` reads."""
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 """That of Python 3.14, and its copy for older ones, which need not be installed."""
@@ -115,8 +118,8 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 
 
 class Unpacked:
-    """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, or a zip
-    archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is less than
+    """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, bzip2 or xz,
+    or a zip archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is less than
     was packed. Text in UTF-16, which PowerShell writes where it redirects output, is read as UTF-8."""
 
     def __init__(self, path: Path) -> None:
@@ -183,13 +186,21 @@ class _Stream(Protocol):
 
 def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:
     """What unpacks the file, and what it raises where that is damaged."""
-    start = file.peek(4)
+    start = file.peek(5)
     if start.startswith(GZIP):
         return gzip.GzipFile(fileobj=file), _DAMAGES
     if start.startswith(_ZIP):
         return _only_json(file)
     if start.startswith(_ZSTANDARD):
         return _zstandard(file)
+    if start.startswith(_BZIP2):
+        import bz2  # and below, which few inputs need
+
+        return bz2.BZ2File(file), (*_DAMAGES, OSError)
+    if start.startswith(_XZ):
+        import lzma
+
+        return lzma.LZMAFile(file), (*_DAMAGES, lzma.LZMAError)
     if start.startswith(_UTF_16):
         return _Utf16(file), ()
     return file, ()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import io
+import lzma
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -63,6 +67,70 @@ def test_a_packed_log_beside_others_is_a_warning(
     said = f"warning: packed: unpack it with {command} ({logs / 'workerlog.3'}{ending}) [source-packed]"
     assert said in ended.stderr
     assert ended.stderr.count("[source-packed]") == 1
+
+
+PACKINGS = {
+    ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zip": lambda data: zipped(data, "trace.json"),
+}  # fmt: skip
+
+
+def zipped(data: bytes, name: str) -> bytes:
+    with zipfile.ZipFile(file := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, data)
+    return file.getvalue()
+
+
+def table_of(folder: Path, run_cli: Cli) -> list[str]:
+    ended = run_cli("export", folder, "--out", folder.parent / "out", "--format", "csv", "--force")
+    assert ended.returncode == 0, ended.stderr
+    return (folder.parent / "out" / "pipeline_profile.csv").read_text().splitlines()
+
+
+@pytest.mark.parametrize("ending", PACKINGS)
+@pytest.mark.parametrize(("sample", "names"), [("mindspore", "trace_view.json"), ("kineto/two_hosts", "*.json.gz")])
+@pytest.mark.parametrize("share", [1, 4])
+def test_a_packed_json_trace_is_read(
+    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, names: str, ending: str, share: int
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / sample, logs)
+    plain = table_of(logs, run_cli)
+    for path in sorted(logs.rglob(names))[:share]:
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        path.unlink()
+        path.with_name(path.name.removesuffix(".gz") + ending).write_bytes(PACKINGS[ending](data))
+    assert table_of(logs, run_cli) == plain
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".xz"])
+@pytest.mark.parametrize("kept", [0.02, 0.9])
+def test_a_packed_trace_that_is_cut(samples: Path, tmp_path: Path, run_cli: Cli, ending: str, kept: float) -> None:
+    path = next((samples / "kineto" / "two_hosts").glob("*.json.gz"))
+    data = PACKINGS[ending](gzip.decompress(path.read_bytes()))
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / f"rank0.json{ending}").write_bytes(data[: round(len(data) * kept)])
+    ended = run_cli("report", tmp_path / "logs")
+    assert ended.returncode == 1 or "[trace-truncated]" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst"])
+@pytest.mark.parametrize(
+    ("sample", "names"),
+    [("paddle/single", "workerlog.0"), ("nsys/two_hosts", "*.sqlite"), ("rocpd/two_hosts", "*_results.db"),
+     ("kineto/two_hosts", "*.json.gz"), ("recorder/two_hosts", "*.blocks")],
+)  # fmt: skip
+def test_an_archive_of_a_profile_beside_others_is_a_warning(
+    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, names: str, ending: str
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / sample, logs)
+    path = min(logs.rglob(names))
+    moved = path.rename(path.with_name(path.name.removesuffix(".gz") + ending))
+    (logs / "weights.tar.gz").write_bytes(b"")
+    ended = run_cli("inspect", logs)
+    assert f"warning: an archive: unpack it with tar -xf ({moved}) [source-packed]" in ended.stderr
+    assert "[log-rotated]" not in ended.stderr
 
 
 def test_an_archive_says_how_to_unpack_it(tmp_path: Path, run_cli: Cli) -> None:

@@ -124,7 +124,7 @@ _ASCEND = Format(
     speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
     folder_speed=Speed(blocks=60, device_tasks=400),
     guide="ascend",
-    packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|kernel_details\.csv|communication\.json",
+    packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|analysis\.db|kernel_details\.csv|communication\.json",
     side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
     step_task_info=True,
     batch_bytes=128 << 20,

@@ -14,7 +14,11 @@ from trace_export.sources.folders import Folder, Unrecognised
 
 UNPACKING = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "zstd -d", ".zip": "unzip"}
 """The ending of a packed file, and the command that unpacks it."""
-_ARCHIVE = re.compile(r".+\.(?:tar|tgz|tar\.(?:gz|bz2|xz|zst))")
+_ENDING = re.compile(r"(?P<plain>.+?)(?P<archive>\.tar|\.tgz)?(?P<packed>\.(?:gz|bz2|xz|zst|zip))?")
+
+_TRACE = re.compile(r"trace_view\.json|.+\.pt\.trace\.json")
+"""The names of traces that are read while they are packed, but not in an archive."""
+ARCHIVE = "an archive: unpack it with tar -xf"
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES = 1024
@@ -29,17 +33,31 @@ def not_unpacked(folders: list[Folder]) -> Iterator[Unrecognised]:
     names = [(row.kind, re.compile(row.packed)) for row in formats.FORMATS if row.packed]
     for folder in folders:
         for name in folder.files:
-            plain, dot, ending = name.rpartition(".")
-            if dot + ending not in UNPACKING or plain in folder.files:
+            plain = _plain(name)
+            if plain == name or plain in folder.files:
                 continue
             kind = next((kind for kind, pattern in names if pattern.fullmatch(plain)), None)
+            if kind is None and is_archive(name) and _TRACE.fullmatch(plain):
+                kind = ""
             if kind is not None:
                 yield Unrecognised(kind, str(folder.path / name), packed(name))
 
 
+def _plain(name: str) -> str:
+    """The name without what says that the file is packed or an archive."""
+    match = _ENDING.fullmatch(name)
+    return match["plain"] if match else name
+
+
 def packed(name: str) -> str:
     """What a packed file is, to complete "PATH is …"."""
-    return f"packed: unpack it with {UNPACKING[Path(name).suffix]}"
+    return ARCHIVE if is_archive(name) else f"packed: unpack it with {UNPACKING[Path(name).suffix]}"
+
+
+def is_archive(name: str) -> bool:
+    """Whether the name is that of a tar archive, packed or not."""
+    match = _ENDING.fullmatch(name)
+    return match is not None and match["archive"] is not None
 
 
 def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
@@ -47,8 +65,8 @@ def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
     for folder in folders:
         for name in folder.files:
             path = folder.path / name
-            if _ARCHIVE.fullmatch(name):
-                yield Unrecognised("", str(path), "an archive: unpack it with tar -xf")
+            if is_archive(name):
+                yield Unrecognised("", str(path), ARCHIVE)
             elif is_pointer(path):
                 yield Unrecognised("", str(path), NOT_FETCHED)
 

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from trace_export.files import PACKED
+
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
-TRACES = ("trace_view.json", "trace_view.json.gz")
+TRACES = tuple("trace_view.json" + packed for packed in PACKED)
 TABLE = "kernel_details.csv"
 COMMUNICATION = ("COMMUNICATION", "HCCL")
 """Accelerator Core of the rows of `TABLE` that are communication operators."""

@@ -6,19 +6,18 @@ import codecs
 import re
 from pathlib import Path
 
-from trace_export.files import Unpacked
+from trace_export.files import PACKED, Unpacked
 from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.not_here import NOT_FETCHED, json_of_others, no_trace_because, starts_pointer
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
-PACKED = ("", ".gz", ".zip", ".zst")
 OURS = tuple(".pt.trace.json" + packed for packed in PACKED)
 """The suffixes of tensorboard_trace_handler. Accepted without a look inside; errors are reported on read."""
 PERFETTO = (".pftrace", ".pftrace.gz")
 _ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", *PERFETTO)
 
-_HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.gz|\.zip|\.zst)?")
+_HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.(?:gz|zip|zst|bz2|xz))?")
 _WORKER = re.compile(r"(?P<host>.+)_(?P<pid>\d{1,10})")
 _WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
 """Folders of the windows of one run, as torchtitan writes them; their files have the same names."""

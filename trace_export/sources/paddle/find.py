@@ -14,7 +14,7 @@ from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
 from trace_export.sources.source import Source
 
 WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
-ROTATED = re.compile(r"workerlog\.\d{1,7}[.-](?!gz$|bz2$|xz$|zst$|zip$).+")
+ROTATED = re.compile(r"workerlog\.\d{1,7}[.-](?!(?:(?:tar\.)?(?:gz|bz2|xz|zst|zip)|tar|tgz)$).+")
 DYGRAPH = re.compile(r"profile_record_tmp_file_for_rank_(\d{1,7})")
 RANK_KEYS = ("PADDLE_GLOBAL_RANK", "PADDLE_TRAINER_ID")
 MACHINE = re.compile(r"machine[_-]?(\d{1,6})")
