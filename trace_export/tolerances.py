@@ -38,6 +38,8 @@ LAUNCH_NS = 1_000_000
 """So much may a device seem to begin its work before the host gave it. Profilers convert the device's clock by a line
 between two comparisons with the host's, and on real captures (CUDA, 2023 to 2025) the result is off by up to 20 µs; no
 kernel there begins less than 5 µs after the call that launched it."""
+FEW_LAUNCHES_NS = 100_000
+"""The same of few tasks of a process: where the clocks differ by more, all tasks that waited for nothing show it."""
 OVERLAP_NS = 100_000
 """So long may a task run on after the next one of its stream began. Streams run one task after the other, and on real
 captures a kernel ends 0.2 µs or more before the next one begins. Only a programmatic launch lets the next one begin

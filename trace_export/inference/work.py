@@ -11,8 +11,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.inference.kernel_names import GRAPH, Bools, Codes, KernelNames
-from trace_export.stream_order import possible_ends
-from trace_export.tolerances import LAUNCH_NS
+from trace_export.stream_order import begins_too_early, possible_ends
 
 Ints = npt.NDArray[np.int64]
 
@@ -83,7 +82,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     names, codes = _with_graphs(names, name[at], several)
     launch, thread = (calls[column].to_numpy()[by] for column in ("start", "thread"))
     stream, role = stream[at], role[at]
-    later = start - launch >= -LAUNCH_NS
+    later = ~begins_too_early(start - launch)
     early = len(later) - int(np.count_nonzero(later))
     if early:
         by, launch, thread, start, end, stream, codes, role = (

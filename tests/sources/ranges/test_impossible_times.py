@@ -91,7 +91,7 @@ def test_the_last_kernel_of_a_stream_that_outlasts_the_recording_is_cut(form: st
     assert found == wanted
 
 
-@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-300 * MS, -5 * MS, -5 * 3600 * S]))
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-300 * MS, -5 * MS, -5 * 3600 * S, -MS // 2, -MS // 4]))
 def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, tmp_path: Path) -> None:
     """The first kernels of two blocks, which then begin with their second one, as those of a session's beginning."""
     hits = {(0, 1, "F", 0, 0): by, (0, 1, "F", 1, 0): by}
@@ -118,6 +118,16 @@ def test_a_stream_whose_kernels_mostly_overlap_is_told_of(form: str, tmp_path: P
     assert counted(run, "tasks-past-next") == 0
     (note,) = [note for note in run.notes if note.code == "tasks-beside-next"]
     assert (note.level, note.count > 24) == ("warning", True)
+
+
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-MS // 4, -MS // 2, -MS * 9 // 10]))
+def test_a_device_whose_clock_is_off_loses_no_kernel(form: str, by: int, tmp_path: Path) -> None:
+    numbers = [("OPT", None), *((kind, number) for kind in "FBW" for number in range(6))]
+    every = [(0, step, kind, number, place) for step in range(2) for kind, number in numbers for place in range(4)]
+    blocks = WRITERS[form](tmp_path, dict.fromkeys(every, by))
+    run = trace_export.load(tmp_path, jobs=1)
+    assert counted(run, "tasks-before-launch") == 0
+    assert drawn(run, 0) == true(blocks, 0)
 
 
 @FORMATS

@@ -19,8 +19,7 @@ import polars as pl
 
 from trace_export.sources.ranges.ranges import COMMUNICATION
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, valid_task_times
-from trace_export.stream_order import possible_ends
-from trace_export.tolerances import LAUNCH_NS
+from trace_export.stream_order import begins_too_early, possible_ends
 
 NONE = -1
 """No range: numpy's integers have no null."""
@@ -258,7 +257,9 @@ class GpuActivity:
         pipeline, call = launches.pipeline[at], launches.call[at]
         place = np.where(pipeline != NONE, pipeline, call)
         later = start - self.begins[place]
-        wrong: npt.NDArray[np.bool_] = ((later < -LAUNCH_NS) | (later > LONGEST_TASK_NS)) & (place != NONE)
+        inside = place != NONE
+        wrong = (later > LONGEST_TASK_NS) & inside
+        wrong[inside] |= begins_too_early(later[inside])
         if wrong.any():
             far = timed & wrong & (np.abs(later) > LONGEST_TASK_NS)
             self.untimed += (many := int(np.count_nonzero(far)))
