@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -126,3 +127,26 @@ def test_a_run_without_backwards_numbers_the_forwards_of_each_rank(tmp_path: Pat
     )  # fmt: skip
     length = max(b.end_ns for b in blocks) - min(b.start_ns for b in blocks)
     assert Bubbles(run.profile).steps["bubble"].to_list() == pytest.approx([idle / (STAGES * length)])
+
+
+@pytest.mark.parametrize("slow", [None, 0, 2, 3])
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_a_run_without_backwards_is_explained_as_any_other(tmp_path: Path, capture: str, slow: int | None) -> None:
+    """It lacks neither backwards nor weight gradients; the gain is that of the simulation without the slow stage."""
+    orders = [[Operation("F", m) for m in range(12)] for _ in range(STAGES)]
+    lengths = []
+    for rank in (slow, None):
+        timing = replace(nsys.TIMING, slow={} if rank is None else {rank: 1.4})
+        run = simulate(orders, timing, range(1), random.Random(5))
+        lengths.append(max(b.end_ns for b in run.blocks if b.kind == "F") - timing.first)
+        if rank == slow:
+            CAPTURES[capture](tmp_path, [b for b in run.blocks if b.kind == "F"], PlainAlone())
+    report = trace_export.load(tmp_path, pp=STAGES).align().report()
+    sentences = [sentence.text for sentence in report.verdict]
+    assert "was not recorded" not in " ".join(sentences)
+    if slow is None:
+        assert "Nothing stands out" in sentences[0]
+    else:
+        assert f"Stage {slow} is slow" in sentences[0]
+        (gain,) = [row["gain_ns"] for row in report.causes.filter(code="slow-stage").iter_rows(named=True)]
+        assert gain == pytest.approx(lengths[0] - lengths[1], rel=0.15)

@@ -148,7 +148,7 @@ def _lacking(graph: Graph) -> tuple[str, ...]:
     parts = parts.with_columns(pl.col("W").sum().over("rank"), backwards=pl.col("B").sum().over("rank"))
     parts = parts.with_columns(pl.col("B", "W") > 0, split=pl.col("W") / pl.col("backwards")).sort("rank", "chunk")
     have = {name: bool(parts[name].any()) for name in "FB"}
-    have["W"] = bool((parts["split"] > SPLIT).any())
+    have["W"] = bool((parts.filter("B")["split"] > SPLIT).any())
     first = (pl.col("stage") == 0) & pl.col("W")
     lacks = {"F": ~pl.col("F"), "B": ~pl.col("B") & ~first, "W": ~pl.col("W")}
     return tuple(
