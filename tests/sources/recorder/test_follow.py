@@ -118,6 +118,18 @@ def test_a_rank_that_is_started_again_begins_a_new_run(source: Source, path: Pat
     assert spans["run"].unique().to_list() == [before + 1]
 
 
+@pytest.mark.parametrize("more", [0, 5, 30])
+def test_another_start_whose_last_lines_are_the_same(source: Source, path: Path, more: int) -> None:
+    """The blocks before them are others, and the file is as long as before, or longer."""
+    follower = Follower(9)
+    follower.advance(source)
+    later = [generate.line(block, block.start_ns + 7, "h") for block in BLOCKS[:4]] + LINES[4 : 20 + more]
+    path.write_text(header(pid=8) + "".join(later))
+    follower.advance(source)
+    wanted = [row[:2] + (row[2] + 7 * (n < 4),) for n, row in enumerate(expected(BLOCKS[: 20 + more]))]
+    assert followed(follower) == wanted[-len(last(BLOCKS[: 20 + more], 9)) :]
+
+
 def test_a_copy_that_is_made_anew_says_nothing_twice(source: Source, path: Path) -> None:
     follower = Follower(9)
     follower.advance(source)

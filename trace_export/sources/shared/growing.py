@@ -12,7 +12,7 @@ import polars as pl
 from trace_export.files import open_file
 
 SEEN_BYTES = 256
-"""This many of the last bytes that were read must stand there still when a file is read on."""
+"""This many of the first and of the last bytes that were read must stand there still when a file is read on."""
 
 
 def lines(
@@ -36,14 +36,17 @@ def lines(
 @dataclass
 class Tail:
     """How far a file that grows was read: `offset`, the first byte not read, which begins a line, unless that is too
-    long; `seen`, the last bytes before it."""
+    long; `first`, the first bytes of the file, which say who writes it, and `seen`, the last ones before `offset`."""
 
     offset: int = 0
+    first: bytes = b""
     seen: bytes = b""
 
     def goes_on(self, path: Path) -> bool:
         """Whether the file at `path` has still what was read."""
         with open_file(path) as file:
+            if file.read(len(self.first)) != self.first:
+                return False
             file.seek(self.offset - len(self.seen))
             return file.read(len(self.seen)) == self.seen
 
@@ -56,13 +59,15 @@ class Tail:
             file.seek(self.offset)
             for text in lines(file, piece_bytes, longest, cut, last=False):
                 begin = self.offset
+                if len(self.first) < SEEN_BYTES:
+                    self.first += text[: SEEN_BYTES - len(self.first)]
                 self.offset += len(text)
                 self.seen = (self.seen + text)[-SEEN_BYTES:]
                 yield begin, text
 
     def begin_anew(self) -> None:
         """The file holds something else now."""
-        self.offset, self.seen = 0, b""
+        self.offset, self.first, self.seen = 0, b"", b""
 
 
 class Starts:
