@@ -119,8 +119,8 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 
 class Unpacked:
     """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, bzip2 or xz,
-    or a zip archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is less than
-    was packed. Text in UTF-16, which PowerShell writes where it redirects output, is read as UTF-8."""
+    or a zip archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is
+    less than was packed. Text in UTF-16, which PowerShell writes where it redirects output, is read as UTF-8."""
 
     def __init__(self, path: Path) -> None:
         self.damaged = False

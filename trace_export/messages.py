@@ -447,8 +447,8 @@ NOTES: dict[str, Explanation] = {
         "Run `git lfs pull` in the repository.",
     ),
     "source-packed": Explanation(
-        "A file that trace-export would read is packed, or in an archive. Its ranks, or a part of what they recorded, are missing from "
-        "the chart.",
+        "A file that trace-export would read is packed, or in an archive. Its ranks, or a part of what they recorded, "
+        "are missing from the chart.",
         "Unpack it with the command in the text.",
     ),
     "source-recorded-twice": Explanation(

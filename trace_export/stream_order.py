@@ -14,8 +14,8 @@ from trace_export.tolerances import FEW_LAUNCHES_NS, LAUNCH_NS, OVERLAP_NS
 Ints = npt.NDArray[np.signedinteger[Any]]
 
 FEW = 8
-"""This many tasks that begin before their launch, or run past the next one, may be wrong records. Of the latter: where there are more, and they are most of a stream,
-its number does not stand for a stream."""
+"""This many tasks that begin before their launch, or run past the next one, may be wrong records. Where more of the
+latter are most of a stream, its number does not stand for a stream."""
 
 FEW_PERCENT = 1
 

@@ -126,7 +126,7 @@ def test_another_start_whose_last_lines_are_the_same(source: Source, path: Path,
     later = [generate.line(block, block.start_ns + 7, "h") for block in BLOCKS[:4]] + LINES[4 : 20 + more]
     path.write_text(header(pid=8) + "".join(later))
     follower.advance(source)
-    wanted = [row[:2] + (row[2] + 7 * (n < 4),) for n, row in enumerate(expected(BLOCKS[: 20 + more]))]
+    wanted = [(*row[:2], row[2] + 7 * (n < 4)) for n, row in enumerate(expected(BLOCKS[: 20 + more]))]
     assert followed(follower) == wanted[-len(last(BLOCKS[: 20 + more], 9)) :]
 
 
