@@ -26,9 +26,11 @@ def begins_too_early(later: Ints) -> npt.NDArray[np.bool_]:
     Example: of a hundred tasks, 20 µs later each, one that begins 0.3 ms before its launch has a wrong time. Where
     twenty do, the clock of the device is off by that, and none is wrong before 1 ms.
     """
-    few = later < -FEW_LAUNCHES_NS
-    many: bool = np.count_nonzero(few) > max(FEW, len(later) * FEW_PERCENT // 100)
-    return later < -LAUNCH_NS if many else few
+    few: npt.NDArray[np.bool_] = later < -FEW_LAUNCHES_NS
+    if np.count_nonzero(few) <= max(FEW, len(later) * FEW_PERCENT // 100):
+        return few
+    early: npt.NDArray[np.bool_] = later < -LAUNCH_NS
+    return early
 
 
 def possible_ends(

@@ -82,7 +82,7 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     names, codes = _with_graphs(names, name[at], several)
     launch, thread = (calls[column].to_numpy()[by] for column in ("start", "thread"))
     stream, role = stream[at], role[at]
-    later = ~begins_too_early(start - launch)
+    later: Bools = ~begins_too_early(start - launch)
     early = len(later) - int(np.count_nonzero(later))
     if early:
         by, launch, thread, start, end, stream, codes, role = (

@@ -258,7 +258,7 @@ class GpuActivity:
         place = np.where(pipeline != NONE, pipeline, call)
         later = start - self.begins[place]
         inside = place != NONE
-        wrong = (later > LONGEST_TASK_NS) & inside
+        wrong: npt.NDArray[np.bool_] = (later > LONGEST_TASK_NS) & inside
         wrong[inside] |= begins_too_early(later[inside])
         if wrong.any():
             far = timed & wrong & (np.abs(later) > LONGEST_TASK_NS)
