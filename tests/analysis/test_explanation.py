@@ -203,7 +203,7 @@ def test_a_selection_changes_no_figure_of_a_step(samples: Path) -> None:
     for part in (run.select(steps=3), run.select(stages="0-2"), run.select(window="100ms-300ms")):
         shown = part.report()
         assert shown.causes.equals(whole.causes)
-        assert shown.found.levels.equals(whole.found.levels)
+        assert shown.explanation.levels.equals(whole.explanation.levels)
         key = ["run", "step", "rank"]
         rows = whole.ranks.join(shown.ranks.select(key), on=key, how="semi", nulls_equal=True, maintain_order="left")
         assert shown.ranks.equals(rows)

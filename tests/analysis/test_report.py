@@ -59,7 +59,7 @@ def test_bubble_of_a_simulated_run_is_the_formula(name: str, p: int, m: int, cos
     assert set(result.stages["global_ns"]) == {idle * MS}
     assert result.theory.recognition.plan.name == name
     assert result.theory.closed_form.idle_ns == pytest.approx(idle * MS)
-    steps = dict(result.found.levels.select("level", "step_ns").iter_rows())
+    steps = dict(result.explanation.levels.select("level", "step_ns").iter_rows())
     assert {steps[level] for level in ("schedule", "stages", "jitter", "late")} == {length}
     assert steps["work"] == pytest.approx(length - idle * MS)
 
@@ -93,7 +93,7 @@ def test_levels_of_an_uneven_run() -> None:
     slow = np.where(s.ops["stage"].to_numpy() == 1, 1.5, 1.0) * even
     jittered = np.round(slow * rng.uniform(0.8, 1.2, len(slow)))
     start, end = start_and_end(s, jittered, 2 * MS)
-    levels = report_of(concluded(as_profile(s, start, end))).found.levels
+    levels = report_of(concluded(as_profile(s, start, end))).explanation.levels
     steps = dict(levels.select("level", "step_ns").iter_rows())
     kinds = s.ops["kind"].to_numpy()
     means = np.where(kinds == "F", jittered[kinds == "F"].mean(), jittered[kinds == "B"].mean())
@@ -177,7 +177,7 @@ def test_odd_runs_never_fail(seed: int) -> None:
         assert json.loads(result.json())["steps"] == json.loads(json.dumps(result.steps.to_dicts()))
         result.tables()
         modelled_blocks(each)
-        figures = run_figures(Bubbles(each), result.found)
+        figures = run_figures(Bubbles(each), result.explanation)
         beside = compare(figures, figures)
         assert beside.tables()[0].title == "Steps"
         assert set(beside.levels["difference"]) <= {0.0}

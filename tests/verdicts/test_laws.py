@@ -51,7 +51,7 @@ def test_what_is_shown_changes_nothing_that_is_said(seed: int, tmp_path: Path) -
     ):  # fmt: skip
         shown = part.report()
         assert shown.causes.equals(whole.causes)
-        assert shown.found.levels.equals(whole.found.levels)
+        assert shown.explanation.levels.equals(whole.explanation.levels)
         key = ["run", "step", "rank"]
         rows = whole.ranks.join(shown.ranks.select(key), on=key, how="semi", nulls_equal=True, maintain_order="left")
         assert shown.ranks.equals(rows)

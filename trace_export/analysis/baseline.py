@@ -60,23 +60,23 @@ def is_baseline(path: Path) -> bool:
 def read(path: Path) -> Baseline:
     """The baseline in a file. Raises SourceError where it is not what it should be."""
     try:
-        known = orjson.loads(read_file(path, MOST_BYTES))
+        data = orjson.loads(read_file(path, MOST_BYTES))
     except OSError as error:
         raise SourceError(path, f"cannot be read: {error.strerror}", _REMEDY) from error
     except orjson.JSONDecodeError as error:
         raise SourceError(path, f"is not JSON: {error}", _REMEDY) from error
-    known = _of_report(path, known) if isinstance(known, dict) and known.get("document") == "report" else known
-    if not isinstance(known, dict) or known.get("format") != FORMAT:
+    data = _of_report(path, data) if isinstance(data, dict) and data.get("document") == "report" else data
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise SourceError(path, f"is not a baseline of this version ({FORMAT})", _REMEDY)
-    traits = known.get("traits")
+    traits = data.get("traits")
     if not isinstance(traits, dict) or set(traits) != set(TRAITS):
         raise SourceError(path, f"its traits are not {', '.join(TRAITS)}", _REMEDY)
-    gains = known.get("gains")
+    gains = data.get("gains")
     if not isinstance(gains, bool):
         raise SourceError(path, '"gains" is neither true nor false', _REMEDY)
-    known.setdefault("predictions", [])  # kept since later
-    tables = {name: _table(path, name, known.get(name)) for name in TABLES}
-    return Baseline(str(known.get("name", path.stem)), RunFigures(traits=traits, gains=gains, **tables))
+    data.setdefault("predictions", [])  # kept since later
+    tables = {name: _table(path, name, data.get(name)) for name in TABLES}
+    return Baseline(str(data.get("name", path.stem)), RunFigures(traits=traits, gains=gains, **tables))
 
 
 def _of_report(path: Path, report: dict[str, Any]) -> dict[str, Any]:

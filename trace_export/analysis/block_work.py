@@ -97,7 +97,7 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
     of_stage = {rank for _, row in rows for rank in row["ranks"] if row["code"] == "slow-stage"}
     apart = {rank for _, row in rows for rank in row["ranks"] if row["code"] != "slow-stage"}
     drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi").sort("replica", "rank")
-    found = []
+    wanted = []
     for n, row in rows[:CAUSES]:
         first = drawn.filter(pl.col("rank").is_in(row["ranks"])).head(1)
         others = drawn.filter(~pl.col("rank").is_in([*apart, *row["ranks"]]))
@@ -112,8 +112,8 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
             middle = others.filter((pl.col("stage") > 0) & (pl.col("stage") < last))
             peers = (others if middle.is_empty() else middle).sort(pl.col("replica") != replica, "rank")
         if len(peers):
-            found.append(Asked(n, slow[:RANKS], peers["rank"].to_list()[:RANKS]))
-    return found, _some_steps(profile, [row for _, row in rows])
+            wanted.append(Asked(n, slow[:RANKS], peers["rank"].to_list()[:RANKS]))
+    return wanted, _some_steps(profile, [row for _, row in rows])
 
 
 def _some_steps(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
@@ -138,7 +138,7 @@ def sentence(
     sides = []
     for ranks in (asked.slow, asked.peers):
         here = blocks.filter(pl.col("rank").is_in(ranks))
-        made = {rank: found for rank in ranks if (found := tasks.get(rank)) is not None and found.height}
+        made = {rank: rank_tasks for rank in ranks if (rank_tasks := tasks.get(rank)) is not None and rank_tasks.height}
         if here.is_empty() or len(made) < len(ranks) or (side := _side(here, made)).work.is_empty():
             text = (
                 f"Why its blocks are slow cannot be said: no device tasks of {ranks_text(ranks)} are recorded in them."
@@ -164,20 +164,20 @@ def sentence(
 
 def _side(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> _Side:
     of_blocks, of_tasks = [], []
-    for rank, own in tasks.items():
+    for rank, rank_tasks in tasks.items():
         here = blocks.filter(rank=rank).sort("start_ns").with_row_index("block")
         here = here.with_columns(
             key=pl.format("{} {}", "kind", pl.col("chunk").fill_null(0)),
             length_ns=pl.col("end_ns") - pl.col("start_ns"),
         )
         moves = pl.col("category") == "communication"
-        work = _without_moves(_swept(_placed(here, own.filter(~moves))), own.filter(moves))
+        work = _without_moves(_swept(_placed(here, rank_tasks.filter(~moves))), rank_tasks.filter(moves))
         gaps = work.group_by("block").agg(
             worked=pl.col("own_ns").sum(), moved=pl.col("moved_ns").sum(), pause_ns=pl.col("gap_ns").max(),
             before=pl.col("name").sort_by("gap_ns").last().cast(pl.String),
         )  # fmt: skip
-        found = here.join(gaps, on="block", how="left")
-        of_blocks.append(found.with_columns(pl.col("worked", "moved", "pause_ns").fill_null(0), rank=pl.lit(rank)))
+        filled = here.join(gaps, on="block", how="left")
+        of_blocks.append(filled.with_columns(pl.col("worked", "moved", "pause_ns").fill_null(0), rank=pl.lit(rank)))
         told = work.with_columns(pl.col("name").cast(pl.String), rank=pl.lit(rank))
         of_tasks.append(told.join(here.select("block", "key"), on="block"))
     every, done = pl.concat(of_blocks), pl.concat(of_tasks)
@@ -203,21 +203,21 @@ def _near_loss(tasks: pl.DataFrame) -> pl.DataFrame:
     of, at = ("rank", "block"), pl.int_range(pl.len())
     loss = pl.when(pl.col("name").str.contains(LOSS)).then(at)
     sides = {"since": at - loss.forward_fill().over(of), "until": loss.backward_fill().over(of) - at}
-    found = tasks.sort(*of, "start_ns").with_columns(**sides)
+    sided = tasks.sort(*of, "start_ns").with_columns(**sides)
     product = pl.col("family") == PRODUCTS
     both = ((product & pl.col("since").is_not_null()).any() & (product & pl.col("until").is_not_null()).any()).over(of)
     apart = pl.when(product & ~both).then(pl.min_horizontal("since", "until"))
-    found = found.with_columns(near=apart.rank("ordinal").over(of))
-    return found.with_columns(pl.when(pl.col("near") <= NEAR).then("near"))
+    sided = sided.with_columns(near=apart.rank("ordinal").over(of))
+    return sided.with_columns(pl.when(pl.col("near") <= NEAR).then("near"))
 
 
 def _placed(blocks: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     """The tasks whose middle lies in one of the blocks, which are sorted: `block`, their times cut to it."""
     middle = (pl.col("start_ns") + pl.col("end_ns")) // 2
     of = blocks.select("block", "length_ns", begin="start_ns", until="end_ns")
-    known = tasks.drop_nulls("category").with_columns(middle=middle).sort("middle")
-    found = known.join_asof(of, left_on="middle", right_on="begin").filter(pl.col("middle") <= pl.col("until"))
-    return found.with_columns(pl.max_horizontal("start_ns", "begin"), pl.min_horizontal("end_ns", "until"))
+    timed = tasks.drop_nulls("category").with_columns(middle=middle).sort("middle")
+    placed = timed.join_asof(of, left_on="middle", right_on="begin").filter(pl.col("middle") <= pl.col("until"))
+    return placed.with_columns(pl.max_horizontal("start_ns", "begin"), pl.min_horizontal("end_ns", "until"))
 
 
 def _swept(tasks: pl.DataFrame) -> pl.DataFrame:
@@ -235,12 +235,12 @@ def _without_moves(work: pl.DataFrame, moves: pl.DataFrame) -> pl.DataFrame:
     """With `moved_ns`, what of the gap before a task is communication, which the gap has less: where the task starts
     when that ends. What goes on beside it, as a receive that was posted ahead, is not waited for."""
     ends = moves.sort("end_ns").select(moved_until="end_ns", moved_from="start_ns")
-    found = work.sort("start_ns").join_asof(ends, left_on="start_ns", right_on="moved_until")
+    preceded = work.sort("start_ns").join_asof(ends, left_on="start_ns", right_on="moved_until")
     waited = pl.col("start_ns") - pl.col("moved_until") <= PROMPT_NS
     since = pl.max_horizontal("moved_from", pl.col("start_ns") - pl.col("gap_ns"))
     moved = pl.when(waited).then((pl.col("moved_until") - since).clip(lower_bound=0)).otherwise(0)
-    found = found.with_columns(moved_ns=moved.fill_null(0))
-    return found.with_columns(pl.col("gap_ns") - pl.col("moved_ns"))
+    preceded = preceded.with_columns(moved_ns=moved.fill_null(0))
+    return preceded.with_columns(pl.col("gap_ns") - pl.col("moved_ns"))
 
 
 def _difference(slow: _Side, peer: _Side) -> float:
@@ -369,8 +369,8 @@ def _output(products: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     many = products.select("key", "blocks", "rest_ns", many=(pl.col("n") - pl.col("layers") * pl.col("n_peer")).round())
     near = work.drop_nulls("near").join(many, on="key").filter(pl.col("near") <= pl.col("many"))
     near = near.group_by("key").agg(output_ns=(pl.col("ns") * pl.col("blocks")).sum())
-    found = many.join(near, on="key", how="left").with_columns(pl.coalesce("output_ns", pl.col("rest_ns").clip(0)))
-    return found.select("output_ns", slower_ns=pl.col("rest_ns") - pl.col("output_ns"))
+    outputs = many.join(near, on="key", how="left").with_columns(pl.coalesce("output_ns", pl.col("rest_ns").clip(0)))
+    return outputs.select("output_ns", slower_ns=pl.col("rest_ns") - pl.col("output_ns"))
 
 
 def _gaps(both: pl.DataFrame) -> Iterator[Part]:
@@ -403,17 +403,19 @@ def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tup
     of a part, and in all parts; of several the one that comes least often, for a layer may launch some of them more
     than once. None where there is none."""
     counts, numbers = [], []
-    for rank, own in tasks.items():
+    for rank, rank_tasks in tasks.items():
         here = blocks.filter(rank=rank).sort("start_ns").with_row_index("block")
         here = here.with_columns(pl.col("chunk").fill_null(0), length_ns=pl.col("end_ns") - pl.col("start_ns"))
-        placed = _placed(here, own.filter(pl.col("category") == "compute")).with_columns(pl.col("name").cast(pl.String))
+        placed = _placed(here, rank_tasks.filter(pl.col("category") == "compute")).with_columns(
+            pl.col("name").cast(pl.String)
+        )
         numbered = placed.select("block", number=pl.col("name").str.extract(NUMBERED)).drop_nulls()
         numbers.append(numbered.join(here, on="block").select("chunk", "stage", "number"))
         names = KernelNames(placed["name"].unique())
         kinds = pl.DataFrame({"name": names.texts, "family": names.family}).filter(pl.Series(names.attention_forward))
-        found = placed.join(kinds, on="name").group_by("block", "family").agg(n=pl.len())
-        every = here.select("block", "chunk", "stage").join(found.select("family").unique(), how="cross")
-        counts.append(every.join(found, on=["block", "family"], how="left").with_columns(pl.col("n").fill_null(0)))
+        counted = placed.join(kinds, on="name").group_by("block", "family").agg(n=pl.len())
+        every = here.select("block", "chunk", "stage").join(counted.select("family").unique(), how="cross")
+        counts.append(every.join(counted, on=["block", "family"], how="left").with_columns(pl.col("n").fill_null(0)))
     if not counts:
         return None
     whole = blocks.select(pl.col("chunk").fill_null(0), "stage").n_unique()

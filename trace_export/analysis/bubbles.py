@@ -49,9 +49,9 @@ class _Whole:
 
     @cached_property
     def idle(self) -> pl.DataFrame:
-        found = idle(self.graph)
+        slices = idle(self.graph)
         give_back()
-        return found
+        return slices
 
     @cached_property
     def windows(self) -> pl.DataFrame:
@@ -74,9 +74,9 @@ class Bubbles:
 
     def of(self, part: Profile) -> Bubbles:
         """The bubbles of the steps and ranks that a part of the profile still has."""
-        found = Bubbles(part)
-        found._whole = self._whole
-        return found
+        part_of = Bubbles(part)
+        part_of._whole = self._whole
+        return part_of
 
     @property
     def whole(self) -> Profile:
@@ -139,11 +139,11 @@ class Bubbles:
         it: with the optimizer and what else lies between; null where that step is absent, in another window, or an
         evaluation lies between.
         """
-        found = self._whole.steps
+        steps = self._whole.steps
         if self._shows_all:
-            return found
+            return steps
         shown = self.windows.select(STEP_KEY).unique()
-        return found.join(shown, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+        return steps.join(shown, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
     @cached_property
     def bubble(self) -> float | None:
@@ -219,7 +219,7 @@ class Bubbles:
 def _steps(profile: Profile, windows: pl.DataFrame) -> pl.DataFrame:
     """The table `Bubbles.steps` of all steps."""
     own_window, length = pl.col("last_ns") - pl.col("first_ns"), pl.col("step_end_ns") - pl.col("step_start_ns")
-    found = (
+    steps = (
         windows.group_by(STEP_KEY)
         .agg(
             start_ns=pl.col("step_start_ns").min(),
@@ -232,8 +232,8 @@ def _steps(profile: Profile, windows: pl.DataFrame) -> pl.DataFrame:
         )
         .sort(STEP_KEY)
     )
-    found = with_window(found, profile.spans).select(*SEGMENT, pl.exclude(SEGMENT)).with_columns(step_ns=_TO_NEXT)
-    return found.with_columns(uninterrupted(profile, "start_ns", "step_ns"))
+    steps = with_window(steps, profile.spans).select(*SEGMENT, pl.exclude(SEGMENT)).with_columns(step_ns=_TO_NEXT)
+    return steps.with_columns(uninterrupted(profile, "start_ns", "step_ns"))
 
 
 def _mean(values: pl.Series) -> float | None:
@@ -241,8 +241,8 @@ def _mean(values: pl.Series) -> float | None:
     return float(mean) if isinstance(mean, float | int) else None
 
 
-def _windows(spans: pl.DataFrame, known: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """The table `Bubbles.windows`; `whole` as `known` (of schema `STEPS`) has it, else true."""
+def _windows(spans: pl.DataFrame, completeness: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """The table `Bubbles.windows`; `whole` as `completeness` (of schema `STEPS`) has it, else true."""
     columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
     work = ordered(spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select(columns).collect(), *columns)
     work = work.with_columns(run_number(*RANK_STEP_KEY))  # in this order each rank's step is a run of rows
@@ -263,7 +263,7 @@ def _windows(spans: pl.DataFrame, known: pl.DataFrame, places: pl.DataFrame) -> 
         )
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
-        .join(known.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
+        .join(completeness.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
         .with_columns(pl.col("whole").fill_null(True))
         .select(
             *STEP_KEY, "rank", "stage", "replica", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns",

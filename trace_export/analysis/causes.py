@@ -52,7 +52,7 @@ class Candidates:
         slow = list(self.slow_ranks((WORK,)))
         named = [set(each.place["ranks"]) for each in slow]  # type: ignore[call-overload]
         optimizers = [c for c in self.slow_ranks((OPTIMIZER,)) if set(c.place["ranks"]) not in named]  # type: ignore[call-overload]
-        found = [
+        candidates = [
             *slow,
             *optimizers,
             *self.slow_links(),
@@ -60,7 +60,7 @@ class Candidates:
             *self.late(),
             *self.microbatches(slow),
         ]
-        return found
+        return candidates
 
     def _kind(self, slow: Slow) -> str:
         """What a group is called. Where ranks of the run are not here, others of a stage, replica or host may not have
@@ -120,26 +120,26 @@ class Candidates:
         return means
 
     def _as_peers(
-        self, slow: Slow, items: Items, members: Ints, own: Ints, means: Floats, sorts: tuple[int, ...]
+        self, slow: Slow, items: Items, members: Ints, slow_ranks: Ints, means: Floats, sorts: tuple[int, ...]
     ) -> tuple[Floats, Floats]:
         """Lengths in which the members are scaled to the rank means of their peers, unit by unit; their own jitter
         stays, but for what comes and goes from step to step. And lengths in which their surplus is spread evenly over
         all stages. `means` (rank × unit) are those without the causes before, whose surplus is no gain of this one;
         they become those without this one too. `sorts`: of the operations that `items` compare."""
         typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
-        outside[own] = False
+        outside[slow_ranks] = False
         usual = np.full(means.shape, np.nan)
-        for stage in np.unique(self.stage[own]):
+        for stage in np.unique(self.stage[slow_ranks]):
             peers, near = _middle(means[outside & (self.stage == stage)]), _middle(means[outside])
-            usual[own[self.stage[own] == stage]] = np.where(np.isnan(peers), near, peers)
+            usual[slow_ranks[self.stage[slow_ranks] == stage]] = np.where(np.isnan(peers), near, peers)
         left = np.where(np.isnan(usual), means, usual)
-        left[own[slow.alone]] = means[own[slow.alone]] / (1 + slow.excess)
+        left[slow_ranks[slow.alone]] = means[slow_ranks[slow.alone]] / (1 + slow.excess)
         with np.errstate(invalid="ignore"):
             factor = np.nan_to_num(left / np.maximum(means, 1.0), nan=1.0)
         lengths = typical.work.copy()
         if items.by_step is not None:
             steps = np.ones((len(self.ranks), items.by_step.shape[1]))
-            steps[own] = items.by_step[slow.items]
+            steps[slow_ranks] = items.by_step[slow.items]
             compared = members[np.isin(self.graph.sort[members], sorts)]
             lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
             cell = self.row[members] * means.shape[1] + typical.unit[members]
@@ -186,9 +186,9 @@ class Candidates:
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
         pairs, pair = distinct(src * len(ranks) + dst)
-        found, key = distinct(pair.astype(np.int64) * kinds + graph.kind[rows])
-        ends = pairs[found // kinds]
-        links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], found % kinds])
+        codes, key = distinct(pair.astype(np.int64) * kinds + graph.kind[rows])
+        ends = pairs[codes // kinds]
+        links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], codes % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
         for slow, members, lengths in self._beside(rows, key, alike, groups):
             if (self.typical.length - lengths)[members].mean() <= least:
@@ -210,8 +210,8 @@ class Candidates:
         )
         each = each.filter(pl.Series(self.typical.collective[graph.sort == COLLECTIVE])).with_row_index("n")
         for (op, *_), some in each.group_by("op", "members", "stage", "replica", maintain_order=True):
-            found, key = np.unique(some["group"].to_numpy().astype(str), return_inverse=True)
-            rows, names = joint[some["n"].to_numpy()], found.tolist()
+            labels, key = np.unique(some["group"].to_numpy().astype(str), return_inverse=True)
+            rows, names = joint[some["n"].to_numpy()], labels.tolist()
             parts = graph.recorded.parts.filter(pl.col("op") == op)
             ranks_of = {
                 str(name): sorted(set(ranks)) for name, ranks in parts.group_by("group").agg("rank").iter_rows()
@@ -222,7 +222,7 @@ class Candidates:
                     of_stage.setdefault(stage, []).append(n)
             groups = [Group("stage", str(stage), np.array(items)) for stage, items in of_stage.items()]
             groups += [Group("group", name, np.array([n])) for n, name in enumerate(names)]
-            for slow, members, lengths in self._beside(rows, key, np.zeros(len(found), np.int64), groups):
+            for slow, members, lengths in self._beside(rows, key, np.zeros(len(labels), np.int64), groups):
                 slow_ones = [names[n] for n in slow.items.tolist()]
                 ranks = sorted({rank for name in slow_ones for rank in ranks_of[name]})
                 at = [self.number[rank] for rank in ranks]
@@ -295,8 +295,8 @@ class Candidates:
         named = np.zeros(len(self.ranks) + 1, np.bool_)
         for each in slow:
             named[[self.number[rank] for rank in each.place["ranks"]]] = True  # type: ignore[attr-defined]
-        own = np.where(named[self.row], self.row, -1 - typical.stage)  # else replicas differ by their micro-batches
-        factor = typical.factor(typical.means(own))
+        unit = np.where(named[self.row], self.row, -1 - typical.stage)  # else replicas differ by their micro-batches
+        factor = typical.factor(typical.means(unit))
         members = np.flatnonzero(factor != 1.0)
         if not len(members):
             return
@@ -312,23 +312,23 @@ def _most_of_others(values: Floats) -> Floats:
     if len(values) < 2:
         return np.full(len(values), np.inf)
     order = np.argsort(values)
-    found = np.full(len(values), values[order[-1]])
-    found[order[-1]] = values[order[-2]]
-    return found
+    most = np.full(len(values), values[order[-1]])
+    most[order[-1]] = values[order[-2]]
+    return most
 
 
 def _middle(means: Floats) -> Floats:
     """Of each column the middle of the ranks that have a value: their mean where they are few; of two that differ the
     faster. NaN where there is none."""
-    found = np.full(means.shape[1], np.nan)
+    middles = np.full(means.shape[1], np.nan)
     count = (~np.isnan(means)).sum(axis=0)
     some = count > 0
     if some.any():
         values = means[:, some]
         middle = np.where(count[some] > FEW_PEERS, np.nanmedian(values, axis=0), np.nanmean(values, axis=0))
         least, most = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-        found[some] = np.where((count[some] == 2) & (most > least * (1 + DIFFER)), least, middle)
-    return found
+        middles[some] = np.where((count[some] == 2) & (most > least * (1 + DIFFER)), least, middle)
+    return middles
 
 
 WORTH = 0.005

@@ -14,11 +14,11 @@ from trace_export.units import duration
 def clock_method(clock: Mapping[str, Any]) -> str:
     """How a host's clock (a row of `CLOCKS`) was corrected: user offset +3.2 ms, p2p+collective, against node0."""
     parts = [] if clock["user_offset_ns"] is None else [f"user offset {duration(clock['user_offset_ns'], sign=True)}"]
-    found = {
+    words = {
         "fitted": clock["evidence"], "confirmed": f"wall, confirmed by {clock['evidence']}",
         "single-host": "the only host, nothing to align", "none": "as recorded",
     }  # fmt: skip
-    parts.append(found.get(clock["status"], clock["status"]) or "uncorrected")
+    parts.append(words.get(clock["status"], clock["status"]) or "uncorrected")
     if clock["status"] == "fitted" and clock["reference_host"] is not None:
         parts.append(f"against {clock['reference_host']}")
     if clock["component"] is not None:

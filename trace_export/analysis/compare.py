@@ -244,13 +244,13 @@ def _levels(a: RunFigures, b: RunFigures) -> pl.DataFrame:
     sides = [
         run.levels.select("level", adds_ns="adds_ns").rename({"adds_ns": f"{s}_ns"}) for s, run in (("a", a), ("b", b))
     ]
-    found = order.join(sides[0], on="level", how="left", maintain_order="left")
-    found = found.join(sides[1], on="level", how="left", maintain_order="left")
-    found = found.filter(pl.any_horizontal(pl.col("a_ns", "b_ns").is_not_null()))
+    levels = order.join(sides[0], on="level", how="left", maintain_order="left")
+    levels = levels.join(sides[1], on="level", how="left", maintain_order="left")
+    levels = levels.filter(pl.any_horizontal(pl.col("a_ns", "b_ns").is_not_null()))
     if any(side.is_empty() for side in sides):
-        found = found.clear()
-    found = found.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
-    return found.with_columns(difference=pl.col("b_ns") - pl.col("a_ns"))
+        levels = levels.clear()
+    levels = levels.with_columns(pl.col("a_ns", "b_ns").fill_null(0.0))
+    return levels.with_columns(difference=pl.col("b_ns") - pl.col("a_ns"))
 
 
 def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
@@ -295,18 +295,18 @@ def _blocks(a: RunFigures, b: RunFigures) -> pl.DataFrame:
         run.blocks.rename({"mean_ns": "ns"}).rename({value: f"{s}_{value}" for value in values})
         for s, run in (("a", a), ("b", b))
     ]
-    found = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
+    blocks = sides[0].join(sides[1], on=key, how="full", coalesce=True, nulls_equal=True)
     if _unlike(a, b, OTHER_BLOCKS):
-        found = found.clear()
+        blocks = blocks.clear()
     if _unlike(a, b, ["backwards"]):
-        found = found.filter(~pl.col("kind").is_in(BACKWARDS))
+        blocks = blocks.filter(~pl.col("kind").is_in(BACKWARDS))
     longer = pl.col("b_ns") - pl.col("a_ns")
     change = pl.col("b_ns") / pl.when(pl.col("a_ns") != 0).then("a_ns") - 1
-    found = found.with_columns(difference=longer, change=change).sort(
+    blocks = blocks.with_columns(difference=longer, change=change).sort(
         pl.col("difference").abs().round(), *key, descending=[True, False, False, False], nulls_last=True
     )
     sided = [f"{side}_{value}" for value in values for side in "ab"]
-    return found.select(*key, *sided[:4], "difference", "change", *sided[4:])
+    return blocks.select(*key, *sided[:4], "difference", "change", *sided[4:])
 
 
 def _ms(column: str) -> pl.Expr:

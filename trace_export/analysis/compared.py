@@ -84,8 +84,8 @@ class Compared:
                 if name is not None:
                     keys.setdefault((kind, name), []).append(place[row])
         ordered = sorted(keys.items(), key=lambda each: (COARSE[each[0][0]], str(each[0][1]).zfill(12)))
-        found = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
-        return [g for g in found if g.kind != "lane" or len(g.items) > 1]
+        groups = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
+        return [g for g in groups if g.kind != "lane" or len(g.items) > 1]
 
     def place(self, slow: Slow, there: Ints) -> dict[str, object]:
         """Where it is, by all names that the same ranks have."""
@@ -177,23 +177,23 @@ class Compared:
 def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
     """How many times as long as in all steps the blocks of the middle rank take in each."""
     units, steps = int(unit.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
-    own = sums.by(row * units + unit, (int(row.max(initial=-1)) + 1) * units).mean[row * units + unit] * sums.count
+    expected = sums.by(row * units + unit, (int(row.max(initial=-1)) + 1) * units).mean[row * units + unit] * sums.count
     shape = int(row.max(initial=-1)) + 1, steps
-    took, ought = (np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape) for w in (sums.ns, own))
-    found = np.ones(steps)
+    took, ought = (np.bincount(row * steps + step, w, shape[0] * steps).reshape(shape) for w in (sums.ns, expected))
+    factor = np.ones(steps)
     there = ought > 0
     ratio = np.where(there, took / np.where(there, ought, 1.0), np.nan)
-    found[there.any(axis=0)] = np.nanmedian(ratio[:, there.any(axis=0)], axis=0)
-    return np.where(found > 0, found, 1.0)
+    factor[there.any(axis=0)] = np.nanmedian(ratio[:, there.any(axis=0)], axis=0)
+    return np.where(factor > 0, factor, 1.0)
 
 
 def as_of_peers(noise: Floats) -> Floats:
     """Standard errors of items, none much above that of the middle one: what one of them varies by beyond the others is
     no chance, but a cause that comes and goes."""
-    known = np.sort(noise[np.isfinite(noise)])
-    middle = known[(len(known) - 1) // 2] if len(known) else np.inf
-    found: Floats = np.minimum(noise, COMES_AND_GOES * middle)
-    return found
+    finite = np.sort(noise[np.isfinite(noise)])
+    middle = finite[(len(finite) - 1) // 2] if len(finite) else np.inf
+    limited: Floats = np.minimum(noise, COMES_AND_GOES * middle)
+    return limited
 
 
 def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:

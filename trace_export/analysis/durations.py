@@ -40,9 +40,9 @@ class Measured:
         alike = self.schedule.ops.select(pl.struct(by).rank("dense").alias("alike")).to_series()
         length = getattr(pl.col("length_ns"), how)()
         blocks = self.blocks.select("length_ns", alike=alike.gather(self.blocks["op"]))
-        known = blocks.group_by("alike").agg(length)
-        found = alike.to_frame().join(known, on="alike", how="left", maintain_order="left")["length_ns"]
-        return found.fill_null(0).cast(pl.Float64).to_numpy()
+        lengths = blocks.group_by("alike").agg(length)
+        filled = alike.to_frame().join(lengths, on="alike", how="left", maintain_order="left")["length_ns"]
+        return filled.fill_null(0).cast(pl.Float64).to_numpy()
 
     def all(self) -> Times:
         """The duration of each op (rows) in each case (columns); the typical one where it was not measured."""
@@ -90,9 +90,9 @@ def _with_op(orders: pl.DataFrame, schedule: Schedule) -> pl.DataFrame:
     key = [pl.col("stage").cast(pl.Int64), KEY]
     sides = [frame.select(key).to_numpy() for frame in (orders, expected)]
     span = 1 + max(int(side[:, 1].max()) for side in sides if len(side))
-    found, wanted = (side[:, 0] * span + side[:, 1] for side in sides)
+    measured, wanted = (side[:, 0] * span + side[:, 1] for side in sides)
     order = np.argsort(wanted)
-    at = np.minimum(np.searchsorted(wanted, found, sorter=order), len(wanted) - 1)
+    at = np.minimum(np.searchsorted(wanted, measured, sorter=order), len(wanted) - 1)
     here = order[at]
     op = pl.Series("op", expected["op"].to_numpy()[here].astype(np.int64))
-    return orders.with_columns(op).filter(pl.Series(wanted[here] == found))
+    return orders.with_columns(op).filter(pl.Series(wanted[here] == measured))

@@ -85,7 +85,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, known=False)
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, exact=False)
         return Explanation(
             graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
         )
@@ -93,13 +93,15 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
     measured = float(replay.means([(typical.length, typical.delay)])[0])
     give_back()
-    found = Candidates(typical, every, measured).all()
-    without = (each for one in found for each in (one.base, one.without, one.even) if each is not None)
+    candidates = Candidates(typical, every, measured).all()
+    without = (each for one in candidates for each in (one.base, one.without, one.even) if each is not None)
     delays = {"delays": typical.usual_delay, "late": typical.delay}
     lengths = replay.means(chain(((typical.length, delay) for delay in delays.values()), without))
-    gains = _gains(found, lengths[len(delays) :])
+    gains = _gains(candidates, lengths[len(delays) :])
     late = [
-        each.members for each, (gain, _) in zip(found, gains, strict=True) if each.late and gain >= WORTH * measured
+        each.members
+        for each, (gain, _) in zip(candidates, gains, strict=True)
+        if each.late and gain >= WORTH * measured
     ]
     sure = trust(typical, replay, late, measured)
     give_back()
@@ -113,13 +115,13 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
-    known = sure.gains and not graph.recorded.incomplete
-    if known and (together := hidden(found, [gain for gain, _ in gains], typical, replay, measured)) is not None:
+    exact = sure.gains and not graph.recorded.incomplete
+    if exact and (together := hidden(candidates, [gain for gain, _ in gains], typical, replay, measured)) is not None:
         joint, gain, parts = together
-        behind = {len(found): max(gains[n][0] for n in parts)}
-        found, gains = [*found, joint], [*gains, (gain, None)]
-    seen = [_seen(graph, replay.windows, each) for each in found]
-    causes = _causes(found, gains, measured, long, seen, behind, known=known)
+        behind = {len(candidates): max(gains[n][0] for n in parts)}
+        candidates, gains = [*candidates, joint], [*gains, (gain, None)]
+    seen = [_seen(graph, replay.windows, each) for each in candidates]
+    causes = _causes(candidates, gains, measured, long, seen, behind, exact=exact)
     whole = Explanation(
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
@@ -169,20 +171,20 @@ def _levels(steps: Sequence[tuple[str, float]]) -> pl.DataFrame:
 
 def _pause(levels: pl.DataFrame) -> float:
     """How long a step waits before its first block, although nothing is missing."""
-    found = levels.filter(pl.col("level") == "pause")["adds_ns"]
-    return float(found[0]) if len(found) else 0.0
+    pause = levels.filter(pl.col("level") == "pause")["adds_ns"]
+    return float(pause[0]) if len(pause) else 0.0
 
 
 def _optimizer(path: CriticalPath) -> float:
     """How much of a step's critical path is the optimizer's."""
-    found = path.parts.filter(pl.col("part") == "work", pl.col("kind") == "OPT")["ns"].sum()
-    return float(found) / max(path.steps.height, 1)
+    total = path.parts.filter(pl.col("part") == "work", pl.col("kind") == "OPT")["ns"].sum()
+    return float(total) / max(path.steps.height, 1)
 
 
-def _gains(found: Sequence[Candidate], lengths: Floats) -> list[tuple[float, float | None]]:
+def _gains(candidates: Sequence[Candidate], lengths: Floats) -> list[tuple[float, float | None]]:
     """What a step takes less without each, and with its surplus spread."""
     gains, at = [], 0
-    for each in found:
+    for each in candidates:
         even = None if each.even is None else float(lengths[at] - lengths[at + 2])
         gains.append((float(lengths[at] - lengths[at + 1]), even))
         at += 2 + (each.even is not None)
@@ -197,36 +199,36 @@ def _seen(graph: Graph, windows: Windows, cause: Candidate) -> tuple[int | None,
     (length, delay), (usual, usual_delay) = cause.base, cause.without
     costs = (length + delay - usual - usual_delay)[here]
     step = int(np.argmax(np.bincount(graph.step[here], costs)))
-    found: tuple[int | None, int | None] = graph.recorded.steps.select(STEP_KEY).row(step)
-    return found
+    costliest: tuple[int | None, int | None] = graph.recorded.steps.select(STEP_KEY).row(step)
+    return costliest
 
 
 def _causes(
-    found: Sequence[Candidate],
+    candidates: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
     measured: float,
     long: Mapping[str, tuple[float, bool, float]],
     seen: Sequence[tuple[int | None, int | None]],
     behind: Mapping[int, float],
     *,
-    known: bool,
+    exact: bool,
 ) -> pl.DataFrame:
     """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, whether a step could
     do without, and its order among the others, which is minus the gain. `seen`: the run and step that each costs most.
     `behind`: of causes that hide one another the gain of the one that alone gains most; where that is worth a row, it
-    comes before. `known`: gains can be given."""
+    comes before. `exact`: gains can be given."""
     rows: list[dict[str, object]] = []
     for code, (lasts, spare, order) in long.items():
         if lasts > LONG[code] * measured:
-            gain = lasts if spare and known else None
+            gain = lasts if spare and exact else None
             rows.append(
                 {
                     "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": order,
                     "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
                 }
             )  # fmt: skip
-    for n, (each, (gain, even), (run, step)) in enumerate(zip(found, gains, seen, strict=True)):
-        if gain < WORTH * measured if known else each.code not in PLAIN_CODES or each.excess < PLAIN:
+    for n, (each, (gain, even), (run, step)) in enumerate(zip(candidates, gains, seen, strict=True)):
+        if gain < WORTH * measured if exact else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
         before = behind.get(n, 0.0)
         order = 1 - before if before >= SAID * measured else -gain
@@ -235,9 +237,9 @@ def _causes(
                 **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,
                 "ratio": 1 + each.excess if each.excess and not each.late else None,
                 "late_ns": each.excess if each.late else None, "order": order,
-                "gain_ns": gain if known else None, "gain": gain / measured if known else None,
-                "even_ns": even if known else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
-                "sentence": gain >= SAID * measured or not known, "run": run, "step": step,
+                "gain_ns": gain if exact else None, "gain": gain / measured if exact else None,
+                "even_ns": even if exact else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
+                "sentence": gain >= SAID * measured or not exact, "run": run, "step": step,
             }
         )  # fmt: skip
     frame = pl.DataFrame(rows, schema={**CAUSES, "order": REAL})

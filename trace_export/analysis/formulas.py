@@ -42,5 +42,5 @@ def closed_form(s: Schedule, forward: float, backward: float, inputs: float, wei
         "dualpipe": ("(p/2-1)(F+2B-3W)", (p / 2 - 1) * dual),
         "dualpipev": ("(p-1)(F+2B-3W)/2", (p - 1) * dual / 2),
     }
-    found = formulas.get(s.name)
-    return None if found is None else ClosedForm(*found)
+    formula = formulas.get(s.name)
+    return None if formula is None else ClosedForm(*formula)

@@ -62,8 +62,8 @@ class Gate:
 
 
 def _words(on: str) -> str:
-    known = {"step": "The step time", "bubble": "The bubble", "slowdown": "The slowdown by stragglers"}
-    return known.get(on) or f"The busy time of stage {on.partition(':')[2]}"
+    names = {"step": "The step time", "bubble": "The bubble", "slowdown": "The slowdown by stragglers"}
+    return names.get(on) or f"The busy time of stage {on.partition(':')[2]}"
 
 
 def differences(a: RunFigures, b: RunFigures) -> list[str]:
@@ -77,8 +77,8 @@ def judge(a: RunFigures, b: RunFigures, limit: float, on: str = "step", names: t
     `on`: step, bubble, slowdown or stage:N. Raises UsageError where the runs differ in their schedule or sizes, and
     where a run has too few whole steps that have the figure.
     """
-    if found := differences(a, b):
-        what = f"{names[0]} and {names[1]} are not comparable ({'; '.join(found)})"
+    if unlike := differences(a, b):
+        what = f"{names[0]} and {names[1]} are not comparable ({'; '.join(unlike)})"
         raise UsageError(what, "compare runs of one configuration", parameter="fail_above")
     first, second = (_values(run, on) for run in (a, b))
     if on == "step" and min(len(first), len(second)) < LEAST_STEPS:  # too few steps follow each other

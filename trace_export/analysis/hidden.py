@@ -20,22 +20,24 @@ MORE = 0.01
 
 
 def hidden(
-    found: Sequence[Candidate], gains: Sequence[float], typical: Typical, replay: Replay, step_ns: float
+    candidates: Sequence[Candidate], gains: Sequence[float], typical: Typical, replay: Replay, step_ns: float
 ) -> tuple[Candidate, float, list[int]] | None:
-    """What hides one another among the causes that were `found`, as one cause, its gain, and the numbers of its parts;
-    None where nothing does. `gains`: of each alone."""
-    placed = [n for n, each in enumerate(found) if each.place["ranks"]]
+    """What hides one another among the `candidates`, as one cause, its gain, and the numbers of its parts; None where
+    nothing does. `gains`: of each alone."""
+    placed = [n for n, each in enumerate(candidates) if each.place["ranks"]]
     least = MORE * step_ns
-    if len(placed) < 2 or _gain([found[n] for n in placed], typical, replay) < sum(gains[n] for n in placed) + least:
+    if len(placed) < 2:
         return None
-    alone = [_scenario(typical, [found[m] for m in placed if m != n], [found[n]]) for n in placed]
-    lengths = replay.means([_scenario(typical, [found[n] for n in placed], []), *alone])
+    if _gain([candidates[n] for n in placed], typical, replay) < sum(gains[n] for n in placed) + least:
+        return None
+    alone = [_scenario(typical, [candidates[m] for m in placed if m != n], [candidates[n]]) for n in placed]
+    lengths = replay.means([_scenario(typical, [candidates[n] for n in placed], []), *alone])
     parts = [n for n, left in zip(placed, lengths[1:], strict=True) if left - lengths[0] >= gains[n] + least]
     if len(parts) < 2:
         return None
-    gain = _gain([found[n] for n in parts], typical, replay)
+    gain = _gain([candidates[n] for n in parts], typical, replay)
     return (
-        (_joint(typical, [found[n] for n in parts]), gain, parts)
+        (_joint(typical, [candidates[n] for n in parts]), gain, parts)
         if gain >= sum(gains[n] for n in parts) + least
         else None
     )

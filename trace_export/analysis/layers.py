@@ -112,26 +112,26 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
 def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None, by: str | None = None) -> Sentence:
     """Which split is best, in words; the facts have it in the forms that frameworks take. `by`: the ranges or the
     kernel by which the layers were counted."""
-    found = best_split(graph, layers, parameter, placement)
+    split = best_split(graph, layers, parameter, placement)
     facts = {
-        "layers": list(found.layers), "best": list(found.best), "gain_ns": max(found.gain_ns, 0.0), "gain": found.gain,
-        "step_ns": found.step_ns, "band": SURE, "layout": layout(found.best), "modules": modules(found.best),
+        "layers": list(split.layers), "best": list(split.best), "gain_ns": max(split.gain_ns, 0.0), "gain": split.gain,
+        "step_ns": split.step_ns, "band": SURE, "layout": layout(split.best), "modules": modules(split.best),
         "counted_by": by,
     }  # fmt: skip
-    now = ", ".join(map(str, found.layers)) + (f" (counted by {by})" if by else "")
-    best = ", ".join(map(str, found.best))
-    if found.best == found.layers:
+    now = ", ".join(map(str, split.layers)) + (f" (counted by {by})" if by else "")
+    best = ", ".join(map(str, split.best))
+    if split.best == split.layers:
         return Sentence("layers", facts, f"No split into whole layers is better than that of the run ({now}).")
-    if found.gain < SURE:
+    if split.gain < SURE:
         text = f"No split into whole layers is surely better than that of the run ({now}): with {best} a step would be"
-        return Sentence("layers", facts, f"{text} {found.gain:.1%} shorter, ± {100 * SURE:.1f} points.")
+        return Sentence("layers", facts, f"{text} {split.gain:.1%} shorter, ± {100 * SURE:.1f} points.")
     text = (
-        f"With {best} layers in place of {now} a step would take {duration(found.step_ns)}, {duration(found.gain_ns)}"
-        f" ({found.gain:.1%}) less, ± {100 * SURE:.1f} points, by a replay of the measured blocks."
+        f"With {best} layers in place of {now} a step would take {duration(split.step_ns)}, {duration(split.gain_ns)}"
+        f" ({split.gain:.1%}) less, ± {100 * SURE:.1f} points, by a replay of the measured blocks."
     )
-    how = f"give Megatron-LM --pipeline-model-parallel-layout '{layout(found.best)}'"
-    if len(found.best) == found.stages:
-        how += f", MindSpeed --num-layer-list {','.join(map(str, found.best))}"
+    how = f"give Megatron-LM --pipeline-model-parallel-layout '{layout(split.best)}'"
+    if len(split.best) == split.stages:
+        how += f", MindSpeed --num-layer-list {','.join(map(str, split.best))}"
     how += "; torchtitan takes the lists `modules` of --json as module_fqns_per_model_part"
     return Sentence("layers", facts, text, how)
 

@@ -75,7 +75,7 @@ def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list
     The group with the largest sum of excess is taken, the coarser of two with the same; its excess is taken away, and
     what is left is looked at again.
     """
-    mean, found = items.mean.copy(), []
+    mean, slow_ones = items.mean.copy(), []
     sets: dict[tuple[int, ...], list[Group]] = {}
     for group in groups:
         if 0 < len(group.items) < len(mean):
@@ -91,9 +91,9 @@ def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list
             middle = np.median(others)
             if slow.excess - middle < DEVIATIONS * 1.4826 * np.median(np.abs(others - middle)):
                 continue  # its peers differ as much
-        found.append(slow)
+        slow_ones.append(slow)
         mean[slow.items] = np.minimum(mean[slow.items], slow.base)
-    return found
+    return slow_ones
 
 
 def _best(
@@ -127,8 +127,8 @@ def _rated(
         if few and quick <= items.least / 2:  # its members hardly change the median of their peers
             yield groups[0].kind, quick, None
             continue
-        own = (base[members], error[members]) if len(key) == 1 else _beside(items, mean, members)
-        slow, average = _slow(items, mean, members, *own, tuple(groups))
+        beside = (base[members], error[members]) if len(key) == 1 else _beside(items, mean, members)
+        slow, average = _slow(items, mean, members, *beside, tuple(groups))
         yield groups[0].kind, average, slow
 
 
@@ -136,8 +136,8 @@ def _excess(items: Items, mean: Floats, base: Floats) -> Floats:
     """By how much each is above its base; 0 where a share of that says nothing."""
     if not items.relative:
         return mean - base
-    found: Floats = np.where(base > 0, mean / np.where(base > 0, base, 1.0) - 1, 0.0)
-    return found
+    excess: Floats = np.where(base > 0, mean / np.where(base > 0, base, 1.0) - 1, 0.0)
+    return excess
 
 
 def _slow(
@@ -147,15 +147,15 @@ def _slow(
     excess = _excess(items, mean[members], base)
     scale = np.where(base > 0, base, 1.0) if items.relative else np.ones(len(members))
     unknown = (base <= 0) & items.relative
-    own, theirs = (np.where(unknown, 1.0, wrong / scale) for wrong in (items.noise[members], error))
-    alone = _outliers(excess, own, items.least if items.nested else np.inf)
+    errors, theirs = (np.where(unknown, 1.0, wrong / scale) for wrong in (items.noise[members], error))
+    alone = _outliers(excess, errors, items.least if items.nested else np.inf)
     common = excess[~alone]
     average = float(common.mean())
     chances = np.arange(len(common)) if items.chance is None else items.chance[members[~alone]]
-    by_chance = np.bincount(chances, own[~alone])
+    by_chance = np.bincount(chances, errors[~alone])
     wrong = float(np.sqrt((by_chance**2).sum() / len(common) ** 2 + (theirs**2).max()))
     least = np.sort(excess)[int(FIFTH * len(members))]
-    apart = len(members) == 2 and least < SIGMAS * np.hypot(own, theirs)[excess.argmin()]
+    apart = len(members) == 2 and least < SIGMAS * np.hypot(errors, theirs)[excess.argmin()]
     shared = 0.0 if least < average / 2 or apart else average
     left = mean[members] / (1 + shared) if items.relative else mean[members] - shared
     return Slow(groups, members, np.where(alone, left, base), shared, shared / max(wrong, 1e-12), alone), average
@@ -168,8 +168,8 @@ def _outliers(excess: Floats, noise: Floats, least: float) -> Flags:
         return np.zeros(len(excess), np.bool_)
     middle = np.sort(excess)[(len(excess) - 1) // 2]
     error = np.hypot(noise, np.median(noise))
-    found: Flags = excess - middle > np.maximum(least, SIGMAS * error)
-    return found
+    slower: Flags = excess - middle > np.maximum(least, SIGMAS * error)
+    return slower
 
 
 def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
@@ -206,7 +206,7 @@ def _beside_others(items: Items, mean: Floats) -> tuple[Floats, Floats]:
         middle = (values[low + (low >= place)] + values[high + (high >= place)]) / 2
         noise = items.noise[order]
         squares, unknown = np.where(np.isinf(noise), 0.0, noise) ** 2, np.isinf(noise)
-        known = unknown.sum() - unknown == 0
+        certain = unknown.sum() - unknown == 0
         base[order] = middle
-        error[order] = np.where(known, np.sqrt(MEDIAN_ERROR * (squares.sum() - squares).clip(0)) / (size - 1), np.inf)
+        error[order] = np.where(certain, np.sqrt(MEDIAN_ERROR * (squares.sum() - squares).clip(0)) / (size - 1), np.inf)
     return base, error

@@ -30,26 +30,26 @@ def came_true(
     if any(a.traits[trait] != b.traits[trait] for trait in ("schedule", "chunks")):
         chunks = b.traits["chunks"]
         change = f"{b.traits['schedule']}{f', {chunks} chunks' if chunks != 1 else ''}"
-        found = a.predictions.filter(pl.col("change").str.replace(", W = B/2", "", literal=True) == change)
-        if found.is_empty():
+        predicted = a.predictions.filter(pl.col("change").str.replace(", W = B/2", "", literal=True) == change)
+        if predicted.is_empty():
             return None
-        _, saved, band = found.row(0)
+        _, saved, band = predicted.row(0)
         return _held(a, b, names, f"with {change}", (saved, band, "pipeline time"), levels, [])
     gone = causes.filter(pl.col("a_gain").is_not_null() & pl.col("b_band").is_null())
     if len(gone) != 1 or gone["a_gain"][0] is None:
         return None
     row = gone.row(0, named=True)
     what = f"without the {cause_words.name(row)} ({cause_words.where(row)})"
-    own = [row["stage"]] if row["stage"] is not None else []
-    return _held(a, b, names, what, (row["a_gain"], row["a_band"] * row["a_gain"], "step time"), levels, own)
+    stages = [row["stage"]] if row["stage"] is not None else []
+    return _held(a, b, names, what, (row["a_gain"], row["a_band"] * row["a_gain"], "step time"), levels, stages)
 
 
 def _held(
     a: RunFigures, b: RunFigures, names: tuple[str, str], what: str, said: tuple[float, float, str],
-    levels: pl.DataFrame, own: list[int],
+    levels: pl.DataFrame, stages: list[int],
 ) -> Sentence | None:  # fmt: skip
-    """The prediction of a share that is saved of a time, ± a band, beside what was measured. `own`: stages whose work
-    the prediction is about."""
+    """The prediction of a share that is saved of a time, ± a band, beside what was measured. The prediction is about
+    the work of `stages`."""
     saved, band, of = said
     before, after = (dict(run.whole.rows()).get(of) for run in (a, b))
     if not before or after is None:
@@ -60,7 +60,7 @@ def _held(
         "change": what, "predicted": -saved, "band": band, "measured": measured, "within": within, "of": of,
     }  # fmt: skip
     text = f"{names[0]} predicted {-saved:+.1%} of the {of} {what}, ± {100 * band:.1f} points; measured {measured:+.1%}"
-    stage, ratio = _grown(a, b, own)
+    stage, ratio = _grown(a, b, stages)
     if stage is not None:
         facts |= {"stage": stage, "ratio": ratio}
         text += f": stage {stage} grew to {ratio:.2f} × its work"
@@ -69,13 +69,14 @@ def _held(
     return Sentence("prediction", facts, f"{text}{', as predicted' if within and stage is None else ''}.")
 
 
-def _grown(a: RunFigures, b: RunFigures, own: list[int]) -> tuple[int | None, float]:
+def _grown(a: RunFigures, b: RunFigures, stages: list[int]) -> tuple[int | None, float]:
     """The stage whose work has grown most, and to how many times its length; None where none has."""
     sides = [run.stages.group_by("stage").agg(pl.col("busy_ns").mean()) for run in (a, b)]
-    both = sides[0].join(sides[1], on="stage", suffix="_b").filter(~pl.col("stage").is_in(own), pl.col("busy_ns") > 0)
+    both = sides[0].join(sides[1], on="stage", suffix="_b")
+    both = both.filter(~pl.col("stage").is_in(stages), pl.col("busy_ns") > 0)
     grown = both.select("stage", ratio=pl.col("busy_ns_b") / pl.col("busy_ns")).filter(pl.col("ratio") >= GREW)
-    found = grown.sort("ratio", descending=True).head(1).rows()
-    return found[0] if found else (None, 1.0)
+    most = grown.sort("ratio", descending=True).head(1).rows()
+    return most[0] if most else (None, 1.0)
 
 
 def _level(levels: pl.DataFrame, longer: bool) -> str:

@@ -35,8 +35,8 @@ def of_logs_beside(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) ->
     if not 1 - ALIKE <= ratio <= OTHER:
         text = f"{names[0]} beside the profiles is not compared: its steps take {duration(logs[0][1].step_ns)}."
         return Sentence("profiler-cost-unknown", facts, text, "if it is of this job, name it with --train-log")
-    found = sentence(measured, logs[0][1])
-    return replace(found, facts=facts | found.facts, text=f"By {names[0]} beside the profiles: {found.text}")
+    cost = sentence(measured, logs[0][1])
+    return replace(cost, facts=facts | cost.facts, text=f"By {names[0]} beside the profiles: {cost.text}")
 
 
 def sentence(measured: Bubbles, log: StepTimes | None) -> Sentence:

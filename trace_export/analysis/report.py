@@ -60,7 +60,7 @@ class Report:
     ranks: pl.DataFrame
     stages: pl.DataFrame
     idle: pl.DataFrame
-    found: Explanation
+    explanation: Explanation
     links: pl.DataFrame
     theory: Theory
     clocks: str
@@ -75,17 +75,19 @@ class Report:
         """What a comparison needs of this run."""
         from trace_export.analysis.run_figures import run_figures
 
-        return run_figures(self._measured, self.found)
+        return run_figures(self._measured, self.explanation)
 
     @property
     def causes(self) -> pl.DataFrame:
         """What makes the steps longer than they need be, as `explanation.CAUSES`."""
-        return self.found.causes
+        return self.explanation.causes
 
     @property
     def path(self) -> pl.DataFrame:
         """The critical path of the steps that are shown, as `steps.path.PARTS`."""
-        return self.found.path.parts.join(self.steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+        return self.explanation.path.parts.join(
+            self.steps, on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left"
+        )
 
     @cached_property
     def stage_means(self) -> pl.DataFrame:
@@ -104,9 +106,9 @@ class Report:
         steps = self.steps.with_row_index("row").filter(pl.col("whole") | ~pl.col("whole").any())
         for cause in self.causes.filter("sentence").drop_nulls("step").select(STEP_KEY).head(1).iter_rows(named=True):
             key = pl.DataFrame([cause], schema={name: steps.schema[name] for name in STEP_KEY})
-            explanation = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
-            if explanation.height:
-                return int(explanation["row"][0])
+            step = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
+            if step.height:
+                return int(step["row"][0])
         length = pl.coalesce("step_ns", "pipeline_ns")
         return int(steps.sort((length - length.mean()).abs(), "row")["row"][0])
 
@@ -193,7 +195,7 @@ def report(measured: Bubbles, explanation: Explanation) -> Report:
         ranks=ranks,
         stages=stages,
         idle=idle_of(ranks),
-        found=explanation,
+        explanation=explanation,
         links=links(measured.profile, split_messages(measured.profile.messages)),
         theory=theory,
         clocks=_clocks(whole),

@@ -300,8 +300,8 @@ def report_document(report: Report) -> ReportDocument:
         ReportDocument,
         report,
         definitions=DEFINITIONS,
-        levels=report.found.levels,
-        trust=report.found.trust,
+        levels=report.explanation.levels,
+        trust=report.explanation.trust,
         ranks=_ranks(report.ranks),
         critical_path=_path(report),
         schedule=_schedule(theory),
@@ -332,10 +332,10 @@ def _path(report: Report) -> list[CriticalPath]:
 
 
 def _schedule(theory: Theory) -> Schedule:
-    found, plan = theory.recognition, theory.recognition.plan
+    recognition, plan = theory.recognition, theory.recognition.plan
     return from_attributes(
         Schedule,
-        found,
+        recognition,
         name=plan and plan.name,
         stages=plan and plan.stages,
         microbatches=plan and plan.microbatches,

@@ -218,7 +218,7 @@ def path_means(report: Report) -> pl.DataFrame:
 
 def _causes(report: Report) -> ReportTable:
     """Each cause with its gain."""
-    causes, trust = report.causes, report.found.trust
+    causes, trust = report.causes, report.explanation.trust
     if causes.is_empty():
         text = f"none: nothing that is slow or late costs {WORTH:.1%} of a step"
         return ReportTable("Causes", pl.DataFrame(), text)
@@ -243,7 +243,7 @@ def _stages_of(causes: pl.DataFrame) -> list[int]:
 
 
 def _levels(report: Report) -> ReportTable:
-    levels = report.found.levels
+    levels = report.explanation.levels
     if levels.is_empty():
         return ReportTable("What a step is made of", pl.DataFrame(), f"cannot be said: {_why_no_levels(report)}")
     frame = levels.select(
@@ -261,9 +261,9 @@ def _levels(report: Report) -> ReportTable:
 
 
 def _why_no_levels(report: Report) -> str:
-    if report.found.trust.lacking:
+    if report.explanation.trust.lacking:
         return "some ranks lack blocks that others have"
-    return "the ranks wait for what was not read" if report.found.incomplete else "no step is whole"
+    return "the ranks wait for what was not read" if report.explanation.incomplete else "no step is whole"
 
 
 def _path(report: Report) -> ReportTable:
@@ -297,13 +297,13 @@ def _idle(report: Report) -> ReportTable:
 
 
 def _schedule(report: Report) -> ReportTable:
-    found = report.theory.recognition
-    if found.plan is None:
-        why = why_unknown(found, report.stages["stage"].n_unique())
+    recognition = report.theory.recognition
+    if recognition.plan is None:
+        why = why_unknown(recognition, report.stages["stage"].n_unique())
         return ReportTable("Schedule", pl.DataFrame(), f"{why}, so what-if cannot be given")
-    plan = found.plan
-    whole = "others have the same order here" if found.twins else "not all of it was recorded"
-    apart = f"{found.distance:.1%} of the blocks differ" if found.distance else whole
+    plan = recognition.plan
+    whole = "others have the same order here" if recognition.twins else "not all of it was recorded"
+    apart = f"{recognition.distance:.1%} of the blocks differ" if recognition.distance else whole
     certain = {
         "exact": "exactly",
         "likely": f"likely; {apart}",
@@ -311,11 +311,11 @@ def _schedule(report: Report) -> ReportTable:
     }
     frame = pl.DataFrame(
         {
-            "schedule": [TITLES[plan.name]], "recognised": [certain[found.certainty]], "stages": [plan.stages],
+            "schedule": [TITLES[plan.name]], "recognised": [certain[recognition.certainty]], "stages": [plan.stages],
             "micro-batches": [plan.microbatches], "chunks": [plan.chunks],
         }
     )  # fmt: skip
-    same = ", ".join(TITLES[name] for name in found.twins)
+    same = ", ".join(TITLES[name] for name in recognition.twins)
     ranks = report.theory.deviations
     form = report.theory.closed_form
     notes = [
@@ -329,10 +329,10 @@ def _schedule(report: Report) -> ReportTable:
 
 
 def _deviations(report: Report) -> ReportTable:
-    found = report.theory.deviations
-    if found.is_empty():
-        return ReportTable("Deviations from the schedule", found)
-    return ReportTable("Deviations from the schedule", found, "first deviation of each rank and step")
+    deviations = report.theory.deviations
+    if deviations.is_empty():
+        return ReportTable("Deviations from the schedule", deviations)
+    return ReportTable("Deviations from the schedule", deviations, "first deviation of each rank and step")
 
 
 def _what_if(report: Report) -> ReportTable:
@@ -344,9 +344,9 @@ def _what_if(report: Report) -> ReportTable:
 
 
 def _no_theory(report: Report) -> str:
-    found = report.theory.recognition
-    if found.named is None:
-        return f"cannot be given: {why_unknown(found, report.stages['stage'].n_unique())}"
+    recognition = report.theory.recognition
+    if recognition.named is None:
+        return f"cannot be given: {why_unknown(recognition, report.stages['stage'].n_unique())}"
     return (
         "cannot be given: blocks of a stage are missing, the steps differ in their micro-batches, or none is complete"
     )

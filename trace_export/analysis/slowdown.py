@@ -53,8 +53,10 @@ def slowdown(graph: Graph) -> Slowdown | None:
     mean = times.mean(axis=0)
     if not mean[1] > 0:
         return None
-    found = pl.DataFrame([row for row, _ in parts], schema=PARTS).with_columns(slowdown=pl.Series(mean[2:] / mean[1]))
-    ranks = found.filter(pl.col("part") == "rank").sort("slowdown", "rank", descending=[True, False])
+    of_parts = pl.DataFrame([row for row, _ in parts], schema=PARTS).with_columns(
+        slowdown=pl.Series(mean[2:] / mean[1])
+    )
+    ranks = of_parts.filter(pl.col("part") == "rank").sort("slowdown", "rank", descending=[True, False])
     slowest = ranks["rank"].head(max(1, int(len(ranks) * SLOWEST_PERCENT / 100 + 0.5))).to_numpy()
     last = ranks.filter(pl.col("stage") == pl.col("stage").max())["rank"].to_numpy()
     repaired = replay.means([(np.where(members.all_of(some), ideal, actual), begin) for some in (last, slowest)])
@@ -64,7 +66,7 @@ def slowdown(graph: Graph) -> Slowdown | None:
         actual=pl.Series(times[:, 0]), ideal=pl.Series(times[:, 1])
     )  # fmt: skip
     each = named.group_by(STEP_KEY, maintain_order=True).agg(slowdown=pl.col("actual").mean() / pl.col("ideal").mean())
-    return Slowdown(float(mean[0] / mean[1]), found, won[0], won[1], each)
+    return Slowdown(float(mean[0] / mean[1]), of_parts, won[0], won[1], each)
 
 
 class _Members:
@@ -100,21 +102,21 @@ def _together(graph: Graph) -> Floats:
     rows = np.flatnonzero(free & (graph.step >= 0))
     begin = np.full(len(graph.recorded.steps), np.iinfo(np.int64).max)
     np.minimum.at(begin, graph.step[graph.step >= 0], graph.start[graph.step >= 0])
-    found = np.zeros(len(graph))
-    found[rows] = begin[graph.step[rows]] - graph.start[rows]
-    return found
+    delays = np.zeros(len(graph))
+    delays[rows] = begin[graph.step[rows]] - graph.start[rows]
+    return delays
 
 
 def _ideal(typical: Typical) -> Floats:
     """The mean length of each type of block, the median of each type of communication. A backward whose weight gradient
     is a block of its own is a type apart."""
-    graph, found = typical.graph, typical.length.copy()
+    graph, lengths = typical.graph, typical.length.copy()
     for kind in np.unique(graph.kind):
         of = (graph.kind == kind) & graph.counted
         if of.any():
             block = graph.sort[np.flatnonzero(of)[0]] in (WORK, OPTIMIZER)
-            found[of] = typical.length[of].mean() if block else np.median(typical.length[of])
-    return found
+            lengths[of] = typical.length[of].mean() if block else np.median(typical.length[of])
+    return lengths
 
 
 def _parts(typical: Typical, members: _Members) -> Iterator[tuple[dict[str, object], Flags]]:

@@ -50,7 +50,7 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
     be noted of it now."""
     profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    found = profile.interpreted.recognition
+    recognition = profile.interpreted.recognition
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")
     hosts = profile.hosts.join(drawn, on="host", how="semi").sort("machine")
@@ -60,8 +60,8 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
         ranks=drawn.height,
         stages=drawn["stage"].n_unique(),
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
-        schedule=None if found.named is None else TITLES[found.named.name],
-        schedule_certainty=found.certainty,
+        schedule=None if recognition.named is None else TITLES[recognition.named.name],
+        schedule_certainty=recognition.certainty,
         steps=all_steps.height,
         whole_steps=int(all_steps["whole"].sum()),
         step_ns=None if measured.step_ns is None else round(measured.step_ns),

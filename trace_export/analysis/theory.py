@@ -78,21 +78,21 @@ def explain(profile: Profile, overhead: Overhead, pipeline_ns: float | None = No
 
     Where the order fits no schedule, only the recognition is filled; where a stage was not read, there is no model.
     """
-    found = profile.interpreted.recognition
+    recognition = profile.interpreted.recognition
     passes = only_whole(profile).passes()
     orders = sequences(passes)
-    plan = None if found.named is None else of_steps(found.named, orders)
+    plan = None if recognition.named is None else of_steps(recognition.named, orders)
     if plan is None:
-        return Theory(found, pl.DataFrame())
-    found = replace(found, plan=plan)
+        return Theory(recognition, pl.DataFrame())
+    recognition = replace(recognition, plan=plan)
     measured = measure(passes, of_plan(plan), orders)
     if measured.blocks.is_empty() or not _all_stages(measured):
-        return Theory(found, deviations(orders, found))
+        return Theory(recognition, deviations(orders, recognition))
     work = _stage_work(measured)
     mean = [float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights)]
     form = closed_form(measured.schedule, *mean)
-    rows = partial(_changes, measured, work, overhead, found.twins, pipeline_ns)
-    return Theory(found, deviations(orders, found), form, rows)
+    rows = partial(_changes, measured, work, overhead, recognition.twins, pipeline_ns)
+    return Theory(recognition, deviations(orders, recognition), form, rows)
 
 
 def _all_stages(measured: Measured) -> bool:
@@ -101,20 +101,22 @@ def _all_stages(measured: Measured) -> bool:
     return bool(stages == measured.schedule.stages)
 
 
-def why_unknown(found: Recognition, stages: int) -> str:
+def why_unknown(recognition: Recognition, stages: int) -> str:
     """Why no schedule is named, as a clause, of a run in which this many `stages` have blocks."""
-    if found.named is not None:
+    if recognition.named is not None:
         return "no step has all its blocks"
-    if found.plan is not None and not found.distance:
-        *first, last = (TITLES[name] for name in (found.plan.name, *found.twins))
+    if recognition.plan is not None and not recognition.distance:
+        *first, last = (TITLES[name] for name in (recognition.plan.name, *recognition.twins))
         alike = f"{', '.join(first)} and {last}" if first else last
         return f"the order of the blocks that were read is that of {alike}"
-    if found.of_runs:
-        return f"that of the runs differs: {', '.join(TITLES[name] for name in found.of_runs)}"
+    if recognition.of_runs:
+        return f"that of the runs differs: {', '.join(TITLES[name] for name in recognition.of_runs)}"
     if stages == 1:
         return "a single stage shows no schedule"
-    closest = "" if found.plan is None else f"; {TITLES[found.plan.name]} is closest, {found.distance:.1%} differ"
-    return f"the order of the blocks is that of no known schedule{closest}"
+    why = "the order of the blocks is that of no known schedule"
+    if recognition.plan is None:
+        return why
+    return f"{why}; {TITLES[recognition.plan.name]} is closest, {recognition.distance:.1%} differ"
 
 
 MODEL: Schema = {
@@ -129,10 +131,10 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
     Each step's model starts when the step does; a step that is not whole has none. Columns `MODEL`: origin is `model`.
     Empty when the order of the run is that of no schedule. Needs `Profile.interpretation`.
     """
-    found = profile.interpreted.recognition.named
+    schedule = profile.interpreted.recognition.named
     passes = only_whole(profile).passes()
     orders = sequences(passes)
-    plan = None if found is None else of_steps(found, orders)
+    plan = None if schedule is None else of_steps(schedule, orders)
     if plan is None:
         return empty(MODEL)
     s = of_plan(plan)
@@ -199,8 +201,8 @@ def _changes(
     band = SURE + (2 * off if off > NEAR else 0.0)
     yield "as it is", now, 0.0, bubble, in_flight(s), 0.0
     for name, row in CATALOGUE.items():
-        known = name == s.name or name in twins or row.variant
-        other = None if known else _fitting(name, s.stages, s.microbatches)
+        no_change = name == s.name or name in twins or row.variant
+        other = None if no_change else _fitting(name, s.stages, s.microbatches)
         if other is None:
             continue
         try:

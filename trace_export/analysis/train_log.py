@@ -138,14 +138,14 @@ def beside(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTimes
         files = [path for path in files if is_file(path) and path.stat().st_size <= MOST_BYTES]
     except OSError:
         return []
-    found = []
+    logs = []
     for path in files if len(files) <= MANY else ():
         try:
             if (times := step_times(path)) is not None:
-                found.append((path, times))
+                logs.append((path, times))
         except SourceError:  # another file of that name
             continue
-    return found
+    return logs
 
 
 def _lines(text: list[str], form: _Form) -> Iterator[_Line]:

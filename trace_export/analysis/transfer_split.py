@@ -27,8 +27,8 @@ def split_messages(messages: pl.DataFrame) -> pl.DataFrame:
         pl.when(wire >= pl.max_horizontal(sender, receiver)).then(pl.lit("wire"))
         .when(sender > receiver).then(pl.lit("sender")).when(receiver > sender).then(pl.lit("receiver"))
     )  # fmt: skip
-    known = pl.all_horizontal(pl.col("sender_late_ns", "receiver_late_ns", "wire_ns").is_not_null())
-    return parts.with_columns(late=pl.when(known).then(longest)).select(pl.col(c).cast(t) for c, t in SPLIT.items())
+    timed = pl.all_horizontal(pl.col("sender_late_ns", "receiver_late_ns", "wire_ns").is_not_null())
+    return parts.with_columns(late=pl.when(timed).then(longest)).select(pl.col(c).cast(t) for c, t in SPLIT.items())
 
 
 def links(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:

@@ -46,19 +46,19 @@ class Trust:
     @property
     def doubts(self) -> list[str]:
         """Why gains are rough, in words."""
-        found = []
+        reasons = []
         if abs(self.replayed_by_measured - 1) > TRUSTED:
-            found.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
+            reasons.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
         if self.overlap > TRUSTED_OVERLAP:
-            found.append(
+            reasons.append(
                 f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
             )
         if self.unknown_waits > TRUSTED_WAITS:
-            found.append(f"the ranks wait {self.unknown_waits:.1%} of the time for something that was not recorded")
+            reasons.append(f"the ranks wait {self.unknown_waits:.1%} of the time for something that was not recorded")
         if self.lacking:
             more = f" and {len(self.lacking) - 1} more" if len(self.lacking) > 1 else ""
-            found.append(f"{self.lacking[0]}{more} was not recorded")
-        return found
+            reasons.append(f"{self.lacking[0]}{more} was not recorded")
+        return reasons
 
     @property
     def unrecorded(self) -> bool:

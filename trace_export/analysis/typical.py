@@ -72,9 +72,9 @@ class Typical:
     def column(self, name: str) -> Ints:
         """A column of `recorded.blocks` by operation, -1 elsewhere and where it is null."""
         values = self.graph.recorded.blocks[name].cast(pl.Int32).fill_null(-1).to_numpy()
-        found = np.full(len(self.graph), -1, np.int32)
-        found[: len(values)] = np.where(self.is_block[: len(values)], values, -1)
-        return found
+        column = np.full(len(self.graph), -1, np.int32)
+        column[: len(values)] = np.where(self.is_block[: len(values)], values, -1)
+        return column
 
     @cached_property
     def unit(self) -> Ints:
@@ -89,10 +89,10 @@ class Typical:
         others their own."""
         rows = np.flatnonzero(self.is_block)
         number = packed(self.unit[rows], *(key[rows] for key in keys))
-        found = (self.length if of is None else of).copy()
+        means = (self.length if of is None else of).copy()
         counts = np.maximum(np.bincount(number), 1)
-        found[rows] = (np.bincount(number, found[rows]) / counts)[number] if len(rows) else 0.0
-        return found
+        means[rows] = (np.bincount(number, means[rows]) / counts)[number] if len(rows) else 0.0
+        return means
 
     @cached_property
     def rank_means(self) -> Floats:
@@ -106,27 +106,27 @@ class Typical:
         collective at least what its other members take after what they wait for: they do in common what nobody
         recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
         of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
-        graph, found = self.graph, self.delay.copy()
+        graph, delay = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
             of = ordinary & (graph.kind == kind)
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
-            found[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
+            delay[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
         of = ordinary & graph.follows & (graph.launch > 0)
         each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
         varies = each.group_by("rank").agg(pl.col("delay").quantile(1 - FIFTH))["delay"].quantile(0.5, "lower") or 0.0
-        found[of] = np.clip(np.minimum(varies, graph.launch[of]), found[of], self.delay[of])
+        delay[of] = np.clip(np.minimum(varies, graph.launch[of]), delay[of], self.delay[of])
         rows, in_common, others = self._members()
-        found[rows] = np.minimum(np.clip(found[rows], in_common, None).clip(None, self.delay[rows]), others)
+        delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
         pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
         place = (FIFTH * pl.len()).cast(pl.Int64)
         least = pauses.select(pl.col("delay").sort().get(place).over("stage", "step")).to_series()
-        found[rows] = np.minimum(
+        delay[rows] = np.minimum(
             self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
         )
-        return found
+        return delay
 
     def _members(self) -> tuple[Ints, Floats, Floats]:
         """The collectives, what their members but the last ordinarily take after their work, and the delays that they
@@ -151,10 +151,10 @@ class Typical:
         without = pl.when(late.fill_null(False)).then(
             pl.max_horizontal(pl.col("second") - pl.col("ready"), ordinary).cast(pl.Float64)
         )
-        found = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").select(
+        collectives = each.join(often, on=["op", "group"], nulls_equal=True, maintain_order="left").select(
             ordinary=ordinary.cast(pl.Float64), without=without.fill_null(np.inf)
         )  # fmt: skip
-        return rows, found["ordinary"].to_numpy(), found["without"].to_numpy()
+        return rows, collectives["ordinary"].to_numpy(), collectives["without"].to_numpy()
 
     def _ordinary_member_delay(self, rows: Ints) -> pl.DataFrame:
         """collective, ordinary: how long after what a member itself waits for it starts the collective, the median of
@@ -211,8 +211,8 @@ class Typical:
             .filter(pl.col("len") >= FEW, pl.col("pairs") >= ENOUGH)
         )  # fmt: skip
         r = pl.when(pl.col("varied") > VARIED).then(pl.col("r").fill_nan(None)).fill_null(0)
-        found = each.select(r.median()).item() if each.height else _of_few(pairs)
-        return float(found) if isinstance(found, float) else 0.0
+        correlation = each.select(r.median()).item() if each.height else _of_few(pairs)
+        return float(correlation) if isinstance(correlation, float) else 0.0
 
     def factor(self, mean: Floats) -> Floats:
         """How much longer a micro-batch is than the others of its step in all its blocks: the geometric mean of length
@@ -225,23 +225,23 @@ class Typical:
                 "microbatch": self.column("microbatch")[rows], "log": logs,
             }
         )  # fmt: skip
-        found = np.ones(len(self.graph))
+        factor = np.ones(len(self.graph))
         longer = table.with_columns(factor=pl.col("log").mean().over("replica", "step", "microbatch").exp())
         equal = pl.col("factor") / pl.col("factor").mean().over(
             "step"
         )  # micro-batches of equal length do the same work
-        found[rows] = longer.select(equal).to_series().to_numpy()
-        return found
+        factor[rows] = longer.select(equal).to_series().to_numpy()
+        return factor
 
     @cached_property
     def transfer(self) -> Flags:
-        found: Flags = (self.graph.sort == TRANSFER) & self.graph.counted
-        return found
+        transfers: Flags = (self.graph.sort == TRANSFER) & self.graph.counted
+        return transfers
 
     @cached_property
     def collective(self) -> Flags:
-        found: Flags = (self.graph.sort == COLLECTIVE) & self.graph.counted
-        return found
+        collectives: Flags = (self.graph.sort == COLLECTIVE) & self.graph.counted
+        return collectives
 
     @cached_property
     def overhead(self) -> Overhead:
@@ -266,5 +266,5 @@ def _of_few(pairs: pl.DataFrame) -> float | None:
     left = sums.select("rank", "chunk", *rest).filter(pl.col("len") >= ENOUGH)
     varied = pl.min_horizontal("x", "y") > VARIED**2 * pl.col("len")
     r = pl.when(varied).then(pl.col("xy") / (pl.col("x") * pl.col("y")).sqrt()).otherwise(0.0)
-    found = left.group_by("rank", "chunk").agg(r=r.min())["r"].median()
-    return found if isinstance(found, float) else None
+    correlation = left.group_by("rank", "chunk").agg(r=r.min())["r"].median()
+    return correlation if isinstance(correlation, float) else None

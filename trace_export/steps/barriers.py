@@ -56,14 +56,14 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
         for level in ("all", "replica", "stage"):
             who = (pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64)).alias("who")
             groups, others = rows.with_columns(who), ends.with_columns(who)
-            found, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
-            if found.is_empty():
+            meetings, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
+            if meetings.is_empty():
                 continue
-            names += [(kind, level if level == "all" else f"{level} {who}") for who in found["who"].unique().sort()]
-            members = groups.join(found, on=["who", "step"], maintain_order="left")
+            names += [(kind, level if level == "all" else f"{level} {who}") for who in meetings["who"].unique().sort()]
+            members = groups.join(meetings, on=["who", "step"], maintain_order="left")
             met.append((kind == "fed", members.select("operation", "who", "step"), others))
             rows = rows.join(
-                groups.join(found.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
+                groups.join(meetings.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
             )
     nothing = np.empty(0, np.int64)
     result = Barriers(nothing, nothing, waits, tuple(names))
@@ -93,8 +93,8 @@ def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     """`together` of the first blocks `rows`, and of a single one; and those of `ends` (with `who`) that they wait for.
     A group begins each step after them where the time since the last varies no more than the time since its first
     blocks were ready: where they always end last, nothing tells, but clipped gradients are of all stages."""
-    found = together(rows)
-    joint = rows.filter((pl.len().over("who", "step") == 1) | pl.col("who").is_in(found["who"].implode()))
+    meetings = together(rows)
+    joint = rows.filter((pl.len().over("who", "step") == 1) | pl.col("who").is_in(meetings["who"].implode()))
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
         joint.group_by("who", "step").agg(pl.col("start").min(), pl.col("ready").max())
@@ -106,7 +106,7 @@ def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     )  # fmt: skip
     awaited = ends.join(each, on="who", how="semi")
     last = awaited.group_by("who", "step").agg(last_ready=pl.col("end").max())
-    return pl.concat([found, last]).unique(["who", "step"], keep="last", maintain_order=True), awaited
+    return pl.concat([meetings, last]).unique(["who", "step"], keep="last", maintain_order=True), awaited
 
 
 def _candidates(

@@ -50,25 +50,25 @@ def build(recorded: Recorded) -> Graph:
         blocks=recorded.blocks.select("span", "microbatch", "chunk", "first_part"),
     )  # fmt: skip
     joined, cut = barriers.infer(recorded, operations, seen.first, waits, names.kinds), 0
-    found = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
-    if found is None:  # the circles go before barriers are sought, and those that close with these
+    levelled = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
+    if levelled is None:  # the circles go before barriers are sought, and those that close with these
         kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
         joined = barriers.infer(recorded, operations, seen.first, waits.only(kept), names.kinds)
         when, waits = np.concatenate([operations.when, joined.start]), joined.waits
         still = uncircled(len(when), waits.of, waits.on, when)
         cut = int((~kept).sum() + (~still).sum())
         joined = replace(joined, waits=waits.only(still))
-        found = levels(len(when), joined.waits.of, joined.waits.on)
-        assert found is not None
+        levelled = levels(len(when), joined.waits.of, joined.waits.on)
+        assert levelled is not None
     del seen, waits  # each of the waits' tables is a fifth of the graph
-    order, rows = found
+    order, rows = levelled
     if more := len(joined.start):
         operations = operations.and_also(
             sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
         )
     first, blind, guessed = (_longer(marked, more) for marked in marks)
     names_of_barriers, waits = joined.names, joined.waits.only(rows)
-    del joined, found, rows
+    del joined, levelled, rows
     columns = {column.name: getattr(operations, column.name) for column in fields(Columns)}
     del operations
     graph = Graph(

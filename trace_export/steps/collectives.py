@@ -46,8 +46,8 @@ def collectives(
     waiting = begun < operations.start[of]  # for the member that began last
     waiting[member] |= another & ((earlier["start"] - earlier["end"]).to_numpy() <= POSTED_NS)
     waited, could = _could_begin(recorded, before, waiting, operations)
-    found = [wait(of[there], waited[there], could[there], operations)]
-    found.append(wait(of[member[another]], on[another], begun[member[another]], operations))
+    waits = [wait(of[there], waited[there], could[there], operations)]
+    waits.append(wait(of[member[another]], on[another], begun[member[another]], operations))
     rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
     ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
     ended = ended.drop_nulls("collective").select("row", "collective", "end")
@@ -55,8 +55,8 @@ def collectives(
     previous = operations.end[np.maximum(block - 1, 0)]
     alone = np.isin(block, lanes.first)
     seen = alone | (ended["end"].to_numpy() > previous)
-    found.append(wait(block[seen], on[seen], operations.start[block[seen]], operations))
-    return operations, found
+    waits.append(wait(block[seen], on[seen], operations.start[block[seen]], operations))
+    return operations, waits
 
 
 def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:

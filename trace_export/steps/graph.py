@@ -120,8 +120,8 @@ class Graph(Columns):
     def follows(self) -> Flags:
         """The blocks that waited for another of their rank, and not for longer for anything else."""
         on = np.append(self.waits.on, 0)[self.binding]
-        found: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
-        return found
+        following: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
+        return following
 
     @property
     def delay(self) -> Times:
@@ -153,9 +153,9 @@ class Graph(Columns):
     def binding(self) -> Ints:
         """For each operation the wait (a row of `waits`) that was met last; -1 where it waits for nothing."""
         last = np.flatnonzero(self.waits.met(self.start, self.end) == self.ready[self.waits.of])[::-1]
-        found = np.full(len(self), -1, np.int32)
-        found[self.waits.of[last]] = last  # of several the first one, which is written last
-        return found
+        binding = np.full(len(self), -1, np.int32)
+        binding[self.waits.of[last]] = last  # of several the first one, which is written last
+        return binding
 
     @cached_property
     def overlap(self) -> float:
@@ -172,8 +172,8 @@ class Graph(Columns):
         """A column of `recorded.ranks` for each operation, by its rank; -1 at points of no rank."""
         ranks = self.recorded.ranks.sort("rank")
         values = np.append(ranks[column].fill_null(-1).to_numpy(), -1).astype(np.int32)  # the last: of no rank
-        found: Ints = values[rows_of(ranks["rank"].to_numpy(), self.rank)]
-        return found
+        of_operation: Ints = values[rows_of(ranks["rank"].to_numpy(), self.rank)]
+        return of_operation
 
 
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:
@@ -185,15 +185,15 @@ def ready_of(waits: Waits, start: Times, end: Times) -> Times:
 
 def needs_transfer(waits: Waits, sort: Ints) -> Flags:
     """The operations, of these `sort`s, that wait for a transfer."""
-    found = np.zeros(len(sort), np.bool_)
-    found[waits.of[sort[waits.on] == TRANSFER]] = True
-    return found
+    waiting = np.zeros(len(sort), np.bool_)
+    waiting[waits.of[sort[waits.on] == TRANSFER]] = True
+    return waiting
 
 
 def for_origin(waits: Waits, sort: Ints, step: Ints) -> Flags:
     """Which of the waits are for the origin of a segment; `sort` and `step` are those of the operations."""
-    found: Flags = (sort[waits.on] == POINT) & (step[waits.on] < 0)
-    return found
+    awaited: Flags = (sort[waits.on] == POINT) & (step[waits.on] < 0)
+    return awaited
 
 
 FIFTH = 0.2

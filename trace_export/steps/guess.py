@@ -38,7 +38,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     """Start and length of each transfer without a message (0 where there is one), and whether it began when its
     receiver fell idle.
 
-    `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and known, whether there is a message. `blocks`: rank,
+    `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and timed, whether there is a message. `blocks`: rank,
     start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
     within a step, null for the first block of one: its rank may have paused before), work.
     """
@@ -52,12 +52,12 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
     opening = taken["free"].is_null()
     table = (
-        edges.lazy().select("dst_rank", "dst", "known", way, made.alias("made"), *taken)
+        edges.lazy().select("dst_rank", "dst", "timed", way, made.alias("made"), *taken)
         .with_columns(
             gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended"))
         )
         .with_columns(free=pl.max_horizontal("idle", other))
-        .with_columns(seen=~pl.col("known") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
+        .with_columns(seen=~pl.col("timed") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
         .drop("ended").collect()
     )  # fmt: skip
     del made, taken, way, number, both_made, two, other
@@ -68,12 +68,12 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     ).with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)  # fmt: skip
     # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
     # are all alike, it does.
-    guessed = ~pl.col("known")
+    guessed = ~pl.col("timed")
     held = guessed & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
     paused = opening & (pl.col("made") < pl.col("idle"))  # and not for its data
     table = from_late.select(
-        "dst", "dst_rank", "way", "known", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
+        "dst", "dst_rank", "way", "timed", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
     ).collect()
     ways = table.select(
         "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
@@ -108,34 +108,34 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & near)
     posted = pl.col("posted") & guessed & ~pl.col("paused")
     length = (
-        pl.when("known").then(0).when(posted).then("both").when(seen).then("gap")
+        pl.when("timed").then(0).when(posted).then("both").when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", "usual"))
     )  # fmt: skip
     begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
-    table = table.select("dst", "dst_rank", "way", "known", "usual", begin=begin, length=length, posted=posted)
-    found = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
-    return found["begin"].to_numpy(), found["length"].to_numpy(), found["posted"].to_numpy()
+    table = table.select("dst", "dst_rank", "way", "timed", "usual", begin=begin, length=length, posted=posted)
+    transfers = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
+    return transfers["begin"].to_numpy(), transfers["length"].to_numpy(), transfers["posted"].to_numpy()
 
 
 def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl.Series:
     """The ways on which data always come after their receiver fell idle, which tells nothing of when the receive was
     posted: as on most others, for all ranks run one program."""
     steady = (pl.col("near_both") >= MOSTLY).fill_null(False)
-    known = ways.select(
+    waits = ways.select(
         posted=posted, early=alike & ~posted & ~steady, open=alike & steady & (pl.col("usual") > POSTED_NS)
     )
-    return known["open"] & (known["posted"].sum() > known["early"].sum())
+    return waits["open"] & (waits["posted"].sum() > waits["early"].sum())
 
 
 def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """The transfers, as long as others on their way where it is their receiver that stalled: whose blocks start late
     now and then, whatever they wait for. What a link delays now and then is late on that way alone."""
-    known = np.zeros(len(blocks), np.bool_)
-    known[table["dst"].filter(table["known"]).to_numpy()] = True
+    fed = np.zeros(len(blocks), np.bool_)
+    fed[table["dst"].filter(table["timed"]).to_numpy()] = True
     ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
     here = _needed(table, (table["begin"] + table["usual"]).to_numpy(), len(blocks))
-    starts = blocks.lazy().with_columns(here).filter(pl.col("work") & ~pl.Series(known)).drop_nulls("free")
-    much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("known")).median()).item() or 0)) + POSTED_NS
+    starts = blocks.lazy().with_columns(here).filter(pl.col("work") & ~pl.Series(fed)).drop_nulls("free")
+    much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("timed")).median()).item() or 0)) + POSTED_NS
     of_way = starts.select("rank", "way", stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
         pl.col("stalls").sum(), pl.len()
     ).collect()  # fmt: skip
@@ -144,7 +144,7 @@ def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     )
     stalling = each.filter(pl.col("elsewhere") >= TWICE, pl.col("share") < OFTEN)["rank"]
     stalled = pl.col("dst_rank").is_in(stalling.implode()) & (pl.col("length") > pl.col("usual") + much)
-    length = pl.when(stalled & ~pl.col("known")).then("usual").otherwise("length")
+    length = pl.when(stalled & ~pl.col("timed")).then("usual").otherwise("length")
     return table.with_columns(length=length.round().cast(pl.Int64))
 
 
@@ -177,8 +177,8 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     transfer = float(table.select(pl.col("gap").filter("seen").median()).item() or 0)
     others = others.join(by_itself, on="rank", how="anti").join(_soonest(table, blocks), on="rank", how="left")
     others = others.select("rank", late=pl.min_horizontal("late", "soonest"))
-    known = ordinary if isinstance(ordinary, float) else 0.0
-    much = pl.when(pl.col("late") > known + MUCH * transfer).then("late").otherwise(known)
+    least = ordinary if isinstance(ordinary, float) else 0.0
+    much = pl.when(pl.col("late") > least + MUCH * transfer).then("late").otherwise(least)
     return pl.concat([by_itself, others.with_columns(late=much)])
 
 

@@ -80,9 +80,9 @@ def _parts(graph: Graph) -> list[tuple[Ints, Times, Times, Ints, Ints]]:
     start = graph.start[block]
     ready = np.clip((graph.ready - graph.launch)[block], since, start)
     wait = graph.binding[block]
-    known = (wait >= 0) & (ready > since)
-    on = np.where(known, graph.waits.on[wait], 0)
-    sort = np.where(known, graph.sort[on], -1)
+    waited = (wait >= 0) & (ready > since)
+    on = np.where(waited, graph.waits.on[wait], 0)
+    sort = np.where(waited, graph.sort[on], -1)
     met = np.isin(sort, (TRANSFER, COLLECTIVE))
     begun = np.where(met, np.clip(graph.start[on], since, ready), np.where(sort == POINT, ready, since))
     needed = np.where(met, np.clip((graph.ready - graph.launch)[on], since, begun), begun)
@@ -118,10 +118,10 @@ def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, s
     """`cause`: the place of each among `CAUSES`."""
     zero, steps = graph.recorded.zero_ns, graph.recorded.steps
     named = steps.select(STEP_KEY)[graph.step[block]]
-    found = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero})
-    found = found.with_columns(cause=pl.Series(list(CAUSES), dtype=IDLE["cause"]).gather(cause))
+    table = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero})
+    table = table.with_columns(cause=pl.Series(list(CAUSES), dtype=IDLE["cause"]).gather(cause))
     waits_for = pl.Series("waits_for", source)
-    found = found.with_columns(waits_for=pl.when(waits_for >= 0).then(waits_for), run=named["run"], step=named["step"])
-    found = found.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items())
+    table = table.with_columns(waits_for=pl.when(waits_for >= 0).then(waits_for), run=named["run"], step=named["step"])
+    table = table.select(pl.col(name).cast(dtype) for name, dtype in IDLE.items())
     order = [*RANK_STEP_KEY, "start_ns"]
-    return found if is_ordered(found, *order) else found.sort(*order)
+    return table if is_ordered(table, *order) else table.sort(*order)

@@ -64,8 +64,8 @@ def inner(graph: Graph) -> Inner:
     group = ["op", "group"]
     often = inside.group_by(*group, "rank").agg(pl.col("row").n_unique()).join(of_rank, on="rank")
     often = often.group_by(group).agg(share=pl.col("row").sum() / pl.col("blocks").sum())
-    found = inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)
-    row, collective = found["row"].to_numpy().astype(np.int64), found["collective"].to_numpy().astype(np.int64)
-    held = found.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
+    common = inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)
+    row, collective = common["row"].to_numpy().astype(np.int64), common["collective"].to_numpy().astype(np.int64)
+    held = common.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
     waited = np.bincount(row, held.to_numpy(), len(graph))
     return Inner(np.minimum(waited, graph.length), row, collective)

@@ -26,8 +26,8 @@ def launched(graph: Graph) -> Waits:
     waits = graph.waits
     later = (graph.sort == WORK) & ~graph.first & ~graph.blind
     met = waits.met(graph.start, graph.end)
-    own = graph.rank[waits.on] == graph.rank[waits.of]
-    on_block = ((graph.sort[waits.on] <= OPTIMIZER) & own & waits.whole) | (graph.sort[waits.on] == COLLECTIVE)
+    same_rank = graph.rank[waits.on] == graph.rank[waits.of]
+    on_block = ((graph.sort[waits.on] <= OPTIMIZER) & same_rank & waits.whole) | (graph.sort[waits.on] == COLLECTIVE)
     on_transfer = graph.sort[waits.on] == TRANSFER
     rows = np.flatnonzero(later & graph.counted)
     block, transfer, other = (
@@ -52,9 +52,9 @@ def launched(graph: Graph) -> Waits:
 
 def _last(of: Ints, met: Times, count: int) -> Times:
     """When the last of some waits of each operation was met; long ago where it has none."""
-    found = np.full(count, np.iinfo(np.int64).min // 2)
-    np.maximum.at(found, of, met)
-    return found
+    last = np.full(count, np.iinfo(np.int64).min // 2)
+    np.maximum.at(last, of, met)
+    return last
 
 
 def soonest(rank: Ints, gap: Times) -> float:

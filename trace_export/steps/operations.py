@@ -72,8 +72,8 @@ class Lanes:
         `at`."""
         if self._times is None:
             return lane * self._size + np.clip(at - self._zero + 1, 0, self._size - 1)
-        found: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
-        return found
+        key: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
+        return key
 
     def first_of(self, step: Ints) -> Flags:
         """Which blocks are the first of their lane in a step."""
@@ -90,8 +90,8 @@ class Lanes:
     def last(self, times: Times, lane: Ints, at: Times) -> Ints:
         """The last block of each lane whose time (of `times`, rising in a lane) is at most `at`; -1 where there is
         none."""
-        found = np.searchsorted(self._key(self.lane, times), self._key(lane, at), side="right") - 1
-        return np.where((lane >= 0) & (found >= self.first[lane]), found, -1)
+        row = np.searchsorted(self._key(self.lane, times), self._key(lane, at), side="right") - 1
+        return np.where((lane >= 0) & (row >= self.first[lane]), row, -1)
 
 
 def wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:

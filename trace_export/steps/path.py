@@ -136,8 +136,8 @@ def _steps(graph: Graph, windows: Windows, parts: pl.DataFrame) -> pl.DataFrame:
     sums = parts.group_by(STEP_KEY).agg(length_ns=pl.col("ns").sum(), negative_ns=pl.col("ns").clip(None, 0).sum())
     begin = [int(graph.start[since].min()) + graph.recorded.zero_ns for since in windows.since]
     named = graph.recorded.steps[windows.step].select(*STEP_KEY).with_columns(start_ns=pl.Series(begin, dtype=TIME))
-    found = named.join(sums, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left").sort(STEP_KEY)
-    return found.with_columns(pl.col("length_ns", "negative_ns").fill_null(0)).select(
+    steps = named.join(sums, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left").sort(STEP_KEY)
+    return steps.with_columns(pl.col("length_ns", "negative_ns").fill_null(0)).select(
         pl.col(name).cast(dtype) for name, dtype in STEPS.items()
     )
 
@@ -166,8 +166,8 @@ def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
     named = graph.recorded.steps.select(STEP_KEY)[graph.step[:count]].with_columns(
         blocks["span"].alias("id"), rank=pl.Series(graph.rank[:count]), slack_ns=pl.Series(free)
     )
-    known = named.with_columns(slack_ns=pl.when(pl.col("slack_ns") >= 0).then("slack_ns"))
-    return known.select(pl.col(name).cast(dtype) for name, dtype in SLACK.items()).sort(*STEP_KEY, "rank", "id")
+    measured = named.with_columns(slack_ns=pl.when(pl.col("slack_ns") >= 0).then("slack_ns"))
+    return measured.select(pl.col(name).cast(dtype) for name, dtype in SLACK.items()).sort(*STEP_KEY, "rank", "id")
 
 
 def _last_steps(graph: Graph, windows: Windows) -> Ints:

@@ -120,12 +120,12 @@ def _blocks(profile: Profile) -> pl.DataFrame:
         marked = (pl.col("origin") != "inferred").any().over("rank")
         spans = spans.filter(~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
     columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-    found = spans.select(pl.col("id").alias("span"), *columns).collect()
+    blocks = spans.select(pl.col("id").alias("span"), *columns).collect()
     passes = profile.passes()
     lacking = passes.filter(_lacks(profile))["span"]
     first, split = _first_parts(passes)
     part = pl.col("span").is_in(first.implode()).cast(pl.UInt8) + 2 * pl.col("span").is_in(split.implode())
-    return found.with_columns(lacks=pl.col("span").is_in(lacking.implode()), first_part=part.cast(pl.UInt8))
+    return blocks.with_columns(lacks=pl.col("span").is_in(lacking.implode()), first_part=part.cast(pl.UInt8))
 
 
 def _first_parts(passes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
@@ -198,14 +198,14 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
         received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
     ).collect()  # fmt: skip
     pair = pl.col("src_pass").cast(pl.UInt64) * (1 << 32) + pl.col("dst_pass")
-    known = messages.drop_nulls(["src_pass", "dst_pass"]).select("sent", "received", "arrived", pair=pair)
-    if known["pair"].n_unique() < len(known):
-        known = known.sort("arrived").unique("pair", keep="first")
+    timed = messages.drop_nulls(["src_pass", "dst_pass"]).select("sent", "received", "arrived", pair=pair)
+    if timed["pair"].n_unique() < len(timed):
+        timed = timed.sort("arrived").unique("pair", keep="first")
     edges = _between_blocks(profile, blocks)
-    if known.is_empty():
+    if timed.is_empty():
         edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("sent", "received", "arrived"))
     else:
-        edges = edges.with_columns(pair=pair).join(known, on="pair", how="left").drop("pair")
+        edges = edges.with_columns(pair=pair).join(timed, on="pair", how="left").drop("pair")
     edges = edges.sort("made", "src", "dst", "direction")
     nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
     edges = edges if nameless.is_empty() else _with_nameless(edges.with_row_index("edge"), nameless.sort("arrived"))
@@ -240,11 +240,11 @@ def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
     moved = (pl.col("src_rank") != pl.col("dst_rank")) & pl.col("arrived").is_null()
     rest = edges.filter(moved).drop(times).with_columns(since=pl.col("made") - MESSAGE_AFTER_NS).sort("since", "edge")
     numbered = messages.select(*way, *times).with_row_index("message").sort("sent", "message")
-    found = rest.join_asof(
+    first = rest.join_asof(
         numbered, left_on="since", right_on="sent", by=way, strategy="forward", coalesce=False, check_sortedness=False
     ).filter(pl.max_horizontal("sent", "arrived") <= pl.col("used"))
-    found = found.unique("message", keep="first", maintain_order=True).select("edge", *times)
-    joined = edges.join(found, on="edge", how="left", suffix="_found", maintain_order="left")
+    first = first.unique("message", keep="first", maintain_order=True).select("edge", *times)
+    joined = edges.join(first, on="edge", how="left", suffix="_found", maintain_order="left")
     filled = [pl.coalesce(name, f"{name}_found").alias(name) for name in times]
     return joined.with_columns(filled).drop(f"{name}_found" for name in times)
 

@@ -77,9 +77,9 @@ class Replay:
 
     def without_launches(self) -> Replay:
         """The same graph, in which what an operation waits for holds it no longer than it lasts."""
-        found = copy(self)
-        found._launches = False
-        return found
+        graph = copy(self)
+        graph._launches = False
+        return graph
 
     @cached_property
     def windows(self) -> Windows:
@@ -106,12 +106,12 @@ class Replay:
             length[:, n], delay[:, n] = scenario[0][order], self._in_order(scenario[1])
         times = self.times(length, delay)
         end, place, windows = times[: len(order)], self._place, self.windows
-        found = np.empty((len(windows), len(scenarios)))
+        lengths = np.empty((len(windows), len(scenarios)))
         for n, (since, until, ends) in enumerate(zip(windows.since, windows.until, windows.ends, strict=True)):
             begin = (end[place[since]] - length[place[since]]).min(axis=0)
             at = place[until] if len(until) else place[ends]
-            found[n] = ((end[at] - length[at]).min(axis=0) if len(until) else end[at].max(axis=0)) - begin
-        return found
+            lengths[n] = ((end[at] - length[at]).min(axis=0) if len(until) else end[at].max(axis=0)) - begin
+        return lengths
 
     def _in_order(self, delay: Floats) -> Floats:
         """`delay` in the order of the levels. Scenarios that follow one another mostly share their delays."""
@@ -151,23 +151,23 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
     segment, whole = steps["segment"].to_numpy(), steps["whole"].to_numpy()
     apart = _apart(graph)
     nothing = np.empty(0, np.int64)
-    found = []
+    windows = []
     for group in np.unique(apart[graph.first]).tolist():
         first = np.flatnonzero(graph.first & (apart == group))
         by_step = first[np.argsort(graph.step[first], kind="stable")]
         bounds = np.searchsorted(graph.step[by_step], np.arange(len(steps) + 1)).tolist()
         begins = [by_step[a:b] for a, b in pairwise(bounds)]
-        found += [
+        windows += [
             (n, begins[n], begins[n + 1], nothing)
             for n in range(len(steps) - 1)
             if segment[n] == segment[n + 1] and whole[n] and len(begins[n]) and len(begins[n + 1])
         ]
-    if not found:
+    if not windows:
         for n in np.flatnonzero(whole).tolist():
             of_step = np.flatnonzero(graph.step == n)
-            found.append((n, of_step if with_first else of_step[graph.first[of_step]], nothing, of_step))
-    found.sort(key=lambda window: window[0])
-    step, since, until, ends = zip(*found, strict=True) if found else ((), (), (), ())
+            windows.append((n, of_step if with_first else of_step[graph.first[of_step]], nothing, of_step))
+    windows.sort(key=lambda window: window[0])
+    step, since, until, ends = zip(*windows, strict=True) if windows else ((), (), (), ())
     return Windows(np.array(step, np.int64), since, until, ends)
 
 

@@ -29,28 +29,28 @@ def transfers(
     src: Ints = edges["src"].to_numpy().astype(np.int64)
     dst: Ints = edges["dst"].to_numpy().astype(np.int64)
     src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
-    own = src_rank == dst_rank
-    found = [wait(dst[own], src[own], operations.start[dst[own]], operations)]
-    if own.all():
-        return operations, found, np.zeros(len(operations.start), np.bool_)
-    if own.any():
-        edges, src, dst = edges.filter(~own), src[~own], dst[~own]
-    known = edges["arrived"].is_not_null().to_numpy()
+    local = src_rank == dst_rank
+    waits = [wait(dst[local], src[local], operations.start[dst[local]], operations)]
+    if local.all():
+        return operations, waits, np.zeros(len(operations.start), np.bool_)
+    if local.any():
+        edges, src, dst = edges.filter(~local), src[~local], dst[~local]
+    timed = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        start, end, posted = _transfer_times(recorded, edges, known, lanes, first, joint, operations)
+        start, end, posted = _transfer_times(recorded, edges, timed, lanes, first, joint, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
         after = np.where(np.append(first, True)[after], -1, after)
         posted = ~first[dst]
         start, end = _exchanged(edges, src, dst, after, posted, operations)
-        known = np.zeros(len(src), np.bool_)
+        timed = np.zeros(len(src), np.bool_)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
-    sent = np.where(known, sent, np.minimum(start, operations.end[src]))
-    receiver_last = known & (received > sent)
+    sent = np.where(timed, sent, np.minimum(start, operations.end[src]))
+    receiver_last = timed & (received > sent)
     posted &= ~np.isin(dst, lanes.first)
     base, count = len(operations.start), len(src)
     number = base + np.arange(count)
@@ -61,20 +61,20 @@ def transfers(
         sort=TRANSFER, kind=code, rank=np.where(receiver_last, to_rank, from_rank), src=from_rank, dst=to_rank,
         step=operations.step[src], start=start, end=end, when=start,
     )  # fmt: skip
-    found += [
+    waits += [
         wait(number, src, sent, operations),
         wait(dst, number, operations.start[dst], operations),
-        _before_on_way(np.flatnonzero(known), code, from_rank, lanes.lane[dst], number, operations),
+        _before_on_way(np.flatnonzero(timed), code, from_rank, lanes.lane[dst], number, operations),
         wait(number[posted], dst[posted] - 1, start[posted], operations),
         wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
-        *_posted(np.flatnonzero(known), sent, received, dst, number, lanes, operations),
-        *_after_collectives(recorded, np.flatnonzero(known), sent, received, src, dst, number, operations),
+        *_posted(np.flatnonzero(timed), sent, received, dst, number, lanes, operations),
+        *_after_collectives(recorded, np.flatnonzero(timed), sent, received, src, dst, number, operations),
     ]
     when = operations.when.copy()
-    for some in found[4:]:
+    for some in waits[4:]:
         np.maximum.at(when, some.of, operations.when[some.on] + 1)
-    guessed = np.concatenate([np.zeros(base, np.bool_), ~known])
-    return replace(operations, when=when), found, guessed
+    guessed = np.concatenate([np.zeros(base, np.bool_), ~timed])
+    return replace(operations, when=when), waits, guessed
 
 
 def _exchanged(
@@ -100,7 +100,7 @@ def _exchanged(
     lengths, alone, link = pl.col("length").filter("seen"), pl.col("alone").filter("is_alone"), guess.WAY[:2]
     ends = [pl.min_horizontal(link).alias("low"), pl.max_horizontal(link).alias("high")]
     way = way.with_columns(*ends, sure=pl.when(alone.len().over(link) > 1).then(alone.median().over(link)))
-    least, most = (found.over("low", "high") for found in (pl.col("sure").min(), pl.col("sure").max()))
+    least, most = (bound.over("low", "high") for bound in (pl.col("sure").min(), pl.col("sure").max()))
     one_way = most > ONE_WAY * least + POSTED_NS  # which of two that end together took long is seen where one is alone
     usual = pl.coalesce(pl.when(one_way).then("sure"), lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
     took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
@@ -108,14 +108,14 @@ def _exchanged(
 
 
 def _transfer_times(
-    recorded: Recorded, edges: pl.DataFrame, known: Flags, lanes: Lanes, first: Flags, joint: list[Waits],
+    recorded: Recorded, edges: pl.DataFrame, timed: Flags, lanes: Lanes, first: Flags, joint: list[Waits],
     operations: Operations,
 ) -> tuple[Times, Times, Flags]:  # fmt: skip
     """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
     sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
     met = np.maximum(sent, received)
-    if known.all():
-        return met, np.maximum(met, arrived), np.zeros(len(known), np.bool_)
+    if timed.all():
+        return met, np.maximum(met, arrived), np.zeros(len(timed), np.bool_)
     count = len(first)
     blocks = pl.DataFrame(
         {
@@ -124,9 +124,9 @@ def _transfer_times(
             "work": operations.sort[:count] == WORK,
         }
     ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
-    begin, took, posted = guess.transfers(edges.with_columns(known=pl.Series(known)), blocks)
-    start = np.where(known, met, begin)
-    return start, np.where(known, np.maximum(start, arrived), begin + took), posted
+    begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks)
+    start = np.where(timed, met, begin)
+    return start, np.where(timed, np.maximum(start, arrived), begin + took), posted
 
 
 def _done_before(recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
@@ -171,7 +171,7 @@ def _posted(
     began after the send and that block ended before it, it was merely recorded late."""
     if not len(rows):
         return []
-    found, open_ = [], np.ones(len(rows), np.bool_)
+    waits, open_ = [], np.ones(len(rows), np.bool_)
     for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
         at = received[rows]
         block = np.minimum(lanes.last(times, lanes.lane[dst[rows]], at + POSTED_NS), dst[rows] - 1)
@@ -182,9 +182,9 @@ def _posted(
         prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length))
         chosen = open_ & prompt & ((at <= sent[rows]) | (happened >= sent[rows]))
         some = rows[chosen]
-        found.append(wait(number[some], block[chosen], received[some], operations, whole))
+        waits.append(wait(number[some], block[chosen], received[some], operations, whole))
         open_ &= ~chosen
-    return found
+    return waits
 
 
 def _after_collectives(
@@ -196,7 +196,7 @@ def _after_collectives(
     joint = np.flatnonzero(operations.sort == COLLECTIVE)
     if not len(joint) or not len(rows):
         return []
-    parts, found = recorded.parts, []
+    parts, waits = recorded.parts, []
     place = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
     ends = parts.select("segment", "rank", "end", on=pl.Series(place)).sort("end", "on")
     segments = recorded.steps["segment"].to_numpy()
@@ -214,5 +214,5 @@ def _after_collectives(
         row, on, end = (last[name].to_numpy() for name in ("row", "on", "end"))
         binds = end > before[row] if before is not None else (at[row] <= sent[row]) | (end >= sent[row])
         row, on = row[binds], on[binds]
-        found.append(wait(number[row], on, at[row], operations))
-    return found
+        waits.append(wait(number[row], on, at[row], operations))
+    return waits

@@ -132,7 +132,7 @@ def test_megascan(tmp_path: Path) -> None:
     length = max(row["end"] for row in blocks(chunks=2))
     assert found.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
     assert set(run.spans["step"]) == {10}
-    assert not found.found.levels.is_empty()
+    assert not found.explanation.levels.is_empty()
 
 
 def test_megascan_with_a_file_for_each_iteration(tmp_path: Path) -> None:
