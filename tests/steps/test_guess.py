@@ -26,7 +26,7 @@ def test_data_that_wait_for_a_busy_rank_are_not_long_on_their_way(ago: int) -> N
     edges = pl.DataFrame(
         {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
-    ).with_columns(known=False)
+    ).with_columns(timed=False)
     begin, length, posted = transfers(edges, blocks)
     assert begin.tolist() == free
     assert length.tolist() == [hop] * count
@@ -56,7 +56,7 @@ def test_receives_are_posted_as_on_the_other_ways(made_before: int) -> None:
     edges = pl.DataFrame(
         {
             "src_rank": [0] * count + [3] * count, "dst_rank": [1] * count + [2] * count, "direction": "F",
-            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "known": False,
+            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "timed": False,
         },
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
     )  # fmt: skip
@@ -82,7 +82,7 @@ def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     edges = pl.DataFrame(
         {
             "src_rank": [0] * count + [2] * count, "dst_rank": 1, "direction": ["F"] * count + ["B"] * count,
-            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "known": False,
+            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "timed": False,
         },
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
     )  # fmt: skip
@@ -113,7 +113,7 @@ def test_a_rank_that_stalls_now_and_then_is_told_from_a_link_that_does(stalls: s
     edges = pl.DataFrame(
         {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
         schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
-    ).with_columns(known=False)
+    ).with_columns(timed=False)
     _, length, posted = transfers(edges, blocks)
     assert not posted.any()  # the rank was idle before: when it asked for the data changed nothing
     assert length.tolist() == [hop + (x if stalls == "link" else 0) for x in late]
