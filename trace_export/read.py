@@ -22,7 +22,7 @@ from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, formats, span_table
 from trace_export.sources.find import find, together
-from trace_export.sources.folders import Found
+from trace_export.sources.folders import SearchResult
 from trace_export.sources.input_files import bytes_in, files_of, releases_gil, seconds
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_group, read_tasks
@@ -165,7 +165,7 @@ def option_files(options: LoadOptions) -> list[Path]:
     return [*rules, *(options.cluster.plans if options.cluster else ())]
 
 
-def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
+def _found(options: LoadOptions) -> tuple[SearchResult, list[TraceExportError]]:
     """What lies in the log_dir, or in the folders of its own that each machine of a cluster has; there, an error for
     each that cannot be looked into."""
     look = partial(find, follow_links=options.follow_links, only=options.files)
@@ -179,7 +179,7 @@ def _found(options: LoadOptions) -> tuple[Found, list[TraceExportError]]:
     from trace_export.workers import dask
 
     looks = dask.in_each_folder(options.cluster, look)
-    found = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, Found)]
+    found = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, SearchResult)]
     return together(found), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
 
 

@@ -13,13 +13,13 @@ from tests.conftest import Cli
 from trace_export.errors import UsageError
 from trace_export.selection import Numbers
 from trace_export.sources.choose import choose, nothing_found
-from trace_export.sources.folders import Found
+from trace_export.sources.folders import SearchResult
 from trace_export.sources.formats import FORMATS
 from trace_export.sources.source import Source
 
 
-def logs(*hosts: str, workers: int = 4) -> Found:
-    return Found(
+def logs(*hosts: str, workers: int = 4) -> SearchResult:
+    return SearchResult(
         tuple(Source("paddle", Path(h, f"workerlog.{n}"), h, local_rank=n) for h in hosts for n in range(workers))
     )
 
@@ -31,7 +31,7 @@ def numbers(text: str) -> Numbers | None:
 def test_devices_that_are_not_there_are_one_bounded_sentence() -> None:
     """One for all hosts that lack the same of the same."""
     found = logs("a", "b")
-    found = Found((*found.sources, *logs("c", workers=2).sources))
+    found = SearchResult((*found.sources, *logs("c", workers=2).sources))
     chosen, missing, _ = choose(found, Path("logs"), devices=numbers("2,3,0-9999999"))
     assert len(chosen) == 10
     assert [str(e) for e in missing] == [
@@ -117,9 +117,12 @@ def test_an_unknown_family_names_the_known_ones() -> None:
 def test_the_error_of_an_empty_folder_names_the_formats_looked_for() -> None:
     names = ", ".join(dict.fromkeys(row.command for row in FORMATS))
     looked = f"logs: no profile in this folder; looked for profiles of {names}"
-    assert str(nothing_found(Found(()), Path("logs"))) == f"{looked}; trace-export docs NAME says how to collect one"
+    assert (
+        str(nothing_found(SearchResult(()), Path("logs")))
+        == f"{looked}; trace-export docs NAME says how to collect one"
+    )
     files = " and ".join(row.files for row in FORMATS if row.command == "kineto")
-    assert str(nothing_found(Found(()), Path("logs"), family="kineto")) == (
+    assert str(nothing_found(SearchResult(()), Path("logs"), family="kineto")) == (
         f"logs: no kineto profile in this folder; looked for {files}; trace-export docs kineto says how to collect one"
     )
 

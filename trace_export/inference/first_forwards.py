@@ -42,11 +42,11 @@ def beginnings(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int
     heads = {head(timeline, piece.begin, piece.end) for piece in forwards if piece.begin not in doubts}
     if not heads and not len(timeline.transfers) and len(steps) > 1:
         return {}
-    found: dict[int, int | None] = {}
+    begins: dict[int, int | None] = {}
     for piece in (piece for piece in forwards if piece.begin in doubts):
         at = _first_like(timeline, piece, heads)
-        found[piece.begin] = piece.begin if at is None and doubts[piece.begin] else at
-    return found
+        begins[piece.begin] = piece.begin if at is None and doubts[piece.begin] else at
+    return begins
 
 
 def _doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, bool]:
@@ -63,13 +63,13 @@ def _doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int,
     several = len(steps) > 1
     forwards = [(one.begin, first, opened) for passes in steps for one, first, opened in _opened(passes)]
     everywhere = not several or len(timeline.transfers) or any(opened for *_, opened in forwards)
-    found = {}
+    doubtful = {}
     for begin, first, opened in forwards:
         if first or (everywhere and not opened):
             sent, alone = _preceded(timeline, begin)
             if not (sent and first and several):
-                found[begin] = sent or alone
-    return found
+                doubtful[begin] = sent or alone
+    return doubtful
 
 
 def _opened(passes: Sequence[Piece]) -> Iterator[tuple[Piece, bool, int]]:

@@ -25,7 +25,7 @@ MOST_OF_BACKWARD = 0.02
 """Part of the forwards' time that kernels of backwards may take."""
 
 
-class Found(NamedTuple):
+class StepPasses(NamedTuple):
     """The passes of a step. `refused`: why its forwards are not among them; "" where they are."""
 
     passes: list[Piece]
@@ -36,7 +36,7 @@ Candidate = tuple[list[Rows], list[Rows]]
 """Forwards and weight gradients."""
 
 
-def passes_of(step: Step) -> Found:
+def passes_of(step: Step) -> StepPasses:
     """The passes of a step: its backwards, and one forward for each; without the forwards where that cannot be.
 
     The forwards are those of the first rule that gives as many as there are backwards and is believed: none may come
@@ -44,39 +44,39 @@ def passes_of(step: Step) -> Found:
     kernel of theirs may be a backward's. After a rule that gives as many and is not believed, one that gives more, of
     which an evaluation would have to be left out, is not believed either.
     """
-    refused: list[tuple[int, Found]] = []
+    refused: list[tuple[int, StepPasses]] = []
     for forwards, weights in _candidates(step):
         if len(forwards) > step.backwards and any(count == step.backwards for count, _ in refused):
             continue
-        found = _judged(step, forwards, weights)
-        if not found.refused:
-            return found
-        refused.append((len(forwards), found))
+        passes = _judged(step, forwards, weights)
+        if not passes.refused:
+            return passes
+        refused.append((len(forwards), passes))
     refused.sort(key=lambda one: (one[0] != step.backwards, one[0] < step.backwards, not one[0]))
     return refused[0][1] if refused else _judged(step, [], [])
 
 
-def _judged(step: Step, forwards: list[Rows], weights: list[Rows]) -> Found:
+def _judged(step: Step, forwards: list[Rows], weights: list[Rows]) -> StepPasses:
     """The passes with these forwards, or why these are not believed."""
     certain = [piece for piece in step.pieces if piece.kind != "M"]
     if len(forwards) > step.backwards and step.ended:
         forwards = without_evaluation(step, forwards)
     if not forwards:
-        return Found(certain, "no forward")
+        return StepPasses(certain, "no forward")
     if len(forwards) != step.backwards:
-        return Found(certain, f"{len(forwards)} forwards for {step.backwards} backwards")
+        return StepPasses(certain, f"{len(forwards)} forwards for {step.backwards} backwards")
     forwards = trim(step, forwards)
     passes = [*certain, *(Piece("F", *rows) for rows in forwards), *(Piece("W", *rows) for rows in weights)]
     passes.sort(key=lambda piece: piece.begin)
     refused = doubts(step, forwards, weights, passes)
-    return Found(certain if refused else passes, refused)
+    return StepPasses(certain if refused else passes, refused)
 
 
 def _candidates(step: Step) -> Iterator[Candidate]:
     for signature, least in ((step.timeline.name, SAME_KERNELS), (step.timeline.stem, SAME_STEMS)):
-        found = by_kind(step, signature, least)
-        if found is not None:
-            yield found
+        forwards_and_weights = by_kind(step, signature, least)
+        if forwards_and_weights is not None:
+            yield forwards_and_weights
     repeated = by_repetition(step)
     if repeated is not None:
         yield repeated, []

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trace_export.inference.first_forwards import beginnings
-from trace_export.inference.forwards import SAME_STEMS, Found, passes_of
+from trace_export.inference.forwards import SAME_STEMS, StepPasses, passes_of
 from trace_export.inference.kinds import SURPLUS
 from trace_export.inference.likeness import MOST_KINDS, likeness
 from trace_export.inference.pieces import (
@@ -68,10 +68,10 @@ def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints
     timeline = Timeline.of(work, *threads)
     best: Passes | None = None
     for cuts in cut_sets(timeline):
-        found = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
-        if best is None or found.accepted:
-            best = found
-        if found.accepted:
+        attempt = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
+        if best is None or attempt.accepted:
+            best = attempt
+        if attempt.accepted:
             break
     assert best is not None  # there is a set of cuts, though it may be empty
     return best
@@ -98,78 +98,81 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     steps = _steps(timeline, pieces, boundaries)
     last = len(steps) - 1
     ended = bool(steps) and steps[last][-1].kind == "OPT"
-    found = [_found(timeline, own, cuts.evidence, ended=n < last or ended) for n, own in enumerate(steps)]
-    found = _with_known_beginnings(timeline, steps, found)
-    for number in {0, last if not ended else 0} if found else ():
-        if unlike_the_rest(timeline, found, number):
-            found[number] = _refused(steps[number], "forwards unlike those of the other steps")
-    for number, (own, one) in enumerate(zip(steps, found, strict=True)):
+    results = [_step_passes(timeline, step, cuts.evidence, ended=n < last or ended) for n, step in enumerate(steps)]
+    results = _with_known_beginnings(timeline, steps, results)
+    for number in {0, last if not ended else 0} if results else ():
+        if unlike_the_rest(timeline, results, number):
+            results[number] = _refused(steps[number], "forwards unlike those of the other steps")
+    for number, (step, one) in enumerate(zip(steps, results, strict=True)):
         passes += one.passes
         if one.refused:
-            refused.append(Refusal(number, sum(piece.kind == "B" for piece in own), one.refused))
-    begins = [own[0].begin for own in steps]
+            refused.append(Refusal(number, sum(piece.kind == "B" for piece in step), one.refused))
+    begins = [step[0].begin for step in steps]
     return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
 
 
-def _found(timeline: Timeline, own: list[Piece], evidence: Evidence, *, ended: bool) -> Found:
-    if not any(piece.kind in "BW" for piece in own):
-        return Found([piece for piece in own if piece.kind == "OPT"], "")
-    return passes_of(Step(timeline, tuple(own), evidence, ended))
+def _step_passes(timeline: Timeline, pieces: list[Piece], evidence: Evidence, *, ended: bool) -> StepPasses:
+    if not any(piece.kind in "BW" for piece in pieces):
+        return StepPasses([piece for piece in pieces if piece.kind == "OPT"], "")
+    return passes_of(Step(timeline, tuple(pieces), evidence, ended))
 
 
-def _refused(own: list[Piece], why: str) -> Found:
-    return Found([piece for piece in own if piece.kind != "M"], why)
+def _refused(pieces: list[Piece], why: str) -> StepPasses:
+    return StepPasses([piece for piece in pieces if piece.kind != "M"], why)
 
 
-def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], found: list[Found]) -> list[Found]:
-    """What was found, with forwards from where they begin on (see first_forwards); a step is refused where nothing
+def _with_known_beginnings(timeline: Timeline, steps: list[list[Piece]], results: list[StepPasses]) -> list[StepPasses]:
+    """The results, with forwards from where they begin on (see first_forwards); a step is refused where nothing
     shows that of one."""
-    begins = beginnings(timeline, [one.passes for one in found])
+    begins = beginnings(timeline, [one.passes for one in results])
     if not begins and not len(timeline.transfers) and len(steps) > 1:
-        return _without_long_ones(steps, found)
+        return _without_long_ones(steps, results)
     out = []
-    for own, one in zip(steps, found, strict=True):
+    for pieces, one in zip(steps, results, strict=True):
         moved = [(piece, begins.get(piece.begin, piece.begin)) for piece in one.passes]
         if any(begin is None for _, begin in moved):
-            out.append(_refused(own, "nothing shows where the first forward begins"))
+            out.append(_refused(pieces, "nothing shows where the first forward begins"))
         else:
             passes = [piece._replace(begin=begin) for piece, begin in moved if begin is not None]
             out.append(one._replace(passes=passes))
     return out
 
 
-def _without_long_ones(steps: list[list[Piece]], found: list[Found]) -> list[Found]:
-    """What was found, but steps with a forward that launches much more than the usual one are refused: an evaluation
+def _without_long_ones(steps: list[list[Piece]], results: list[StepPasses]) -> list[StepPasses]:
+    """The results, but steps with a forward that launches much more than the usual one are refused: an evaluation
     may precede it. For steps of one forward, in a process that transfers nothing."""
-    sizes = [piece.end - piece.begin for one in found for piece in one.passes if piece.kind == "F"]
+    sizes = [piece.end - piece.begin for one in results for piece in one.passes if piece.kind == "F"]
     usual = float(np.median(sizes)) if sizes else 0
     return [
-        _refused(own, "a forward that launches much more than the others")
+        _refused(pieces, "a forward that launches much more than the others")
         if any(piece.kind == "F" and piece.end - piece.begin > MUCH_MORE * usual for piece in one.passes)
         else one
-        for own, one in zip(steps, found, strict=True)
+        for pieces, one in zip(steps, results, strict=True)
     ]
 
 
-def unlike_the_rest(timeline: Timeline, found: list[Found], number: int) -> bool:
+def unlike_the_rest(timeline: Timeline, results: list[StepPasses], number: int) -> bool:
     """Whether a forward of the step `number` is like none of the others', or begins with more products than any of
     theirs, which are weight gradients: the capture may begin or end inside that step, and then forwards were seen too
     late, or what follows them too early, to be separated from what lies between them.
 
     Example: forwards `g g g a b` in the first step, where those of all others are `a b`.
     """
-    own, rest = _forms(timeline, found[number : number + 1]), _forms(timeline, [*found[:number], *found[number + 1 :]])
-    if not own or not rest or len(rest) > MOST_KINDS:
+    forms = _forms(timeline, results[number : number + 1])
+    rest = _forms(timeline, [*results[:number], *results[number + 1 :]])
+    if not forms or not rest or len(rest) > MOST_KINDS:
         return False
-    if max(own.values()) >= max(rest.values()) + SURPLUS:
+    if max(forms.values()) >= max(rest.values()) + SURPLUS:
         return True
     stems = [np.frombuffer(form, timeline.stem.dtype) for form in rest]
-    return any(all(likeness(np.frombuffer(f, timeline.stem.dtype), other) < SAME_STEMS for other in stems) for f in own)
+    return any(
+        all(likeness(np.frombuffer(form, timeline.stem.dtype), each) < SAME_STEMS for each in stems) for form in forms
+    )
 
 
-def _forms(timeline: Timeline, found: list[Found]) -> dict[bytes, int]:
+def _forms(timeline: Timeline, results: list[StepPasses]) -> dict[bytes, int]:
     """The kinds of the kernels of each forward, and with how many products and sums it begins."""
-    forwards = [(p.begin, p.end) for one in found for p in one.passes if p.kind == "F"]
+    forwards = [(p.begin, p.end) for one in results for p in one.passes if p.kind == "F"]
     return {timeline.stem[begin:end].tobytes(): timeline.leading(begin, end) for begin, end in forwards}
 
 

@@ -117,7 +117,7 @@ class KernelNames:
     def _stems(self) -> pl.Series:
         text = pl.col("text")
         head = text.str.replace_all(r"\(anonymous namespace\)::|<unnamed>::", "").str.extract(r"^([^<(]*)")
-        found = pl.DataFrame({"text": self.texts}).with_columns(head=head.str.extract(r"([^:\s]+)\s*$").fill_null(text))
+        heads = pl.DataFrame({"text": self.texts}).with_columns(head=head.str.extract(r"([^:\s]+)\s*$").fill_null(text))
         functors = text.str.extract_all(_FUNCTOR).list.eval(
             pl.element().filter(~pl.element().str.contains(_NO_FUNCTOR))
         )
@@ -128,12 +128,12 @@ class KernelNames:
             .then(pl.coalesce(functors.list.first(), "head"))
             .otherwise(pl.col("head").str.replace_all(r"\d+", ""))
         )
-        return found.select(stem)[:, 0].rename("stem")
+        return heads.select(stem)[:, 0].rename("stem")
 
     def _like(self, pattern: str) -> Bools:
         return _like(self.texts, pattern)
 
 
 def _like(texts: pl.Series, pattern: str) -> Bools:
-    found: Bools = texts.str.contains(pattern).to_numpy()
-    return found
+    matching: Bools = texts.str.contains(pattern).to_numpy()
+    return matching

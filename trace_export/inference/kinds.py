@@ -24,11 +24,11 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
     """
     pieces = split_weights_from_forwards(step, [rows for rows in step.own if rows.begin < rows.end])
     live = [n for n, rows in enumerate(pieces) if step.time(rows) >= SHORT * step.usual]
-    found = kinds([pieces[n].of(signature) for n in live], least)
-    if found is None:
+    kind_of_piece = kinds([pieces[n].of(signature) for n in live], least)
+    if kind_of_piece is None:
         return None
     labels = [-1] * len(pieces)
-    for n, kind in zip(live, found, strict=True):
+    for n, kind in zip(live, kind_of_piece, strict=True):
         labels[n] = kind
     early = {labels[n] for n in live if pieces[n].begin < step.first_backward}
     if step.evidence != "transfers":

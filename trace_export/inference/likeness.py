@@ -21,11 +21,11 @@ def kinds(rows: Sequence[Codes], least: float) -> list[int] | None:
     """A number for each row: rows of one number are as alike as `least` to its first. None for too many kinds."""
     first: list[Counter[int]] = []
     sizes: list[int] = []
-    known: dict[bytes, int] = {}
+    kind_of: dict[bytes, int] = {}
     out = []
     for row in rows:
         key = row.tobytes()
-        if key not in known:
+        if key not in kind_of:
             counts = Counter(row.tolist())
             shares = [
                 (counts & other).total() / max(1, len(row), size) if _may_be(len(row), size, least) else 0.0
@@ -38,8 +38,8 @@ def kinds(rows: Sequence[Codes], least: float) -> list[int] | None:
                 sizes.append(len(row))
                 if best >= MOST_KINDS:
                     return None
-            known[key] = best
-        out.append(known[key])
+            kind_of[key] = best
+        out.append(kind_of[key])
     return out
 
 

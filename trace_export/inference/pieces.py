@@ -83,9 +83,9 @@ def _during(moments: Ints, launches: Ints, engine: Bools) -> Ints:
 
 def _between(moments: Ints, launches: Ints) -> Bools:
     """For each launch but the first whether a moment lies after the one before it and not after itself."""
-    found = np.zeros(len(launches) + 1, bool)
-    found[np.searchsorted(launches, moments)] = True
-    return found[1:-1]
+    cut = np.zeros(len(launches) + 1, bool)
+    cut[np.searchsorted(launches, moments)] = True
+    return cut[1:-1]
 
 
 def join_weights(timeline: Timeline, pieces: list[Piece], cut: set[int]) -> list[Piece]:
@@ -162,19 +162,19 @@ def with_optimizers(timeline: Timeline, pieces: list[Piece], updates: Ints, *, e
     Example: `A B a 1 u b u c` with updates `u` is B `A B`, M `a`, OPT `1 u b u`, M `c`.
     """
     out: list[Piece] = []
-    found = 0
-    for own, group in groupby(pieces, key=lambda piece: piece.kind == "M"):
+    optimizers = 0
+    for on_main, group in groupby(pieces, key=lambda piece: piece.kind == "M"):
         row = list(group)
-        update = _update(timeline, row[0].begin, row[-1].end, updates, exact=exact) if own else None
+        update = _update(timeline, row[0].begin, row[-1].end, updates, exact=exact) if on_main else None
         if update is None:
             out += row
             continue
-        found += 1
+        optimizers += 1
         out += [p for p in (piece._replace(end=min(piece.end, update.begin)) for piece in row) if p.begin < p.end]
         out.append(update)
         out += [p for p in (piece._replace(begin=max(piece.begin, update.end)) for piece in row) if p.begin < p.end]
     backwards = sum(piece.kind in "BW" for piece in pieces)
-    if exact or found <= 1 or found * 2 <= backwards:
+    if exact or optimizers <= 1 or optimizers * 2 <= backwards:
         return out
     order = "".join(piece.kind[0] for piece in out if piece.kind in ("B", "OPT"))
     return out if ONE_EACH.fullmatch(order) else pieces

@@ -163,8 +163,8 @@ def _optimizers(process: Process, passes: Passes) -> pl.DataFrame:
 def _own_weights(passes: Passes) -> pl.DataFrame:
     """start and end (CPU time) of each weight gradient that the calling thread launched alone."""
     main, launch = passes.timeline.main, passes.timeline.launch
-    own = [p for p in passes.passes if p.kind == "W" and main[p.begin : p.end].all()]
-    return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in own], INTERVAL, orient="row")
+    alone = [p for p in passes.passes if p.kind == "W" and main[p.begin : p.end].all()]
+    return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in alone], INTERVAL, orient="row")
 
 
 def _recorded_optimizers(process: Process) -> pl.DataFrame | None:
@@ -196,9 +196,9 @@ def _first_reason(passes: Passes) -> str:
     return f"{first.why} in step {first.step}"
 
 
-def _blocks(found: Passes) -> pl.DataFrame:
+def _blocks(inferred: Passes) -> pl.DataFrame:
     """The passes with their times: from the first start to the last end of their work."""
-    timeline, passes = found.timeline, sorted(found.passes, key=lambda piece: piece.begin)
+    timeline, passes = inferred.timeline, sorted(inferred.passes, key=lambda piece: piece.begin)
     begins, ends = (np.array([piece[n] for piece in passes], np.int64) for n in (1, 2))
     bounds = np.column_stack([begins, ends]).ravel()  # every other range lies between two passes
     bounds = bounds[bounds < len(timeline.start)]

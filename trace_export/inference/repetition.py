@@ -79,9 +79,9 @@ def tiling(row: Codes, units: Sequence[Codes], *, free: bool) -> list[tuple[int,
     """
     least = min(map(len, units))
     most_before = len(row) if free else least // 3
-    found = sorted((at, order) for order, unit in enumerate(units) for at in places(row, unit))
+    placed = sorted((at, order) for order, unit in enumerate(units) for at in places(row, unit))
     best: dict[int, tuple[int, int]] = {}
-    for at, order in found:
+    for at, order in placed:
         count = best[at][0] if at in best else 0 if at <= most_before else None
         end = at + len(units[order])
         if count is not None and (end not in best or count + 1 > best[end][0]):

@@ -108,13 +108,13 @@ def backward_calls(operators: pl.DataFrame, main: int, called: Ints) -> pl.DataF
     if nodes.is_empty():
         return pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "low": pl.Int64, "high": pl.Int64})
     nodes = _with_inner_numbers(nodes, operators)
-    own = operators.filter(pl.col("thread") == main)
+    on_main = operators.filter(pl.col("thread") == main)
     parts = []
     for (thread,), part in nodes.partition_by("thread", as_dict=True).items():
         if thread == main:
-            part_marks = _outside(own, part)["start"].to_numpy()
+            part_marks = _outside(on_main, part)["start"].to_numpy()
         else:
-            part_marks = np.concatenate([own["start"].to_numpy(), called])
+            part_marks = np.concatenate([on_main["start"].to_numpy(), called])
         seen = np.searchsorted(np.sort(part_marks), part["start"].to_numpy(), side="right")
         parts.append(part.with_columns(group=seen, owner=pl.lit(thread, pl.Int64)))
     highest = pl.col("seq").cum_max().forward_fill().shift().over("owner", "group")
@@ -147,12 +147,12 @@ def _with_inner_numbers(nodes: pl.DataFrame, operators: pl.DataFrame) -> pl.Data
         return nodes
     inner = operators.filter(pl.col("seq").is_not_null()).select("thread", "name", "seq", at="start").sort("at")
     named = nodes.with_columns(name=pl.col("name").str.extract(r": (.*)$")).sort("start")
-    found = named.join_asof(
+    numbered = named.join_asof(
         inner, left_on="start", right_on="at", by=["thread", "name"], strategy="forward", check_sortedness=False,
         suffix="_inside",
     )  # fmt: skip
     inside = pl.when(pl.col("at") < pl.col("end")).then("seq_inside")
-    return found.with_columns(seq=pl.coalesce("seq", inside)).select(nodes.columns)
+    return numbered.with_columns(seq=pl.coalesce("seq", inside)).select(nodes.columns)
 
 
 def _segments(calls: pl.DataFrame) -> tuple[list[tuple[int, int]], list[str], list[int]]:
@@ -196,10 +196,10 @@ def forward_ranges(operators: pl.DataFrame, segments: list[tuple[int, int]]) -> 
     outer = _outermost(_outside(numbered, nodes))
     lows, highs = (np.array(column, np.int64) for column in zip(*segments, strict=True))
     at = np.searchsorted(lows, outer["seq"].to_numpy(), side="right") - 1
-    known = (at >= 0) & (outer["seq"].to_numpy() <= highs[at])
-    own = outer.with_columns(pair=pl.Series(at, dtype=pl.Int32), low=pl.Series(lows[at])).filter(pl.Series(known))
+    made = (at >= 0) & (outer["seq"].to_numpy() <= highs[at])
+    ranges = outer.with_columns(pair=pl.Series(at, dtype=pl.Int32), low=pl.Series(lows[at])).filter(pl.Series(made))
     last_low = pl.col("start").filter(pl.col("seq") == pl.col("low")).last()
-    return own.group_by("pair", maintain_order=True).agg(
+    return ranges.group_by("pair", maintain_order=True).agg(
         start=pl.coalesce(last_low, pl.col("start").first()), end=pl.col("end").last()
     ).select(pl.lit("F").alias("kind"), "start", "end", "pair")  # fmt: skip
 

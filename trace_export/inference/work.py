@@ -70,13 +70,14 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         order = np.lexsort((name, start, correlation))
     first = np.flatnonzero(begins)
     caller = _callers(calls["correlation"].to_numpy(), ids[first])
-    known = np.flatnonzero(caller >= 0)
-    known = known[np.argsort(caller[known], kind="stable")]
-    by, at = caller[known], order[first[known]]
-    sizes = np.diff(np.append(first, len(ids)))[known]
+    launched = np.flatnonzero(caller >= 0)
+    launched = launched[np.argsort(caller[launched], kind="stable")]
+    by, at = caller[launched], order[first[launched]]
+    sizes = np.diff(np.append(first, len(ids)))[launched]
     several = sizes > 1
     if several.any():
-        start, end = np.minimum.reduceat(start[order], first)[known], np.maximum.reduceat(end[order], first)[known]
+        start, end = np.minimum.reduceat(start[order], first), np.maximum.reduceat(end[order], first)
+        start, end = start[launched], end[launched]
     else:
         start, end = start[at], end[at]
     names, codes = _with_graphs(names, name[at], several)
@@ -108,8 +109,8 @@ def _callers(correlations: Ints, wanted: Ints) -> Ints:
     rows = np.full(len(wanted), -1)
     if len(wanted):
         at = np.minimum(np.searchsorted(wanted, correlations), len(wanted) - 1)
-        found = np.flatnonzero(wanted[at] == correlations)[::-1]
-        rows[at[found]] = found
+        matching = np.flatnonzero(wanted[at] == correlations)[::-1]
+        rows[at[matching]] = matching
     return rows
 
 
@@ -133,9 +134,9 @@ def pipeline_transfers(work: Work, main: int) -> Ints:
     Example: main sends on streams 20 and 30, the engine on 30: those on 20.
     """
     sends = np.flatnonzero(work.role == TRANSFER)
-    own, stream = work.thread[sends] == main, work.stream[sends]
-    found: Ints = sends[own & ~np.isin(stream, stream[~own])]
-    return found
+    on_main, stream = work.thread[sends] == main, work.stream[sends]
+    transfers: Ints = sends[on_main & ~np.isin(stream, stream[~on_main])]
+    return transfers
 
 
 @dataclass(frozen=True)
@@ -157,14 +158,14 @@ class Timeline:
 
     @staticmethod
     def of(work: Work, main: int, autograd: frozenset[int]) -> Timeline:
-        own = work.thread == main
-        rows = np.flatnonzero((work.role == COMPUTE) & (own | np.isin(work.thread, list(autograd))))
+        on_main = work.thread == main
+        rows = np.flatnonzero((work.role == COMPUTE) & (on_main | np.isin(work.thread, list(autograd))))
         start, thread, waits = (work.calls[name].to_numpy() for name in ("start", "thread", "waits"))
         return Timeline(
             work.launch[rows],
             work.start[rows],
             work.end[rows],
-            own[rows],
+            on_main[rows],
             work.name[rows],
             work.names,
             start[thread == main],

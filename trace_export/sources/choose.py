@@ -11,7 +11,7 @@ import polars as pl
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError, path_text
 from trace_export.model import INT, Note, Profile
 from trace_export.selection import Numbers
-from trace_export.sources.folders import Found
+from trace_export.sources.folders import SearchResult
 from trace_export.sources.formats import commands, of_command, of_kind
 from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
@@ -24,7 +24,7 @@ MARK = "mark the passes (trace-export docs lists the guides), or say which range
 
 
 def choose(
-    found: Found,
+    searched: SearchResult,
     log_dir: Path,
     *,
     family: str | None = None,
@@ -38,7 +38,7 @@ def choose(
     Raises UsageError for an unknown family, NothingToExportError when there should be a folder for each machine and is
     none.
     """
-    chosen = _of_family(found, family)
+    chosen = _of_family(searched, family)
     if multi_machine and all(s.path.parent == log_dir for s in chosen):
         what = f"{log_dir}: `multi_machine` was given, but no machine folder holds a profile"
         remedy = "put the profiles of each machine into machine0, machine1, …, or leave the option out"
@@ -82,7 +82,7 @@ def on_devices(
 def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ...]:
     """A note on the hosts whose ranks do not have the first `places`: that lower ones exist follows from their numbers
     alone."""
-    hosts = sorted(host for host, own in places.items() if len(own) <= max(own))
+    hosts = sorted(host for host, numbers in places.items() if len(numbers) <= max(numbers))
     if not hosts:
         return ()
     text = f"devices of {hosts[0]} are numbered as its ranks are; lower ones were not recorded"
@@ -90,7 +90,7 @@ def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ..
 
 
 def nothing_found(
-    found: Found,
+    searched: SearchResult,
     log_dir: Path,
     files: Sequence[Path] = (),
     *,
@@ -99,16 +99,16 @@ def nothing_found(
 ) -> TraceExportError:
     """Why a folder without a source, or without one of the ranks asked for, cannot be exported; of the folder only
     these `files` were looked at, where there are any."""
-    if ranks is not None and _of_family(found, family):
+    if ranks is not None and _of_family(searched, family):
         return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
-    others, known = _unrecognised(found, {"", *(row.kind for row in of_command(family))})
+    others, sure = _unrecognised(searched, {"", *(row.kind for row in of_command(family))})
     names = ", ".join(row.files for row in of_command(family)) if family else f"profiles of {', '.join(commands())}"
-    looked_for = "" if known else f"looked for {names}"
-    linked = sum(note.count for note in found.notes if note.code == "links-not-followed")
+    looked_for = "" if sure else f"looked for {names}"
+    linked = sum(note.count for note in searched.notes if note.code == "links-not-followed")
     links = f"folders that links here lead to are searched with `follow_links` ({linked})" if linked else ""
     page = family or ("NAME" if looked_for else "")
     guide = f"{f'trace-export docs {page}'.rstrip()} says how to collect one"
-    there = sorted({of_kind(source.kind).command for source in found.sources})
+    there = sorted({of_kind(source.kind).command for source in searched.sources})
     instead = f"there are profiles of {', '.join(there)}, drawn without `family`" if family and there else ""
     said = filter(None, (*others, looked_for, instead, links, guide))
     return NothingToExportError(_no_profile(log_dir, files, family), "; ".join(said))
@@ -131,24 +131,24 @@ def no_device(log_dir: Path, devices: Numbers) -> TraceExportError:
     return NothingToExportError(f"{log_dir}: no host has a device {devices}", SEE)
 
 
-def _of_family(found: Found, family: str | None) -> list[Source]:
+def _of_family(searched: SearchResult, family: str | None) -> list[Source]:
     kinds = {row.kind for row in of_command(family)}
     if not kinds:
         raise UsageError(f'there is no format "{family}"', f"choose one of {', '.join(commands())}")
-    return [s for s in found.sources if s.kind in kinds]
+    return [s for s in searched.sources if s.kind in kinds]
 
 
-def _unrecognised(found: Found, kinds: set[str]) -> tuple[list[str], bool]:
+def _unrecognised(searched: SearchResult, kinds: set[str]) -> tuple[list[str], bool]:
     """A clause for each of the first reasons why files that look like a source are not one, and whether it is known
     what these files are; then only they are named."""
-    files = [file for file in found.unrecognised if file.kind in kinds]
-    known = [file for file in files if file.sure]
+    files = [file for file in searched.unrecognised if file.kind in kinds]
+    sure = [file for file in files if file.sure]
     alike: dict[str, dict[str, None]] = {}  # the paths, each once
-    for file in known or files:
+    for file in sure or files:
         alike.setdefault(file.what, {})[file.path] = None
     clauses = [_clause(next(iter(paths)), what, len(paths) - 1) for what, paths in [*alike.items()][:NAMED_REASONS]]
     more = sum(len(paths) for paths in list(alike.values())[NAMED_REASONS:])
-    return [*clauses, *([f"{more} more files are not profiles either"] if more else [])], bool(known)
+    return [*clauses, *([f"{more} more files are not profiles either"] if more else [])], bool(sure)
 
 
 def _clause(path: str, what: str, others: int) -> str:

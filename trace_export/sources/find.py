@@ -14,12 +14,12 @@ from trace_export.errors import path_text
 from trace_export.model import Note
 from trace_export.ordering import natural
 from trace_export.sources import formats
-from trace_export.sources.folders import ALONE, Folder, Found, Unrecognised, walk
+from trace_export.sources.folders import ALONE, Folder, SearchResult, Unrecognised, walk
 from trace_export.sources.not_here import NOT_FETCHED, not_here, not_unpacked
 from trace_export.sources.source import Source
 
 
-def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -> Found:
+def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -> SearchResult:
     """All sources under `root`, or among the files `only` where there are any, in natural order of their paths. Opens
     files only to read their first bytes, and goes through links to folders outside `root` only with `follow_links`.
 
@@ -27,16 +27,17 @@ def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -
     """
     folders, links = (_of_files(only), []) if only else walk(root, follow_links=follow_links)
     detectors = dict.fromkeys(row.load_detector() for row in formats.FORMATS)  # formats may share one
-    found = [detect(root, folders) for detect in detectors]
-    sources = tuple(replace(s, host=path_text(s.host)) for f in found for s in f.sources)
+    results = [detect(root, folders) for detect in detectors]
+    sources = tuple(replace(s, host=path_text(s.host)) for f in results for s in f.sources)
     packed = tuple(not_unpacked(folders))
     others = () if sources or packed else tuple(not_here(folders))
-    notes = tuple(replace(n, where=path_text(n.where)) for f in found for n in f.notes)
-    return Found(
+    notes = tuple(replace(n, where=path_text(n.where)) for f in results for n in f.notes)
+    return SearchResult(
         sources,
-        notes + (_not_here(sources, packed, found) if sources else ()) + _of_links(links),
+        notes + (_not_here(sources, packed, results) if sources else ()) + _of_links(links),
         tuple(
-            replace(u, path=path_text(u.path)) for u in (*packed, *others, *(u for f in found for u in f.unrecognised))
+            replace(u, path=path_text(u.path))
+            for u in (*packed, *others, *(u for one in results for u in one.unrecognised))
         ),
     )
 
@@ -49,11 +50,13 @@ def _of_files(files: Sequence[Path]) -> list[Folder]:
     return [Folder(path, tuple(sorted(names[path], key=natural))) for path in sorted(names)]
 
 
-def _not_here(sources: Sequence[Source], packed: Sequence[Unrecognised], found: Sequence[Found]) -> tuple[Note, ...]:
+def _not_here(
+    sources: Sequence[Source], packed: Sequence[Unrecognised], results: Sequence[SearchResult]
+) -> tuple[Note, ...]:
     """Warnings that files beside the `sources` cannot be read as they lie there."""
     read = {str(source.path) for source in sources}
     absent = [
-        u for f in found for u in f.unrecognised if u.what == NOT_FETCHED and str(Path(u.path).parent) not in read
+        u for f in results for u in f.unrecognised if u.what == NOT_FETCHED and str(Path(u.path).parent) not in read
     ]
     notes = []
     if packed:
@@ -70,16 +73,16 @@ def _of_links(links: list[Path]) -> tuple[Note, ...]:
     return (Note("links-not-followed", "note", text, path_text(links[0]), len(links)),)
 
 
-def together(parts: Sequence[tuple[str, Found]]) -> Found:
+def together(parts: Sequence[tuple[str, SearchResult]]) -> SearchResult:
     """The results of all machines of a cluster as one; the name of a machine is part of its clock domains' names.
 
     A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become
     `assumed`, and `merge` renumbers those that collide.
     """
     sources: list[Source] = []
-    for name, found in parts:
+    for name, result in parts:
         first = 1 + max((s.machine for s in sources), default=-1)
-        for source in found.sources:
+        for source in result.sources:
             counted = len(parts) > 1 and source.rank is not None and source.rank == source.local_rank
             sources.append(
                 replace(
@@ -90,6 +93,6 @@ def together(parts: Sequence[tuple[str, Found]]) -> Found:
                     rank_origin="assumed" if counted else source.rank_origin,
                 )
             )
-    notes = tuple(replace(note, where=f"{name}:{note.where}") for name, found in parts for note in found.notes)
-    unrecognised = tuple(replace(u, path=f"{name}:{u.path}") for name, found in parts for u in found.unrecognised)
-    return Found(tuple(sources), notes, unrecognised)
+    notes = tuple(replace(note, where=f"{name}:{note.where}") for name, result in parts for note in result.notes)
+    unrecognised = tuple(replace(u, path=f"{name}:{u.path}") for name, result in parts for u in result.unrecognised)
+    return SearchResult(tuple(sources), notes, unrecognised)

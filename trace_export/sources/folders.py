@@ -40,7 +40,7 @@ class Unrecognised:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The sources in a folder; `notes` says what was left out and why. `unrecognised` files are named where there is no
     source."""
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 if TYPE_CHECKING:
     from trace_export.errors import SourceError
     from trace_export.model import KernelFile, Profile
-    from trace_export.sources.folders import Folder, Found
+    from trace_export.sources.folders import Folder, SearchResult
     from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
-    Detector = Callable[[Path, list[Folder]], Found]
+    Detector = Callable[[Path, list[Folder]], SearchResult]
 
 
 class Reader(Protocol):
@@ -64,7 +64,7 @@ class Format:
 
     `kind` is the `kind` of its sources and of their ranks. `command` is what the user calls it: a command of
     trace-export, which several formats of one profiler share. `title` completes "Draw …", `files` completes "looked
-    for …". `detector` names the function `(root, folders) -> Found` as "module:function"; formats may share one.
+    for …". `detector` names the function `(root, folders) -> SearchResult` as "module:function"; formats may share one.
     `reader` names the module with `read(sources, options)`, see Reader, and, where the format has device tasks,
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
     file. `guide` is the page of docs/collect that `docs` prints. `packed` is a pattern of the names of its files

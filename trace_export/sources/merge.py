@@ -38,23 +38,23 @@ def merge(
     """
     each = [part for profile in profiles for part in (*profile.earlier, replace(profile, earlier=()))]
     given, copies = _without_copies(each)
-    found = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
-    wanted, notes = runs.chosen(found, run)
+    job_runs = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
+    wanted, notes = runs.chosen(job_runs, run)
     numbers = _Numbers(given)
-    least = _least(given) if runs.jobs_in(found) else {}
+    least = _least(given) if runs.jobs_in(job_runs) else {}
     kept = [
-        _labelled(part, one if len(found) > 1 else None, window)
+        _labelled(part, one if len(job_runs) > 1 else None, window)
         for one in wanted
         for window, parts in _windows(one, given)
         for part in numbers.of_window(_as_alone(parts, least))
     ]
-    read = {recording.part for one in found for recording in one.recordings}
+    read = {recording.part for one in job_runs for recording in one.recordings}
     kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
     several = len(wanted) > 1 or any(one.windows > 1 for one in wanted)
     whole = concat(kept)
     whole = replace(whole, notes=tuple(dict.fromkeys(whole.notes)))  # what a source says of all that it holds
     whole = _with_recordings(whole, kept, several=several)
-    rows = [one.row(read=one in wanted) for one in found]
+    rows = [one.row(read=one in wanted) for one in job_runs]
     whole = replace(whole, runs=pl.DataFrame(rows, RUNS, orient="row"))
     whole = whole.with_notes([*copies, *notes, *_one_after_another(wanted), *numbers.notes()])
     return _by_label(replace(whole, hosts=_hosts(whole.hosts))), numbers.refused
@@ -63,8 +63,8 @@ def merge(
 def _windows(run: JobRun, given: Sequence[Profile]) -> Iterator[tuple[int | None, list[Profile]]]:
     """The windows of a run by number, None where it has one only, and the profiles of each, in the order given."""
     for number in range(1, run.windows + 1):
-        own = sorted((one for one in run.recordings if one.window == number), key=lambda one: one.part)
-        yield number if run.windows > 1 else None, [_of_recording(given[one.part], one) for one in own]
+        recordings = sorted((one for one in run.recordings if one.window == number), key=lambda one: one.part)
+        yield number if run.windows > 1 else None, [_of_recording(given[one.part], one) for one in recordings]
 
 
 def _least(given: Sequence[Profile]) -> dict[str, int]:

@@ -123,8 +123,8 @@ class JobRun:
             low = first if after is None else max(first, after)
             steps, after = steps + max(last + 1 - low, 0), max(last + 1, low)
         start = self.start_ns if self.start_ns >= EPOCH_NS else None
-        known = None if None in extents or steps > MOST_STEPS else steps
-        return (self.number, start, self.size, self.windows, known, str(self.missing), read)
+        counted = None if None in extents or steps > MOST_STEPS else steps
+        return (self.number, start, self.size, self.windows, counted, str(self.missing), read)
 
     def __str__(self) -> str:
         when = f"{utc(self.start_ns)[:19].replace('T', ' ')} UTC, " if self.start_ns >= EPOCH_NS else ""
@@ -194,17 +194,17 @@ def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple
     """
     groups = [group.processes for group in _runs(_processes(recordings))]
     sizes = [sum(len(process.ranks) for process in processes) for processes in groups]
-    found = []
+    job_runs = []
     for number, (processes, size) in enumerate(zip(groups, sizes, strict=True), 1):
-        own = sorted((one for process in processes for one in process.recordings), key=lambda one: one.start_ns)
-        for one in own:
+        in_order = sorted((one for process in processes for one in process.recordings), key=lambda one: one.start_ns)
+        for one in in_order:
             one.run = number
         _number_windows(processes)
         world = (max(process.world or 0 for process in processes) if all_ranks else 0) or max(sizes)
         ranks = Numbers.of(rank for process in processes for rank, _ in process.ranks)
         missing = Numbers(((0, world - 1),)).without(ranks) if size < world else Numbers(())
-        found.append(JobRun(number, tuple(own), size, world, missing))
-    return tuple(found)
+        job_runs.append(JobRun(number, tuple(in_order), size, world, missing))
+    return tuple(job_runs)
 
 
 def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...], list[Note]]:
@@ -239,11 +239,11 @@ def jobs_in(runs: Sequence[JobRun]) -> list[str]:
     if len(runs) < 2:
         return []
     folders = [{one.path.parent for one in run.recordings} for run in runs]
-    common = _common([folder for own in folders for folder in own])
-    tops = [{folder.relative_to(common).parts[:1] for folder in own} for own in folders]
-    if any(len(own) != 1 or () in own for own in tops):
+    common = _common([folder for of_run in folders for folder in of_run])
+    tops = [{folder.relative_to(common).parts[:1] for folder in of_run} for of_run in folders]
+    if any(len(of_run) != 1 or () in of_run for of_run in tops):
         return []
-    names = [next(iter(own))[0] for own in tops]
+    names = [next(iter(of_run))[0] for of_run in tops]
     made = any(_WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
     return names if len(set(names)) == len(names) and not made else []
 
@@ -263,8 +263,8 @@ def _of_part(place: int, part: Profile) -> list[Recording]:
     first, last = spans["run"].min(), spans["run"].max()
     if first == last:
         return [_recording(place, part, first, spans, None)]
-    own = spans.partition_by("run", maintain_order=True, as_dict=True)
-    return [_recording(place, part, run, own[run,], set(own[run,]["rank"])) for (run,) in sorted(own)]
+    blocks = spans.partition_by("run", maintain_order=True, as_dict=True)
+    return [_recording(place, part, run, blocks[run,], set(blocks[run,]["rank"])) for (run,) in sorted(blocks)]
 
 
 def identities(part: Profile) -> dict[int, Identity]:
@@ -277,12 +277,12 @@ def identities(part: Profile) -> dict[int, Identity]:
     }
 
 
-def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own: set[int] | None) -> Recording:
-    """The recording of the blocks `spans`; `own`: their ranks, where the source has others too."""
+def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, chosen: set[int] | None) -> Recording:
+    """The recording of the blocks `spans`; `chosen`: their ranks, where the source has others too."""
     ranks = part.ranks
     stages, origins = ranks["stage"].to_list(), ranks["rank_origin"].to_list()
     names = identities(part)
-    rows = [row for row in zip(names, stages, origins, strict=True) if own is None or row[0] in own]
+    rows = [row for row in zip(names, stages, origins, strict=True) if chosen is None or row[0] in chosen]
     source = ranks["source"][0] or ""
     start, end, first, last = cast(
         "tuple[int | None, ...]",
@@ -290,7 +290,7 @@ def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, own
     )
     host = str(ranks["host"][0])
     return Recording(
-        place, counted, own is None, Path(source), str(ranks["kind"][0]), host,
+        place, counted, chosen is None, Path(source), str(ranks["kind"][0]), host,
         ranks=frozenset((rank, stage if origin in NOT_RECORDED else None) for rank, stage, origin in rows),
         recorded=NOT_RECORDED.isdisjoint(origins),
         place=_without_window(source)[1],
@@ -313,10 +313,10 @@ def _without_window(source: str) -> tuple[str, dict[str, int]]:
     """A path that the windows of one process have in common, without the numbers that may be those of a window; and
     what its name says of the place in the job: {"rank": 3}."""
     folder, _, file = source.rpartition("/")
-    name = _NUMBER.sub(lambda found: found["place"] or "0", file)
+    name = _NUMBER.sub(lambda match: match["place"] or "0", file)
     while _WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
         folder = folder.rpartition("/")[0]
-    places = {found[2].lower(): int(found[3]) for found in _NUMBER.finditer(file) if found["place"]}
+    places = {match[2].lower(): int(match[3]) for match in _NUMBER.finditer(file) if match["place"]}
     return f"{folder}/{name}", places
 
 
@@ -357,16 +357,16 @@ def _runs(processes: Sequence[_Process]) -> list[_Group]:
         return _by_clock(processes)
     if len(of_job) == 2 and None in of_job:  # those that do not say are as likely of the one start that is named
         of_job = {None: list(processes)}
-    found: list[_Group] = []
-    for job, own in of_job.items():
-        groups = _by_clock(own)
+    of_all: list[_Group] = []
+    for job, of_this in of_job.items():
+        groups = _by_clock(of_this)
         for group in groups:
-            before = found[-1] if job is not None and group is not groups[0] else None
+            before = of_all[-1] if job is not None and group is not groups[0] else None
             if before is not None and not any(map(before.rivals, group.processes)):
                 before.extend(group)
             else:
-                found.append(group)
-    return sorted(found, key=lambda group: min(process.start_ns for process in group.processes))
+                of_all.append(group)
+    return sorted(of_all, key=lambda group: min(process.start_ns for process in group.processes))
 
 
 def _by_clock(processes: Sequence[_Process]) -> list[_Group]:
@@ -376,10 +376,10 @@ def _by_clock(processes: Sequence[_Process]) -> list[_Group]:
         of_clock[process.recordings[0].clock].append(process)
     runs: list[_Group] = []
     for clock in sorted(of_clock, key=lambda clock: (clock is None, clock)):  # "" is the wall clock, None no time
-        found = _in_turn(of_clock[clock]) or _by_time(of_clock[clock])
+        groups = _in_turn(of_clock[clock]) or _by_time(of_clock[clock])
         if clock is None:
-            found = [_Group(of_clock[clock])]
-        for back, group in enumerate(reversed(found), 1):  # on clocks of their own the newest are of one run
+            groups = [_Group(of_clock[clock])]
+        for back, group in enumerate(reversed(groups), 1):  # on clocks of their own the newest are of one run
             near = runs[-back] if back <= len(runs) else None
             if near is not None and (clock is None or not any(map(near.rivals, group.processes))):
                 near.extend(group)
@@ -393,17 +393,17 @@ def _in_turn(processes: Sequence[_Process]) -> list[_Group] | None:
     any rank is started again: also where the clocks of hosts are far apart."""
     of_ranks: dict[frozenset[Rank], list[_Process]] = defaultdict(list)
     for process in _by_start(processes):
-        own = of_ranks[frozenset(process.ranks)]
-        if not process.recorded or (own and not own[-1].claims(process)):
+        in_turn = of_ranks[frozenset(process.ranks)]
+        if not process.recorded or (in_turn and not in_turn[-1].claims(process)):
             return None
-        own.append(process)
-    counts = {len(own) for own in of_ranks.values()}
-    ranks = [rank for own in of_ranks for rank in own]
+        in_turn.append(process)
+    counts = {len(in_turn) for in_turn in of_ranks.values()}
+    ranks = [rank for in_turn in of_ranks for rank in in_turn]
     if len(counts) != 1 or counts == {1} or len(set(ranks)) < len(ranks):
         return None
     runs = list(zip(*of_ranks.values(), strict=True))
     spread = max(run[-1].start_ns - run[0].start_ns for run in map(_by_start, runs))
-    again = min(b.start_ns - a.end_ns for own in of_ranks.values() for a, b in pairwise(own))
+    again = min(b.start_ns - a.end_ns for in_turn in of_ranks.values() for a, b in pairwise(in_turn))
     return [_Group(run) for run in runs] if spread < again else None
 
 

@@ -69,8 +69,8 @@ def read(path: Path) -> Profile:
         )
         collectives = conform(table.filter(collective), COLLECTIVES)
         spans = conform(table.filter(~collective), SPANS)
-        known = spans["run"].count() > 0
-        spans = spans.with_columns(pl.col("run").fill_null(0) if known else runs_of(spans).alias("run"))
+        numbered = spans["run"].count() > 0
+        spans = spans.with_columns(pl.col("run").fill_null(0) if numbered else runs_of(spans).alias("run"))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
@@ -103,15 +103,15 @@ def _remedy(path: Path) -> str:
 
 def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
-    known = {*SPANS, *RANKS, *COLLECTIVES, SIDE} - NUMBERED
+    wanted = {*SPANS, *RANKS, *COLLECTIVES, SIDE} - NUMBERED
     if path.suffix == ".csv":
         table = csv_table.scan(path)
-        return table.select(name for name in table.collect_schema().names() if name in known).collect()
+        return table.select(name for name in table.collect_schema().names() if name in wanted).collect()
     with open_file(path) as file:
         rows = pl.scan_parquet(checked(file)).select(pl.len()).collect().item()
         if rows > path.stat().st_size:  # even packed, a row has a time of its own
             raise SourceError(path, f"is not a span table: so small a file cannot hold {rows:,} blocks", REMEDY)
         file.seek(0)
-        names = [name for name in pl.read_parquet_schema(file) if name in known]
+        names = [name for name in pl.read_parquet_schema(file) if name in wanted]
         file.seek(0)
         return pl.read_parquet(file, columns=names)

@@ -93,8 +93,8 @@ def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
-    (found,) = _named(db, {"": frame}, {"": columns}).values()
-    return found
+    (table,) = _named(db, {"": frame}, {"": columns}).values()
+    return table
 
 
 def _named(
@@ -102,11 +102,11 @@ def _named(
 ) -> dict[str, pl.DataFrame]:
     """The `tables` with texts for the ids in the columns that are `numbered` in each; all are looked up at once."""
     ids = [tables[table][column].cast(TIME) for table, columns in numbered.items() for column in columns]
-    found = texts(db, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
-    old, new = pl.Series(list(found), dtype=TIME), pl.Series(list(found.values()), dtype=TEXT)
+    text_of = texts(db, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
+    old, new = pl.Series(list(text_of), dtype=TIME), pl.Series(list(text_of.values()), dtype=TEXT)
 
     def text(column: str) -> pl.Expr:
-        if not found:
+        if not text_of:
             return pl.lit(None, TEXT).alias(column)
         return pl.col(column).replace_strict(old, new, default=None, return_dtype=TEXT)
 
@@ -126,14 +126,14 @@ class Rows:
 def rows(db: Database, dialects: Dialects, *, on_device: bool) -> Rows:
     """The rows of a database; without `on_device` its markers only as the host saw them."""
     marked, communicates = db.has("MSTX_EVENTS"), db.has("COMMUNICATION_OP")
-    found = {
+    tables = {
         "marks": host_marks(db) if marked else _NO_MARKS,
         "device": device_marks(db) if marked and on_device else _NOT_ON_DEVICE,
         "calls": api_marks(db, dialects.of_user) if dialects.of_user.rules else _NO_CALLS,
         "operators": communication(db) if communicates else _NO_OPERATORS,
         "tasks": copying(db) if communicates else _NO_COPYING,
     }
-    return Rows(_named(db, found, NUMBERED), communicates)
+    return Rows(_named(db, tables, NUMBERED), communicates)
 
 
 def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
@@ -143,7 +143,7 @@ def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
     marks, on_device = rows.tables["marks"], rows.tables["device"]
     reached, unreached = matched(marks.with_columns(alone), on_device.with_columns(alone))
     says = db.has("COMMUNICATION_OP", "deviceId")
-    found = {}
+    devices = {}
     for device in sorted(reached["device"].drop_nulls().unique()):
         tables = {
             "marks": reached.filter(device=device).select(marks.columns),
@@ -151,28 +151,28 @@ def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
             "calls": rows.tables["calls"].clear(),
             "operators": named(db, communication(db, device) if says else _NO_OPERATORS, *NUMBERED["operators"]),
         }
-        found[device] = replace(rows, tables={**rows.tables, **tables})
-    return found, unreached.height
+        devices[device] = replace(rows, tables={**rows.tables, **tables})
+    return devices, unreached.height
 
 
 def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
     """The marks (`MARKS`), operators and copies of these captures, one at least, each with `CAPTURE`; and of how many
     ranges of a capture its device reached no end."""
-    found = {}
+    frames_of = {}
     for table in next(iter(captures.values())).tables:
         frames = [one.tables[table] for one in captures.values()]
         whole = pl.concat(frames, how="vertical_relaxed")
-        found[table] = whole.hstack([places(frames, list(captures)).alias("capture")])
-    host = pl.concat([found["marks"], found["calls"].select(found["marks"].columns)])
-    reached, unreached = matched(host, found["device"])
+        frames_of[table] = whole.hstack([places(frames, list(captures)).alias("capture")])
+    host = pl.concat([frames_of["marks"], frames_of["calls"].select(frames_of["marks"].columns)])
+    reached, unreached = matched(host, frames_of["device"])
     marks = placed(reached)
     recorded = [place for place, one in captures.items() if one.communicates]
-    operators = described(found["operators"])
+    operators = described(frames_of["operators"])
     announced = _announced(marks.filter(~pl.col("capture").is_in(recorded)))
     return {
         "marks": conform(marks, {**MARKS, **CAPTURE}),
         "operators": pl.concat([conform(operators, {**OPERATORS, **CAPTURE}), announced]),
-        "copies": copies(found["tasks"], operators),
+        "copies": copies(frames_of["tasks"], operators),
     }, dict(unreached.group_by("capture").len().iter_rows())
 
 
@@ -217,21 +217,21 @@ def api_marks(db: Database, dialects: Dialects) -> pl.DataFrame:
     if not db.has("PYTORCH_API", "startNs", "endNs", "name"):
         return _NO_CALLS
     names = texts(db, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
-    known = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
-    known = known.filter(dialects.may_know("text"))
-    if known.is_empty():
+    may_know = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
+    may_know = may_know.filter(dialects.may_know("text"))
+    if may_know.is_empty():
         return _NO_CALLS
     rows = db.frame(
         "SELECT CAST(startNs AS INTEGER) AS host_start_ns, CAST(endNs AS INTEGER) AS host_end_ns, name AS id"
-        f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(known['id'].to_list())}'))"
+        f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(may_know['id'].to_list())}'))"
     )
-    return conform(rows.join(known, on="id").with_columns(mark=pl.lit(HOST_ONLY, TIME)), _HOST_MARKS)
+    return conform(rows.join(may_know, on="id").with_columns(mark=pl.lit(HOST_ONLY, TIME)), _HOST_MARKS)
 
 
 def placed(marks: pl.DataFrame) -> pl.DataFrame:
     """Marker ranges with a text, where they were on the device with these times, else with those of the host."""
-    known = valid_unix_times("host_start_ns", "host_end_ns")
-    times = [pl.when(known).then(c).alias(c) for c in ("host_start_ns", "host_end_ns")]
+    valid = valid_unix_times("host_start_ns", "host_end_ns")
+    times = [pl.when(valid).then(c).alias(c) for c in ("host_start_ns", "host_end_ns")]
     return (
         marks.filter(pl.col("text").is_not_null())
         .with_columns(times)
@@ -272,24 +272,24 @@ def described(frame: pl.DataFrame) -> pl.DataFrame:
 def _announced(ranges: pl.DataFrame) -> pl.DataFrame:
     """`OPERATORS` and `CAPTURE` that HCCL marked itself, in the domain `communication`, as JSON. These names have no
     index."""
-    own = ranges.filter(pl.col("domain") == "communication")
-    if own.is_empty():
+    marked = ranges.filter(pl.col("domain") == "communication")
+    if marked.is_empty():
         return empty({**OPERATORS, **CAPTURE})
     parsed = []
-    for text in own["text"].unique():
+    for text in marked["text"].unique():
         with suppress(orjson.JSONDecodeError):
             message = orjson.loads(text)
             if isinstance(message, dict) and isinstance(message.get("opName"), str):
                 parsed.append({"text": text, "op": message["opName"], "group": str(message.get("groupName", "N/A"))})
     schema = {"text": TEXT, "op": TEXT, "group": TEXT}
-    rows = own.join(pl.DataFrame(parsed, schema=schema), on="text")
+    rows = marked.join(pl.DataFrame(parsed, schema=schema), on="text")
     return conform(rows.with_columns(_hashed(rows["group"])), {**OPERATORS, **CAPTURE})
 
 
 def _hashed(groups: pl.Series) -> pl.Series:
     """Group identifiers as their hashes; what is a number already is one."""
-    known = {g: g if g.isdecimal() else group_hash(g) for g in groups.unique().drop_nulls() if g != "N/A"}
-    return groups.replace_strict(known, default=None, return_dtype=TEXT) if known else groups.replace({"N/A": None})
+    hashes = {g: g if g.isdecimal() else group_hash(g) for g in groups.unique().drop_nulls() if g != "N/A"}
+    return groups.replace_strict(hashes, default=None, return_dtype=TEXT) if hashes else groups.replace({"N/A": None})
 
 
 def copying(db: Database) -> pl.DataFrame:
@@ -306,10 +306,10 @@ def copying(db: Database) -> pl.DataFrame:
         " CAST(MAX(COALESCE(size, 0), 0) AS INTEGER) AS moved"
         f" FROM {_TASKS} WHERE {{where}} AND opId IN ({transfers})"
     )
-    found = _NO_COPYING
+    copying = _NO_COPYING
     for rows in db.frames(_TASKS, sql):
-        found = _summed(pl.concat([found, rows], how="vertical_relaxed")) if found.height else rows
-    return found
+        copying = _summed(pl.concat([copying, rows], how="vertical_relaxed")) if copying.height else rows
+    return copying
 
 
 def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
@@ -319,12 +319,12 @@ def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     )
     data, key = ~pl.col("task").str.starts_with("Notify"), ["capture", "opId"]
     away = pl.col("src") != pl.col("dst")
-    own = tasks.group_by(key, maintain_order=True).agg(local=pl.col("moved").filter(data & ~away).sum())
+    here = tasks.group_by(key, maintain_order=True).agg(local=pl.col("moved").filter(data & ~away).sum())
     peers = tasks.filter(away).group_by(*key, peer="dst", maintain_order=True)
     remote = peers.agg(remote=pl.col("moved").filter(data).sum())
-    found = own.join(remote, on=key, how="left", maintain_order="left_right")
+    copied = here.join(remote, on=key, how="left", maintain_order="left_right")
     single = operators.select(*key, "op", "group").unique(key, keep="none")
-    return conform(found.join(single, on=key, maintain_order="left"), {**COPIES, **CAPTURE})
+    return conform(copied.join(single, on=key, maintain_order="left"), {**COPIES, **CAPTURE})
 
 
 def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
@@ -337,7 +337,7 @@ def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Se
     """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it? Of several devices those of
     this `device` count."""
     spans = ranges.select("start_ns", "end_ns").with_row_index("row")
-    found: set[int] = set()
+    busy: set[int] = set()
     for at in range(0, spans.height, BUSY_RANGES):
         rows = spans.slice(at, BUSY_RANGES).rows()
         values = ",".join(f"({row},{start},{end})" for row, start, end in rows)
@@ -349,8 +349,8 @@ def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Se
         )
         if worked is None:
             return _busy_among_all(db, ranges, device)
-        found.update(row for (row,) in worked)
-    return pl.Series([row in found for row in range(spans.height)], dtype=pl.Boolean)
+        busy.update(row for (row,) in worked)
+    return pl.Series([row in busy for row in range(spans.height)], dtype=pl.Boolean)
 
 
 def _on(device: int | None) -> str:
@@ -361,7 +361,7 @@ def before(db: Database, times: pl.DataFrame, device: int | None = None) -> pl.S
     """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended; null for all
     where that takes long to find. Devices have streams of the same numbers: of several those of this `device` count."""
     asked = times.select("stream", "at_ns").with_row_index("row")
-    found: dict[int, int] = {}
+    ends: dict[int, int] = {}
     for at in range(0, asked.height, BUSY_RANGES):
         values = ",".join(
             f"({row},{-1 if stream is None else stream},{time})"
@@ -375,18 +375,18 @@ def before(db: Database, times: pl.DataFrame, device: int | None = None) -> pl.S
         )
         if ended is None:
             return pl.repeat(None, times.height, dtype=TIME, eager=True)
-        found.update(ended)
-    return pl.Series([found.get(row) for row in range(times.height)], dtype=TIME)
+        ends.update(ended)
+    return pl.Series([ends.get(row) for row in range(times.height)], dtype=TIME)
 
 
 def _busy_among_all(db: Database, ranges: pl.DataFrame, device: int | None) -> pl.Series:
     """As `busy`, by one look at each task."""
-    found = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
+    busy = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
     for kernels in _computing(db, "t.startNs AS start_ns", only=_on(device)):
         starts = kernels["start_ns"].drop_nulls().sort()
         first = starts.search_sorted(ranges["start_ns"], side="left")
-        found |= first < starts.search_sorted(ranges["end_ns"], side="left")
-    return found
+        busy |= first < starts.search_sorted(ranges["end_ns"], side="left")
+    return busy
 
 
 def _computing(db: Database, wanted: str, *columns: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
@@ -415,16 +415,16 @@ def counters(db: Database) -> pl.DataFrame:
 
 def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
     """start_ns and end_ns of the compute kernels whose names match `pattern`."""
-    found = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
+    kernels = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
     if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
-        return found
+        return kernels
     names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
     wanted = [i for i, name in names.items() if re.search(pattern, name)]
     if not wanted:
-        return found
+        return kernels
     only = f"c.name IN (SELECT value FROM json_each('{json.dumps(wanted)}'))"
     parts = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", "name", only=only)
-    return pl.concat([found, *parts]).filter(valid_unix_times())
+    return pl.concat([kernels, *parts]).filter(valid_unix_times())
 
 
 def kernels(db: Database) -> pl.DataFrame:

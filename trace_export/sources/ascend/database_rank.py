@@ -32,7 +32,7 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
     whole = "task" not in db.shortened
     short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
     host, label = _host_of(db, source)
-    found = Recorded(
+    capture = Recorded(
         source=source, rank=rank, rank_origin=origin, device=device, host=host, label=label,
         meta=_metadata_of(db, source, rank), rows=database.rows(db, dialects, on_device=whole),
         steps=conform(database.steps(db), marker_blocks.STEPS), counters=database.counters(db),
@@ -42,27 +42,27 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
         before=partial(database.before, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
         whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
     )  # fmt: skip
-    return _by_device(db, found) if whole else [found]
+    return _by_device(db, capture) if whole else [capture]
 
 
-def _by_device(db: Database, found: Recorded) -> list[Recorded]:
+def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
     """Of a process with several devices a rank for each that has markers."""
-    listed = _devices_of(db, found.rank)
-    if len(listed) < 2 or found.rows is None:
-        return [found]
-    by_device, unreached = database.by_device(db, found.rows)
+    listed = _devices_of(db, whole.rank)
+    if len(listed) < 2 or whole.rows is None:
+        return [whole]
+    by_device, unreached = database.by_device(db, whole.rows)
     if len(by_device) < 2:
         if not by_device and len(database.has_work_on(db, listed)) > 1:
             what = f"{SEVERAL}, and no marker is on any of them"
-            raise SourceError(found.source.path, what, "mark the passes with mstx.range_start(message, stream)")
-        return [found]
+            raise SourceError(whole.source.path, what, "mark the passes with mstx.range_start(message, stream)")
+        return [whole]
     return [
         replace(
-            found, rank=found.rank * len(by_device) + place if found.rank else device, rank_origin="inferred",
-            device=device, of_device=device, rows=rows, meta=replace(found.meta, place={}),
-            counters=found.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
-            busy=found.busy and partial(database.busy, db, device=device),
-            before=found.before and partial(database.before, db, device=device),
+            whole, rank=whole.rank * len(by_device) + place if whole.rank else device, rank_origin="inferred",
+            device=device, of_device=device, rows=rows, meta=replace(whole.meta, place={}),
+            counters=whole.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
+            busy=whole.busy and partial(database.busy, db, device=device),
+            before=whole.before and partial(database.before, db, device=device),
         )
         for place, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip
@@ -80,10 +80,10 @@ def _devices_of(db: Database, rank: int) -> list[int]:
 
 def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
     """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
-    known = [(-1, -1)]
+    listed = [(-1, -1)]
     if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
-        known = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or known
-    inside = next(((r, d) for r, d in known if r == source.rank), known[0])
+        listed = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or listed
+    inside = next(((r, d) for r, d in listed if r == source.rank), listed[0])
     device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
     if source.rank is not None:
         return source.rank, device, source.rank_origin

@@ -68,9 +68,9 @@ class _Names:
         self._db = db
         self._texts: dict[int, str] = {}
         sql = "SELECT globalTaskId AS id, taskType AS type FROM COMMUNICATION_TASK_INFO"
-        found = db.frame(sql) if small else pl.DataFrame(schema={"id": pl.Int64, "type": pl.Int64})
-        found = found.drop_nulls("id").unique("id", keep="first", maintain_order=True).drop_nulls().sort("id")
-        self._small, self._types = found["id"].to_numpy(), found["type"].to_numpy()
+        operators = db.frame(sql) if small else pl.DataFrame(schema={"id": pl.Int64, "type": pl.Int64})
+        operators = operators.drop_nulls("id").unique("id", keep="first", maintain_order=True).drop_nulls().sort("id")
+        self._small, self._types = operators["id"].to_numpy(), operators["type"].to_numpy()
 
     def named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """`rows` of TASK with the columns of model.KERNELS: of `what` and `type` the texts."""
@@ -81,9 +81,9 @@ class _Names:
             others = np.flatnonzero(~computes)
             task = _UNNAMED - 1 - what[others]
             at = np.minimum(np.searchsorted(self._small, task), len(self._small) - 1)
-            known = self._small[at] == task
-            number[others[known]] = self._types[at[known]]
-            communicates[others[known]] = True
+            communicating = self._small[at] == task
+            number[others[communicating]] = self._types[at[communicating]]
+            communicates[others[communicating]] = True
         numbers = np.unique(number)
         texts = self._looked_up(numbers)
         place = np.searchsorted(numbers, number)

@@ -27,7 +27,7 @@ from trace_export.sources.ascend.layout import (
     info_file,
 )
 from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
-from trace_export.sources.folders import Folder, Found, Unrecognised
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised
 from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
@@ -87,14 +87,14 @@ class _Capture:
         return int(match["pid"]) if match and match["pid"] else None
 
 
-def captures(root: Path, folders: list[Folder]) -> Found:
+def captures(root: Path, folders: list[Folder]) -> SearchResult:
     """The captures under `root`; notes name tables that cannot be drawn."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
-    found = [c for folder in folders for c in _captures(root, folder, files)]
-    complete = {c.folder for c in found if MSPROF.fullmatch(c.path.name) is None}
-    found = [c for c in found if c.folder not in complete or MSPROF.fullmatch(c.path.name) is None]
-    single, notes = _one_of_folder(found)
+    captures = [c for folder in folders for c in _captures(root, folder, files)]
+    complete = {c.folder for c in captures if MSPROF.fullmatch(c.path.name) is None}
+    captures = [c for c in captures if c.folder not in complete or MSPROF.fullmatch(c.path.name) is None]
+    single, notes = _one_of_folder(captures)
     if len({c.kind for c in single}) > 1:
         notes.append(
             Note(
@@ -105,11 +105,11 @@ def captures(root: Path, folders: list[Folder]) -> Found:
             )
         )
     sources = _placed(root, single)
-    lost = _not_exported(folders, found)
+    lost = _not_exported(folders, captures)
     if sources and lost:
         text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
         notes.append(Note("capture-not-exported", "warning", text, lost[0].path, len(lost)))
-    return Found(sources, (*notes, *_without_times(sources)), lost)
+    return SearchResult(sources, (*notes, *_without_times(sources)), lost)
 
 
 def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tuple[Unrecognised, ...]:
@@ -208,19 +208,19 @@ def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) ->
     info = json_file(path) if path else {}
     boot = boot_epoch(info)
     recorded, origin = _rank_of(root, home, path, info)
-    found: list[_Capture] = []
+    captures: list[_Capture] = []
     for name in folder.files:
         if match := _DATABASE.fullmatch(name):
             kind: Literal["ascend", "mindspore"] = "mindspore" if match[1] == "mindspore" else "ascend"
-            known = (int(match[2]), "recorded") if match[2] else (recorded, origin)
-            found.append(_Capture(kind, folder.path / name, home, *known, boot))
+            rank = (int(match[2]), "recorded") if match[2] else (recorded, origin)
+            captures.append(_Capture(kind, folder.path / name, home, *rank, boot))
         elif match := _MONITOR.fullmatch(name):
-            found.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), "recorded", boot))
+            captures.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), "recorded", boot))
         elif MSPROF.fullmatch(name):
-            found.append(_Capture(_framework(home, info), folder.path / name, home, recorded, origin, boot))
-    if not found and any(name in TEXTS for name in folder.files) and (home != folder.path or path):
-        found.append(_Capture(_framework(home, info), folder.path, home, recorded, origin, boot))
-    return found
+            captures.append(_Capture(_framework(home, info), folder.path / name, home, recorded, origin, boot))
+    if not captures and any(name in TEXTS for name in folder.files) and (home != folder.path or path):
+        captures.append(_Capture(_framework(home, info), folder.path, home, recorded, origin, boot))
+    return captures
 
 
 def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindspore"]:
@@ -230,13 +230,13 @@ def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindsp
 def _rank_of(root: Path, home: Path, path: Path | None, info: dict[str, object]) -> tuple[int | None, str]:
     """The rank of the capture `home`, and how sure it is: by its `profiler_info` (its `path` and content), by its own
     name, by what the training script said of itself, or else by the folders that the user put it into."""
-    found = [_rank_in(path.name, info) if path else None]
+    ranks = [_rank_in(path.name, info) if path else None]
     if match := CAPTURE.fullmatch(home.name):
-        found.append(whole(match["rank"], least=0))
-    if found == [None] * len(found):
+        ranks.append(whole(match["rank"], least=0))
+    if ranks == [None] * len(ranks):
         sizes = json_file(home / METADATA).get("distributed_args")
-        found.append(whole(sizes.get("rank"), least=0) if isinstance(sizes, dict) else None)
-    rank = next((number for number in found if number is not None), None)
+        ranks.append(whole(sizes.get("rank"), least=0) if isinstance(sizes, dict) else None)
+    rank = next((number for number in ranks if number is not None), None)
     return (rank, "recorded") if rank is not None else (rank_in_folders(root, home), "assumed")
 
 
@@ -276,7 +276,7 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
             name = workers[worker]
         elif (boot := capture.boot_ns) is not None:
             about = boot // SAME_BOOT_NS
-            around = [known for multiple in (about - 1, about, about + 1) for known in boots.get(multiple, ())]
+            around = [boot_host for multiple in (about - 1, about, about + 1) for boot_host in boots.get(multiple, ())]
             near = [(number, host) for number, other, host in around if abs(other - boot) <= SAME_BOOT_NS]
             name = min(near)[1] if near else _unlike(name, named)
             boots.setdefault(about, []).append((len(sources), boot, name))

@@ -29,10 +29,10 @@ _TRANSFERS = {"send": "send", "receive": "recv", "recv": "recv", "batchsendrecv"
 
 
 def tables(
-    operators: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[Metadata, int]]
+    operators: pl.DataFrame, copies: pl.DataFrame, ranks: Sequence[tuple[Metadata, int]]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """(p2p, collectives) as in model.P2P and model.COLLECTIVES from `OPERATORS` and `COPIES`, both with a column
-    `capture` (see marker_blocks.CAPTURE), which becomes the rank. `known`: metadata and rank of each capture."""
+    `capture` (see marker_blocks.CAPTURE), which becomes the rank. `ranks`: metadata and rank of each capture."""
     named = (
         operators.sort("start_ns", "op", maintain_order=True)
         .rename({"op": "whole_name"})
@@ -40,7 +40,7 @@ def tables(
         .with_columns(pl.col("group").fill_null(pl.col("digits")), rank="capture")
     )
     collectives = named.filter(pl.col("role").is_null())
-    p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, known)
+    p2p = _sides(named.filter(pl.col("role").is_not_null()), copies, ranks)
     return conform(p2p, P2P), conform(collectives, COLLECTIVES)
 
 
@@ -55,7 +55,7 @@ def _parsed(names: pl.Series) -> pl.DataFrame:
     return parts.select("whole_name", "digits", op=what, sequence=sequence, role=role)
 
 
-def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
+def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, ranks: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
     """One row per operator and peer, with the peer's global rank and what a batch really did.
 
     The receiver reads the sender's memory. So an operator received when it copied from another rank; what it copied
@@ -74,7 +74,7 @@ def _sides(transfers: pl.DataFrame, copies: pl.DataFrame, known: Sequence[tuple[
             role=pl.when((pl.col("role") == "both") & seen).then(observed).otherwise("role"),
             bytes=pl.when(seen).then(pl.max_horizontal(remote, local - remote)).otherwise("bytes"),
         )
-        .join(_members(sides, known), on=peers, how="left", maintain_order="left", nulls_equal=True)
+        .join(_members(sides, ranks), on=peers, how="left", maintain_order="left", nulls_equal=True)
         .with_columns(peer="global")
     )
 
@@ -90,12 +90,12 @@ def _single(copies: pl.DataFrame, transfers: pl.DataFrame, key: list[str]) -> pl
     )
 
 
-def _members(sides: pl.DataFrame, known: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
+def _members(sides: pl.DataFrame, ranks: Sequence[tuple[Metadata, int]]) -> pl.DataFrame:
     """capture, group, peer (its place in the group, or null), global (its global rank) of the `sides`. Where the source
     does not name the peer, the only other member of the group is it."""
     rows = []
     for capture, group, peer in sides.select("capture", "group", "peer").unique().drop_nulls("group").iter_rows():
-        meta, rank = known[capture]
+        meta, rank = ranks[capture]
         members = meta.members(group)
         others = [member for member in members if member != rank] if len(members) <= 2 else []
         named = members[peer] if peer is not None and 0 <= peer < len(members) else rank

@@ -57,8 +57,8 @@ def spans(kernels: pl.DataFrame, of_transfers: pl.Series, of_collectives: pl.Ser
     if voting.is_empty():
         return empty(SPANS)
     stream = voting["stream"].mode().sort()[0]
-    own = pl.col("stream").eq_missing(pl.lit(stream, TIME))
-    main, voting = kernels.filter(own).sort("start_ns"), voting.filter(own).sort("start_ns")
+    on_main = pl.col("stream").eq_missing(pl.lit(stream, TIME))
+    main, voting = kernels.filter(on_main).sort("start_ns"), voting.filter(on_main).sort("start_ns")
     transfers, collectives = np.unique(of_transfers.to_numpy()), np.unique(of_collectives.to_numpy())
     segment = np.searchsorted(transfers, voting["start_ns"].to_numpy(), side="right")
     blocks = _blocks(_runs(voting.with_columns(segment=segment)), voting, has_segments=len(transfers) > 0)

@@ -35,8 +35,8 @@ def home_of(folder: Path, files: Iterable[str] = ()) -> Path:
 def info_file(home: Path, names: Callable[[Path], Iterable[str]]) -> Path | None:
     """The `profiler_info` of the capture `home`: in it, or as MindSpore 2.3 and 2.4 have it, beside it. `names`: of the
     files in a folder."""
-    if own := next((name for name in names(home) if INFO.fullmatch(name)), None):
-        return home / own
+    if inside := next((name for name in names(home) if INFO.fullmatch(name)), None):
+        return home / inside
     match = CAPTURE.fullmatch(home.name)
     beside = f"profiler_info_{int(match['rank'])}.json" if match and match["rank"] else None
     return home.parent / beside if beside is not None and beside in names(home.parent) else None

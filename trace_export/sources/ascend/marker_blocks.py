@@ -172,9 +172,9 @@ def _on_kernels(blocks: pl.DataFrame, busy: Busy, before: Before) -> tuple[pl.Da
     notes = _noted(late, Note("tasks-past-next", "warning", text))
     text = "passes marked at wrong times: ranges that begin or end while a kernel of their stream runs, or hold none"
     notes += _noted(wrong, Note("times-unusable", "warning", f"{text}, left out"))
-    found = blocks.with_row_index("at").join(wrong, on="at", how="anti", maintain_order="left")
-    found = found.join(late.select("at", "ended"), on="at", how="left", maintain_order="left")
-    return found.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("at", "ended"), notes
+    confirmed = blocks.with_row_index("at").join(wrong, on="at", how="anti", maintain_order="left")
+    confirmed = confirmed.join(late.select("at", "ended"), on="at", how="left", maintain_order="left")
+    return confirmed.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("at", "ended"), notes
 
 
 def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
@@ -198,10 +198,10 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():
         return blocks.drop("at"), []
-    found = blocks.join(cut, on="at", how="left", maintain_order="left")
+    ended = blocks.join(cut, on="at", how="left", maintain_order="left")
     text = "ranges that end on the device after the next one of their stream began, cut there"
-    notes = _noted(found.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
-    return found.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
+    notes = _noted(ended.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
+    return ended.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
 
 
 def _by_stream(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -218,12 +218,12 @@ def _by_stream(blocks: pl.DataFrame) -> pl.DataFrame:
         other = ordered.filter(pl.col("kind").is_in(others)).select(*stream, "start_ns", begins="start_ns")
         mine = ordered.filter(kind=kind)
         parts.append(mine.join_asof(other, on="start_ns", by=stream, strategy="forward", check_sortedness=False))
-    found = pl.concat(parts, how="diagonal")
-    if "begins" not in found.columns:
+    ended = pl.concat(parts, how="diagonal")
+    if "begins" not in ended.columns:
         return blocks.clear().with_columns(begins=pl.lit(None, TIME))
     begins = pl.min_horizontal("next", "again", "begins")
-    found = found.with_columns(begins=begins, past=(pl.col("end_ns") - begins > OVERLAP_NS).fill_null(False))
-    return found.filter(pl.col("past") & _few(pl.col("past"))).select(*blocks.columns, "begins")
+    ended = ended.with_columns(begins=begins, past=(pl.col("end_ns") - begins > OVERLAP_NS).fill_null(False))
+    return ended.filter(pl.col("past") & _few(pl.col("past"))).select(*blocks.columns, "begins")
 
 
 def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -270,5 +270,5 @@ def _stepped(blocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     inside = (pl.col("until") <= pl.col("end_last")).fill_null(False)
     later = pl.col("begin_next") - pl.col("since") < pl.col("since") - pl.col("begin_last")
     step = pl.when(inside | ~later.fill_null(False)).then(pl.coalesce("step_last", "step_next")).otherwise("step_next")
-    known = pl.col("capture").is_in(steps["capture"].unique().implode())
-    return ordered.with_columns(step=pl.when(known).then(step).otherwise("marked_step"), inside=inside | ~known)
+    stepped = pl.col("capture").is_in(steps["capture"].unique().implode())
+    return ordered.with_columns(step=pl.when(stepped).then(step).otherwise("marked_step"), inside=inside | ~stepped)

@@ -60,10 +60,10 @@ class Metadata:
 
     def members(self, group: str) -> tuple[int, ...]:
         """The global ranks of the group with this hash; only its last three digits may be given. Empty if unknown."""
-        found = self.groups.get(group)
-        if found is None and len(group) <= 3:
-            found = self._by_digits.get(group.zfill(3))
-        return found.members if found else ()
+        recorded = self.groups.get(group)
+        if recorded is None and len(group) <= 3:
+            recorded = self._by_digits.get(group.zfill(3))
+        return recorded.members if recorded else ()
 
     @cached_property
     def _by_digits(self) -> dict[str, Group]:
@@ -182,19 +182,19 @@ def _pp_info(info: object) -> tuple[str | None, int | None]:
 
 def _groups(info: object, rank: int | None) -> dict[str, Group]:
     """`parallel_group_info` by group hash; entries that do not hold a list of ranks are left out."""
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for identifier, entry in info.items() if isinstance(info, dict) else ():
         ranks = entry.get("global_ranks") if isinstance(entry, dict) else None
         if not isinstance(ranks, list) or not ranks:
             continue
-        known = ranks if set(map(type, ranks)) == {int} else [whole(member, 0) for member in ranks]
-        if None in known or min(known) < 0 or max(known) >= 1 << 31:
+        numbers = ranks if set(map(type, ranks)) == {int} else [whole(member, 0) for member in ranks]
+        if None in numbers or min(numbers) < 0 or max(numbers) >= 1 << 31:
             continue
-        members = tuple(known)
+        members = tuple(numbers)
         place = members.index(rank) if rank in members else whole(entry.get("group_rank"), 0)
         if place is not None and place < len(members):
-            found[group_hash(identifier)] = Group(str(entry.get("group_name")), place, members)
-    return found
+            groups[group_hash(identifier)] = Group(str(entry.get("group_name")), place, members)
+    return groups
 
 
 def _job(info: object) -> str | None:

@@ -60,11 +60,11 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
     dialects = Dialects.of(options.markers)
     with ExitStack() as stack:
         opened = [caught(source.path, partial(_opened, source, options, dialects, stack)) for source in sources]
-        parts = [part for found in opened if not isinstance(found, SourceError) for part in found]
+        parts = [part for ranks in opened if not isinstance(ranks, SourceError) for part in ranks]
         results = iter(_results(parts, options, dialects) if parts else [])
     return [
-        found if isinstance(found, SourceError) else _of_devices(source, found, [next(results) for _ in found])
-        for source, found in zip(sources, opened, strict=True)
+        ranks if isinstance(ranks, SourceError) else _of_devices(source, ranks, [next(results) for _ in ranks])
+        for source, ranks in zip(sources, opened, strict=True)
     ]
 
 
@@ -113,8 +113,8 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     steps = _joined([part.steps for part in parts], STEPS)
     asked = (partial(of_each, parts, answer=answer) for answer in (busy_in, before))
     spans, noted = marker_blocks.spans(marks, names, steps, *asked)
-    known = [(part.meta, part.rank) for part in parts]
-    p2p, collectives = hccl.tables(tables["operators"], tables["copies"], known)
+    meta_and_rank = [(part.meta, part.rank) for part in parts]
+    p2p, collectives = hccl.tables(tables["operators"], tables["copies"], meta_and_rank)
     stages = _stages(marks, names)
     counters = _joined([part.counters for part in parts], COUNTERS)
     whole = Profile(
@@ -146,7 +146,7 @@ def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[in
     schemas = {"marks": MARKS, "operators": hccl.OPERATORS, "copies": hccl.COPIES}
     rows = {place: part.rows for place, part in enumerate(parts) if part.rows is not None}
     texts = [(place, part) for place, part in enumerate(parts) if part.rows is None]
-    found = {
+    pieces = {
         name: [
             conform(part.tables[name].with_columns(pl.lit(place, INT).alias("capture")), {**schema, **CAPTURE})
             for place, part in texts
@@ -157,9 +157,9 @@ def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[in
     if rows:
         tables, lost = database.tables(rows)
         for name, table in tables.items():
-            found[name].append(table)
+            pieces[name].append(table)
         unreached |= lost
-    return {name: pl.concat(frames) for name, frames in found.items()}, unreached
+    return {name: pl.concat(frames) for name, frames in pieces.items()}, unreached
 
 
 def _joined(tables: Sequence[pl.DataFrame], schema: Schema) -> pl.DataFrame:
@@ -343,5 +343,5 @@ def _inferred_note(nothing: str, *, marked: bool) -> Note:
 
 def _on_host(marks: pl.DataFrame) -> pl.DataFrame:
     """The ranges as the host issued them."""
-    known = marks.filter(pl.col("host_start_ns").is_not_null())
-    return known.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))
+    issued = marks.filter(pl.col("host_start_ns").is_not_null())
+    return issued.with_columns(start_ns="host_start_ns", end_ns="host_end_ns", origin=pl.lit("host"))

@@ -51,11 +51,11 @@ def of_each(
     parts: Sequence[Recorded], rows: pl.DataFrame, answer: Callable[[Recorded, pl.DataFrame], pl.Series]
 ) -> pl.Series:
     """What the recording of each of the `rows` answers."""
-    known = [
-        own.select("at").with_columns(answer=answer(parts[own["capture"][0]], own))
-        for own in rows.with_row_index("at").partition_by("capture")
+    answers = [
+        part.select("at").with_columns(answer=answer(parts[part["capture"][0]], part))
+        for part in rows.with_row_index("at").partition_by("capture")
     ]
-    return pl.concat(known).sort("at")["answer"]
+    return pl.concat(answers).sort("at")["answer"]
 
 
 def busy_in(part: Recorded, ranges: pl.DataFrame) -> pl.Series:

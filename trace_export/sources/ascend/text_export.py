@@ -64,10 +64,10 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
     computing = rows.filter(~is_communication)
     by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
     correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
-    found, copies = operators(communication, folder, notes)
+    operations, copies = operators(communication, folder, notes)
     host, epoch, samples = source.host, None, counters(folder)
     if seen.tasks is not None:
-        seen, epoch = _on_one_clock(seen, rows, found, folder, notes)
+        seen, epoch = _on_one_clock(seen, rows, operations, folder, notes)
     if epoch is not None:
         host = f"{source.host} rank {rank}"
         text = "samples of memory at unix times, left out: the times of the blocks count from the start of the rank"
@@ -83,7 +83,7 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         epoch=epoch,
         meta=metadata((), home_of(folder), rank, folder),
         steps=seen.steps if correlated or by_step.is_empty() else steps(by_step),
-        tables={"marks": seen.marks, "operators": found, "copies": copies},
+        tables={"marks": seen.marks, "operators": operations, "copies": copies},
         counters=pl.concat([seen.counters, samples]),
         kernels=lambda: worked(computing),
         busy=(lambda ranges: busy(computing, ranges)) if len(by_step) else None,
@@ -144,10 +144,10 @@ def kernels(folder: Path) -> pl.LazyFrame:
     there = rows.collect_schema().names()
     if not {"Name", *_TIMES} <= set(there):
         raise SourceError(path, f"has no columns {', '.join(_TIMES)}", "collect the profile again")
-    known = [pl.col(old).replace({"N/A": None}).alias(new) for new, old in _COLUMNS.items() if old in there]
+    columns = [pl.col(old).replace({"N/A": None}).alias(new) for new, old in _COLUMNS.items() if old in there]
     absent = [pl.lit(None, TEXT).alias(new) for new, old in _COLUMNS.items() if old not in there]
     start, length = (thousandths(pl.col(column)) for column in _TIMES)
-    return rows.select(*known, *absent, start_ns=start, end_ns=start + length).with_columns(
+    return rows.select(*columns, *absent, start_ns=start, end_ns=start + length).with_columns(
         pl.col("stream").cast(TIME, strict=False), pl.col("step").cast(INT, strict=False)
     ).filter(valid_unix_times())  # fmt: skip
 
@@ -168,8 +168,8 @@ def device(folder: Path) -> int | None:
         path = folder / name
         if path.is_file() and path.stat().st_size and DEVICE in csv_table.scan(path).collect_schema().names():
             column = csv_table.scan(path).select(DEVICE)
-            found = (column.head(1) if name == TABLE else column.unique(maintain_order=True)).collect()[DEVICE]
-            numbers = [number for value in found if (number := whole(value, least=0)) is not None]
+            values = (column.head(1) if name == TABLE else column.unique(maintain_order=True)).collect()[DEVICE]
+            numbers = [number for value in values if (number := whole(value, least=0)) is not None]
             if len(numbers) > 1:
                 what = f"{SEVERAL}, and a text export does not say which of them runs a block"
                 raise SourceError(folder, what, "export the profile with the export type db")
@@ -186,10 +186,10 @@ def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.D
     operators = _communication(folder, notes)
     timed = rows.select("start_ns", "end_ns", op="name")
     if timed.is_empty():
-        found = operators if len(operators) else _analysed(folder)
+        sized = operators if len(operators) else _analysed(folder)
     else:
-        found = timed.join(operators.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
-    return conform(found, OPERATORS), _copies(folder, operators, notes)
+        sized = timed.join(operators.select("op", "group", "bytes").unique("op", keep="none"), on="op", how="left")
+    return conform(sized, OPERATORS), _copies(folder, operators, notes)
 
 
 def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
@@ -234,8 +234,8 @@ def _copies(folder: Path, operators: pl.DataFrame, notes: list[Note]) -> pl.Data
 
 
 def _pair(between: str) -> tuple[int, int] | None:
-    own, dash, peer = between.partition("-")
-    return (int(own), int(peer)) if dash and own.isdecimal() and peer.isdecimal() else None
+    first, dash, peer = between.partition("-")
+    return (int(first), int(peer)) if dash and first.isdecimal() and peer.isdecimal() else None
 
 
 def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
@@ -331,6 +331,6 @@ def before(computing: pl.LazyFrame, times: pl.DataFrame) -> pl.Series:
     """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended."""
     kernels = computing.select("stream", "start_ns", ended="end_ns").collect(engine="streaming").sort("start_ns")
     asked = times.with_row_index("row").sort("at_ns")
-    found = asked.join_asof(kernels, left_on="at_ns", right_on="start_ns", by="stream", allow_exact_matches=False,
+    ended = asked.join_asof(kernels, left_on="at_ns", right_on="start_ns", by="stream", allow_exact_matches=False,
                             check_sortedness=False)  # fmt: skip
-    return found.sort("row")["ended"]
+    return ended.sort("row")["ended"]

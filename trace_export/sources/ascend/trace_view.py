@@ -143,11 +143,11 @@ def _of_use(dialects: Dialects, events: Sequence[_Event]) -> list[_Event]:
     names = pl.DataFrame(
         {"name": list({e.name for e in events if e.ph == "X" and isinstance(e.name, str)})}, {"name": TEXT}
     )
-    known = frozenset(names.filter(dialects.may_know("name"))["name"])
+    named = frozenset(names.filter(dialects.may_know("name"))["name"])
 
     def is_of_use(event: _Event) -> bool:
         if event.ph == "X":
-            return relative or event.name in known
+            return relative or event.name in named
         if event.ph == "M":
             return event.name in ("process_name", "thread_name")
         return event.ph == "C" and any(getattr(event.args, name, None) is not None for name in _COUNTED)

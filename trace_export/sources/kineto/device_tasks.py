@@ -119,14 +119,14 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
         return kept
     devices = next(iter(request.devices.values()), {request.rank: None})
     with open_trace(request.path, TASKS) as trace:
-        found = {
+        tasks_of = {
             device: DeviceTasks(request.folder, rank, trace.offset_ns, request.detail, request.window_ns)
             for rank, device in devices.items()
         }
         for events in trace.events():
-            for device, tasks in found.items():
+            for device, tasks in tasks_of.items():
                 tasks.add(events if device is None else events.filter(pl.col("device") == f"{device}"))
-    return tuple(file for tasks in found.values() for file in tasks.files())
+    return tuple(file for tasks in tasks_of.values() for file in tasks.files())
 
 
 def _with_device(file: KernelFile, device: str | None) -> KernelFile:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from trace_export.files import PACKED, Unpacked
-from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.not_here import NOT_FETCHED, json_of_others, no_trace_because, starts_pointer
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
@@ -33,7 +33,7 @@ all inside an object before that list, as the metadata of a job can be: up to `_
 _MOST = 8 << 20
 
 
-def traces(root: Path, folders: list[Folder]) -> Found:
+def traces(root: Path, folders: list[Folder]) -> SearchResult:
     """All traces."""
     sources: list[Source] = []
     unrecognised: list[Unrecognised] = []
@@ -44,7 +44,7 @@ def traces(root: Path, folders: list[Folder]) -> Found:
         of_one = len({re.sub(r"\d+", "", name) for name in files}) == 1  # perhaps its windows
         alone = rank_in_folders(root, folder.path) if of_one else None
         sources += [_source(root, folder.path, name, alone) for name in files]
-    return Found(tuple(sources), unrecognised=tuple(unrecognised))
+    return SearchResult(tuple(sources), unrecognised=tuple(unrecognised))
 
 
 def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
@@ -75,15 +75,15 @@ def _no_trace(path: Path) -> Unrecognised | None:
     if path.name.endswith(PERFETTO):
         from trace_export.sources.kineto import perfetto_trace  # which loads what reads traces
 
-        known = perfetto_trace.is_trace(start)
+        is_a_trace = perfetto_trace.is_trace(start)
     else:
-        known = is_trace(start)
-    if known:
+        is_a_trace = is_trace(start)
+    if is_a_trace:
         return None
     if starts_pointer(start):
         return Unrecognised("kineto", str(path), NOT_FETCHED)
-    if found := json_of_others(path, start):
-        return Unrecognised(found[0], str(path), found[1])
+    if other := json_of_others(path, start):
+        return Unrecognised(other[0], str(path), other[1])
     return Unrecognised("kineto", str(path), "not a trace of torch.profiler", sure=False)
 
 

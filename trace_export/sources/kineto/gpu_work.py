@@ -71,11 +71,11 @@ class GpuWork:
 
     def add(self, events: pl.DataFrame) -> None:
         """Takes in the launches among `events`, which have the columns of `json_events.SCHEMA`."""
-        found = events.filter(IS_CALL)
-        calls = found.select("start", thread(), _id(-1), _call())
+        called = events.filter(IS_CALL)
+        calls = called.select("start", thread(), _id(-1), _call())
         append(self._launches, calls)
         self.launched = self.launched or bool((calls["call"] == KERNEL_LAUNCHES).any())
-        self.replayed = self.replayed or bool(found["name"].str.contains("GraphLaunch", literal=True).any())
+        self.replayed = self.replayed or bool(called["name"].str.contains("GraphLaunch", literal=True).any())
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
         """`kernels`: the columns of `KERNELS`."""
@@ -87,7 +87,7 @@ class GpuWork:
         processes = list(parts[0].values()) if parts else [0]
         layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
         activity = GpuActivity.none(ranges)
-        launches = {p: self._joined(own) for p, own in zip(processes, layers, strict=True)}
+        launches = {p: self._joined(layer) for p, layer in zip(processes, layers, strict=True)}
         together(launches, parts)
         for tasks in self._kernels:
             columns = {column: tasks[column].to_numpy() for column in KERNELS}
@@ -99,17 +99,17 @@ class GpuWork:
     def _calls(self, parts: Parts, pattern: str) -> Iterator[Piece]:
         """The calls that fit a pattern of `CALLS`."""
         for calls in self._launches:
-            found = calls.filter(pl.col("call") == pattern)
-            columns = {column: found[column].to_numpy() for column in ("start", "correlation")}
+            matching = calls.filter(pl.col("call") == pattern)
+            columns = {column: matching[column].to_numpy() for column in ("start", "correlation")}
             yield from of_parts([(0, columns)], parts)
 
     def _joined(self, layers: tuple[RangeIndex, RangeIndex]) -> Launches:
-        found = []
+        parts = []
         for calls in self._launches:  # piece by piece: a search takes several times the memory of its launches
             start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
             pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
-            found.append((correlation, pipeline, call))
-        return Launches.of_parts(found)
+            parts.append((correlation, pipeline, call))
+        return Launches.of_parts(parts)
 
 
 def append(pieces: list[pl.DataFrame], rows: pl.DataFrame) -> None:

@@ -69,8 +69,8 @@ def _others(text: _Text, begins: Positions, layout: re.Match[bytes], wanted: Wan
     """
     before_phase = layout["between"][layout["between"].index(b"{") :] + layout["phase"]
     before_category = before_phase + b"X" + layout["category"]
-    known = text.at(begins, before_category)
-    rest, unknown = np.flatnonzero(known), np.flatnonzero(~known)
+    told = text.at(begins, before_category)
+    rest, unknown = np.flatnonzero(told), np.flatnonzero(~told)
     others = np.zeros(len(begins), np.bool_)
     phase = text.characters[begins[unknown] + len(before_phase)]
     others[unknown] = text.at(begins[unknown], before_phase) & (phase != ord("X")) & (phase != ord("M"))
@@ -104,8 +104,8 @@ class _Text:
         """Where each event begins: with a brace outside all others. None where these are not those after `between`, for
         then an object inside an event looks like one, or strings have braces without their counterparts."""
         opening = np.flatnonzero(self.characters == ord("{"))
-        if between.startswith(_KINETO.lstrip()) and (found := self._of_kineto(opening)) is not None:
-            return found
+        if between.startswith(_KINETO.lstrip()) and (starts := self._of_kineto(opening)) is not None:
+            return starts
         closing = np.flatnonzero(self.characters == ord("}"))
         if not len(opening) or len(opening) != len(closing) or (closing < opening).any():
             return None
@@ -124,9 +124,9 @@ class _Text:
 
     def at(self, places: Positions, what: bytes) -> NDArray[np.bool_]:
         """Whether `what` stands at each of the places."""
-        found = np.ones(len(places), np.bool_)
+        stands = np.ones(len(places), np.bool_)
         for begin, stop in pairwise([*range(0, len(what), 8), len(what)]):
             part = what[begin:stop]
             mask = np.uint64((1 << 8 * len(part)) - 1)
-            found &= (self.words[places + begin] & mask) == int.from_bytes(part, "little")
-        return found
+            stands &= (self.words[places + begin] & mask) == int.from_bytes(part, "little")
+        return stands

@@ -143,12 +143,12 @@ class _Common(dict[Value, str | None]):
         self._wanted = re.compile(categories)
 
     def __missing__(self, category: Value) -> str | None:
-        found = None
+        common = None
         if isinstance(category, str) and self._wanted.fullmatch(category):
-            found = COMMON_CATEGORIES.get(category, category)
+            common = COMMON_CATEGORIES.get(category, category)
         if len(self) < _MOST_CATEGORIES:
-            self[category] = found
-        return found
+            self[category] = common
+        return common
 
 
 def whole_number(value: object) -> int | None:
@@ -166,8 +166,8 @@ def columns_of(events: Sequence[Event]) -> pl.DataFrame:
         values = list(column[: len(events)])
         columns.append(texts(name, values) if name in TEXTS else numbers(name, values, pl.Int64))
     ends = chrome_json.times(events)
-    known = pl.col("end").is_not_null()
-    ends = ends.select(pl.when(known).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end"))
+    timed = pl.col("end").is_not_null()
+    ends = ends.select(pl.when(timed).then(c).otherwise(NO_TIME_NS).alias(c) for c in ("start", "end"))
     return pl.DataFrame([*columns, *ends]).with_columns(pl.col("name").fill_null("")).select(*SCHEMA)
 
 

@@ -124,9 +124,9 @@ def _take_together(opened: Sequence[_Events], dialects: Dialects) -> None:
         pids, devices, trace._device = on_device.get(place, ((), (), None))
         trace._pids.update(pids)
         trace._devices.update(devices)
-        for pieces, own in ((trace._ranges, named), (trace._calls, of_nccl)):
-            if (place,) in own:
-                pieces.append(own[place,].with_columns(PROCESS))
+        for pieces, of_place in ((trace._ranges, named), (trace._calls, of_nccl)):
+            if (place,) in of_place:
+                pieces.append(of_place[place,].with_columns(PROCESS))
         trace._every = partial(_texts_of, ranges, place)
         trace.pending = []
 
@@ -240,8 +240,8 @@ class _Events(reader.Opened):
             ("assumed", lambda: from_stages(ranges.stages)),
             ("assumed", lambda: {0: 0}),
         )
-        own = {} if self._device is None else {0: self._device}
-        ranks, notes = assigned(ranges, processes, source, evidence, own)
+        device = {} if self._device is None else {0: self._device}
+        ranks, notes = assigned(ranges, processes, source, evidence, device)
         pid, job = _pid_of(self._callers), job_of(map(self._trace.header.get, JOB))
         return ranks.with_columns(pid=pl.lit(pid, TIME), job=pl.lit(job, TEXT)), notes
 

@@ -29,8 +29,8 @@ def is_named(db: Database, column: str, *patterns: str) -> str:
     id. The ids are looked up once: a condition with a query in it would look through all names again for every piece of
     a table."""
     query = f"SELECT id FROM StringIds WHERE {is_like('value', patterns)}"
-    found = [number for (number,) in db.texts(query)]
-    return f"{column} IN ({query})" if len(found) > MOST_LISTED else listed(column, found)
+    ids = [number for (number,) in db.texts(query)]
+    return f"{column} IN ({query})" if len(ids) > MOST_LISTED else listed(column, ids)
 
 
 def listed(column: str, ids: Iterable[object]) -> str:

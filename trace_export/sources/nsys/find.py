@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.folders import Folder, SearchResult, host_of
 from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.nsys.table_folder import is_table_folder
@@ -15,7 +15,7 @@ OURS = (".sqlite", ".sqlite3")
 """The suffixes of `nsys export`. What cannot be read is taken for one: the reader says what is wrong with it."""
 
 
-def exports(root: Path, folders: list[Folder]) -> Found:
+def exports(root: Path, folders: list[Folder]) -> SearchResult:
     """Databases with the tables of an export, folders of such tables, and reports that were not exported yet."""
     sources = []
     for folder in folders:
@@ -25,7 +25,7 @@ def exports(root: Path, folders: list[Folder]) -> Found:
         names = set(folder.files)
         files = [folder.path / name for name in folder.files if _is_ours(folder.path / name, names)]
         sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
-    return Found(tuple(sources))
+    return SearchResult(tuple(sources))
 
 
 def _is_ours(path: Path, beside: set[str]) -> bool:

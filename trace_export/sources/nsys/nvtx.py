@@ -46,8 +46,8 @@ def read_operators(db: Database) -> dict[int, pl.DataFrame]:
     """Process → the ranges of torch's emit_nvtx around operators and nodes, see operators."""
     pieces: dict[int, list[pl.DataFrame]] = defaultdict(list)
     for chunk in _chunks(db):
-        found = operators(chunk.select("process", "thread", "start", "end", "text"))
-        for (process,), part in found.group_by("process"):
+        of_torch = operators(chunk.select("process", "thread", "start", "end", "text"))
+        for (process,), part in of_torch.group_by("process"):
             pieces[process].append(part.drop("process"))
     return {process: pl.concat(parts) for process, parts in pieces.items()}
 
@@ -154,13 +154,13 @@ class Calls:
         if not self._calls:
             return []
         domains = pl.concat([pl.DataFrame(schema={"process": pl.Int64, "domain": pl.Int64}), *self._domains])
-        found = []
+        tables = []
         for calls in self._calls:
             whole = calls.filter(pl.col("text").is_in(MOVES))
             bare = calls.filter(~pl.col("text").is_in(MOVES)).join(domains, on=["process", "domain"], how="semi")
             named = bare.with_columns(text="nccl" + pl.col("text"))
-            found.append(pl.concat([whole, named]).drop("domain"))
-        return found
+            tables.append(pl.concat([whole, named]).drop("domain"))
+        return tables
 
     def members(self) -> pl.DataFrame:
         """The members of communicators (`MEMBERS`), as far as the payloads say."""
@@ -193,11 +193,11 @@ def layouts(db: Database) -> Layouts:
     if not db.has(table, "domainId", "schemaId", "type", "name", "offset"):
         return {}
     rows = db.texts(f"SELECT DISTINCT domainId, schemaId, name, type, COALESCE(offset, 0) FROM {table}")
-    found: Layouts = {}
+    layouts: Layouts = {}
     for domain, schema, name, kind, offset in rows:
         if name in _FIELDS and kind in _WIDTHS and isinstance(offset, int) and 0 <= offset < 1 << 16:
-            found.setdefault((domain, schema), {})[_FIELDS[name]] = HEADER_BYTES + offset, _WIDTHS[kind]
-    return found
+            layouts.setdefault((domain, schema), {})[_FIELDS[name]] = HEADER_BYTES + offset, _WIDTHS[kind]
+    return layouts
 
 
 def _decoded(chunk: pl.DataFrame, layouts: Layouts) -> pl.DataFrame:

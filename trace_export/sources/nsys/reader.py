@@ -144,10 +144,10 @@ class _Export(reader.Opened):
         members = self._members
         if members.height:
             members = members.filter(pl.col("process").is_in(processes))
-        found = read_ranks(self._db, ranges, processes, self.source, devices, members, self._session.begun_ns)
+        ranks_and_notes = read_ranks(self._db, ranges, processes, self.source, devices, members, self._session.begun_ns)
         if members.height:
-            self.world = world_of(members, dict(found[0].select("process", "rank").iter_rows()))
-        return found
+            self.world = world_of(members, dict(ranks_and_notes[0].select("process", "rank").iter_rows()))
+        return ranks_and_notes
 
     def notes(self, first: int) -> list[Note]:
         pauses = interruptions(self._db, self.source.path, first)

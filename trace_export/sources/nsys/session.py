@@ -67,8 +67,8 @@ class Session:
 
 def is_export(tables: frozenset[str]) -> bool:
     """Whether a database with these tables, in lower case, is an Nsight Systems export."""
-    known = bool({"target_info_session_start_time", NAMES} & tables)
-    return (known and any(table.lower() in tables for table in METADATA)) or bool(_OF_2020 & tables)
+    named = bool({"target_info_session_start_time", NAMES} & tables)
+    return (named and any(table.lower() in tables for table in METADATA)) or bool(_OF_2020 & tables)
 
 
 def read_session(db: Database, path: Path) -> Session:
@@ -78,9 +78,9 @@ def read_session(db: Database, path: Path) -> Session:
     to every stamp.
     """
     notes = []
-    known = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
+    plausible = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
     dated = db.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {known} LIMIT 1") if dated else []
+    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {plausible} LIMIT 1") if dated else []
     epoch = row[0][0] if row and isinstance(row[0][0], int) else None
     if epoch is None:
         notes.append(
@@ -119,8 +119,8 @@ def _begun_ns(db: Database, epoch_ns: int | None) -> int | None:
     if epoch_ns is None or not db.has("ANALYSIS_DETAILS", "startTime"):
         return None
     rows = db.texts("SELECT startTime FROM ANALYSIS_DETAILS LIMIT 1")
-    known = rows[0][0] if rows else None
-    return epoch_ns - known if isinstance(known, int) and 0 <= known < epoch_ns else None
+    start = rows[0][0] if rows else None
+    return epoch_ns - start if isinstance(start, int) and 0 <= start < epoch_ns else None
 
 
 def environment_rank(db: Database) -> int | None:
@@ -218,4 +218,4 @@ def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
     threads: dict[int, set[int]] = defaultdict(set)
     for (thread,) in rows:
         threads[thread >> THREAD_BITS].add(thread)
-    return {process: frozenset(own) for process, own in threads.items()}
+    return {process: frozenset(ids) for process, ids in threads.items()}

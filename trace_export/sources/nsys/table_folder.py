@@ -120,12 +120,12 @@ def _stored_columns(schema: pl.Schema, wanted: Sequence[str] | None) -> list[pl.
     """The wanted columns (None: all), under the names that they have there: in SQLite letters have no case. A NUL in a
     name ends the process in Arrow."""
     names = {name.lower(): name for name in wanted or ()}
-    found: dict[str, pl.Expr] = {}
+    columns: dict[str, pl.Expr] = {}
     for name, dtype in schema.items():
-        known = names.get(name.lower()) if wanted else name
-        if known and known.isidentifier() and known.lower() not in found:
-            found[known.lower()] = _stored(name, dtype).alias(known)
-    return list(found.values())
+        stored = names.get(name.lower()) if wanted else name
+        if stored and stored.isidentifier() and stored.lower() not in columns:
+            columns[stored.lower()] = _stored(name, dtype).alias(stored)
+    return list(columns.values())
 
 
 def _stored(name: str, dtype: pl.DataType) -> pl.Expr:

@@ -64,8 +64,8 @@ def read_processes(
     kinds = _kinds(db, tasks)
     autograd = autograd_threads(db)
     for process in sorted(tasks.keys() & calls.keys()):
-        own = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
-        work = work_of(pl.concat(calls.pop(process), rechunk=True), own, kinds.names)
+        mine = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
+        work = work_of(pl.concat(calls.pop(process), rechunk=True), mine, kinds.names)
         if (work.role == COMPUTE).any():
             yield (
                 process,
@@ -88,7 +88,9 @@ def _calls(db: Database, tasks: Parts) -> Parts:
     named = db.texts(f"SELECT id, value GLOB '*Synchronize*' FROM StringIds WHERE {patterns}")
     waiting = [number for number, waits in named if waits]
     parts = _read_calls(db, listed("nameId", (number for number, _ in named)), waiting, tasks)
-    few = [process for process, own in tasks.items() if _rows(parts.get(process, ())) < _rows(own) * (1 - ORPHANS)]
+    few = [
+        process for process, pieces in tasks.items() if _rows(parts.get(process, ())) < _rows(pieces) * (1 - ORPHANS)
+    ]
     return parts | _read_calls(db, "TRUE", waiting, few) if few else parts
 
 
@@ -108,9 +110,9 @@ def _read_calls(db: Database, condition: str, waiting: Collection[int], processe
         of_process = chunk.select((thread // THREADS).alias("process"), *columns).partition_by(
             "process", as_dict=True, include_key=False
         )
-        for (process,), own in of_process.items():
+        for (process,), piece in of_process.items():
             if process in processes:
-                parts[process].append(own)
+                parts[process].append(piece)
     return parts
 
 
@@ -144,11 +146,11 @@ def _tasks(db: Database, processes: Collection[int] | None) -> tuple[Parts, dict
                 untimed.update((chunk["owner"] // THREADS).to_list())
                 untimed.subtract((rows["owner"] // THREADS).to_list())
             rows = rows.with_columns(pl.col("correlation").fill_null(-2))
-            for (of,), own in rows.partition_by("owner", as_dict=True, include_key=False).items():
+            for (of,), piece in rows.partition_by("owner", as_dict=True, include_key=False).items():
                 process, device = divmod(of, THREADS)
                 if processes is None or process in processes:
-                    parts[process].append(own)
-                    devices[process][device - 1] += own.height
+                    parts[process].append(piece)
+                    devices[process][device - 1] += piece.height
     return parts, devices, untimed
 
 
@@ -168,7 +170,7 @@ def _low(column: str) -> pl.Expr:
 
 def _kinds(db: Database, tasks: Parts) -> _Kinds:
     """The kinds of all `tasks`."""
-    parts = [part["what"].unique() for own in tasks.values() for part in own]
+    parts = [part["what"].unique() for pieces in tasks.values() for part in pieces]
     what = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
     ids, name = np.unique(what >> 32, return_inverse=True)
     return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), KernelNames(_names(db, ids)))
@@ -177,6 +179,6 @@ def _kinds(db: Database, tasks: Parts) -> _Kinds:
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
     """What the numbers of names mean."""
     sql = f"SELECT id, substr(value, 1, {LONGEST}) FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
-    known = dict(db.texts(sql, [json.dumps(ids.tolist())]))
+    texts = dict(db.texts(sql, [json.dumps(ids.tolist())]))
     graphs = {n: f"{GRAPH}{_GRAPH - n}" for n in ids.tolist() if n <= _GRAPH}
-    return pl.Series("name", [graphs.get(n) or known.get(n) or "" for n in ids.tolist()], pl.String)
+    return pl.Series("name", [graphs.get(n) or texts.get(n) or "" for n in ids.tolist()], pl.String)

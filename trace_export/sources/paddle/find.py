@@ -10,7 +10,7 @@ import orjson
 
 from trace_export.files import open_file
 from trace_export.model import Note
-from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.source import Source
 
 WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
@@ -31,7 +31,7 @@ class _Worker:
     endpoint: str | None = None
 
 
-def worker_logs(root: Path, folders: list[Folder]) -> Found:
+def worker_logs(root: Path, folders: list[Folder]) -> SearchResult:
     """`workerlog.N`, N the worker's index on its machine; `envlog.N` or `backup_env.R.json` name the global rank."""
     machines = [(f, logs) for f in folders if (logs := _files_by_number(f, WORKERLOG))]
     workers = 1 + max((n for _, logs in machines for n in logs), default=0)
@@ -44,24 +44,24 @@ def worker_logs(root: Path, folders: list[Folder]) -> Found:
                 backups.setdefault((worker.local, worker.endpoint), worker)
                 backups.setdefault((worker.local, None), worker)
         for n, name in logs.items():
-            known = _worker(_envlog(folder.path / f"envlog.{n}"))
-            if known.rank is None:
-                known = backups.get((n, known.endpoint), known)
+            identity = _worker(_envlog(folder.path / f"envlog.{n}"))
+            if identity.rank is None:
+                identity = backups.get((n, identity.endpoint), identity)
             sources.append(
                 Source(
                     kind="paddle",
                     path=folder.path / name,
                     host=host_of(root, folder.path),
                     machine=machine,
-                    rank=machine * workers + n if known.rank is None else known.rank,
-                    rank_origin="recorded" if known.rank is not None or len(machines) == 1 else "assumed",
-                    device=known.device,
+                    rank=machine * workers + n if identity.rank is None else identity.rank,
+                    rank_origin="recorded" if identity.rank is not None or len(machines) == 1 else "assumed",
+                    device=identity.device,
                     local_rank=n,
                     ranks_per_machine=workers,
                 )
             )
     notes, unrecognised = _rotated(folders, found=bool(sources))
-    return Found(tuple(sources), notes + _alone([f.path for f, _ in machines]), unrecognised)
+    return SearchResult(tuple(sources), notes + _alone([f.path for f, _ in machines]), unrecognised)
 
 
 def _alone(machines: list[Path]) -> tuple[Note, ...]:
@@ -78,23 +78,23 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
     return (Note("machine-alone", "warning", text, str(machines[0])),)
 
 
-def _rotated(folders: list[Folder], *, found: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
-    """A warning on the earlier parts of logs that something rotated, or where no log was `found`, what these are."""
+def _rotated(folders: list[Folder], *, any_log: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
+    """A warning on the earlier parts of logs that something rotated, or where there is not `any_log`, what these are."""
     parts = [folder.path / name for folder in folders for name in folder.files if ROTATED.fullmatch(name)]
     if not parts:
         return (), ()
     remedy = "put the parts of a log together, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
-    if not found:
+    if not any_log:
         what = f"an earlier part of a log that was rotated; {remedy}"
         return (), tuple(Unrecognised("paddle", str(path), what) for path in parts)
     text = f"earlier parts of logs that were rotated, left out; {remedy}"
     return (Note("log-rotated", "warning", text, str(parts[0]), len(parts)),), ()
 
 
-def dygraph_records(root: Path, folders: list[Folder]) -> Found:
+def dygraph_records(root: Path, folders: list[Folder]) -> SearchResult:
     """`profile_record_tmp_file_for_rank_R`, R the global rank."""
     machines = [(f, files) for f in folders if (files := _files_by_number(f, DYGRAPH))]
-    return Found(
+    return SearchResult(
         tuple(
             Source("paddle_dygraph", folder.path / name, host_of(root, folder.path), machine, rank)
             for machine, (folder, files) in enumerate(machines)
@@ -110,8 +110,8 @@ def _files_by_number(folder: Folder, pattern: re.Pattern[str]) -> dict[int, str]
 
 def _machine_numbers(machines: list[Folder]) -> list[int]:
     """The N of each `machineN` when all folders are called so, else their places in natural order."""
-    found = [MACHINE.fullmatch(folder.path.name) for folder in machines]
-    numbers = [int(match[1]) for match in found if match]
+    matches = [MACHINE.fullmatch(folder.path.name) for folder in machines]
+    numbers = [int(match[1]) for match in matches if match]
     return numbers if len(numbers) == len(machines) > 1 else list(range(len(machines)))
 
 

@@ -166,11 +166,12 @@ class Follower:
         new = drain({log.number: log.scanner})
         first = new.filter(pl.col("start_us") > 0)["start_us"].min()
         older = (pl.col("end_us") <= first) if first is not None else pl.lit(True)
-        own = pl.col("log") == log.number
-        before = self._before.filter(own).with_columns(announced=pl.col("step").min().over("member")).select(*COLUMNS)
-        kept = pl.concat([before, self._open.filter(own)]).filter(older)
-        self._open = pl.concat([self._open.filter(~own), kept, new])
-        self._before, self._last = self._before.filter(~own), self._last.filter(~own)
+        of_log = pl.col("log") == log.number
+        before = self._before.filter(of_log).with_columns(announced=pl.col("step").min().over("member"))
+        before = before.select(*COLUMNS)
+        kept = pl.concat([before, self._open.filter(of_log)]).filter(older)
+        self._open = pl.concat([self._open.filter(~of_log), kept, new])
+        self._before, self._last = self._before.filter(~of_log), self._last.filter(~of_log)
         self._stale = True
 
 

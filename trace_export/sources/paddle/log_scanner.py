@@ -102,24 +102,24 @@ class Scanner:
         start = _first(buffer, start, end)
         if start < 0:  # found out much faster than by the pattern, and most chunks of a log hold no record
             return
-        found: list[Match] = RECORD.findall(buffer, start, end)
-        if found and all(map(_TYPE, found)):  # the usual case: records and nothing else
-            self.records += found
-            self.threads += _threads(buffer, start, end, len(found))
+        records: list[Match] = RECORD.findall(buffer, start, end)
+        if records and all(map(_TYPE, records)):  # the usual case: records and nothing else
+            self.records += records
+            self.threads += _threads(buffer, start, end, len(records))
         else:
-            self._take_each(found, buffer, start, end, base)
+            self._take_each(records, buffer, start, end, base)
         if len(self.records) >= FRAME_ROWS:
             self._flush()
 
-    def _take_each(self, found: list[Match], buffer: bytearray, start: int, end: int, base: int) -> None:
+    def _take_each(self, records: list[Match], buffer: bytearray, start: int, end: int, base: int) -> None:
         """What was found in buffer[start:end], announcements and broken records among it."""
-        broken = sum(not (match[0] or match[2]) for match in found)
+        broken = sum(not (match[0] or match[2]) for match in records)
         if broken and not self.malformed:
             at = next(m.start() for m in RECORD.finditer(buffer, start, end) if m[1] is None and m[3] is None)
             self.first_malformed = base + at
         self.malformed += broken
         before = len(self.records)
-        for match in found:
+        for match in records:
             if match[2]:
                 self.records.append(match)
             elif match[0]:
@@ -253,7 +253,8 @@ def latest_us(ends: Sequence[Sequence[bytes]]) -> list[int | None]:
     texts = pl.DataFrame({"end": pl.Series(list(chain.from_iterable(ends)), dtype=pl.Binary).cast(pl.String)})
     times = texts.select(thousandths(pl.col("end")))["end"]
     latest = (
-        times.slice(stop - len(own), len(own)).max() for own, stop in zip(ends, accumulate(map(len, ends)), strict=True)
+        times.slice(stop - len(each), len(each)).max()
+        for each, stop in zip(ends, accumulate(map(len, ends)), strict=True)
     )
     return [time if isinstance(time, int) else None for time in latest]
 

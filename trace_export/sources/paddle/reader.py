@@ -196,8 +196,8 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
         lives[member] = lives.get(member, -1) + 1
         places.append((log, thread, member, lives[member]))
     schema = {"log": pl.Int32, "thread": pl.Int32, "member": pl.Int32, "life": pl.Int32}
-    found = pl.DataFrame(places, schema, orient="row")
-    return records.join(found, on=["log", "thread"], how="left", maintain_order="left")
+    ranks = pl.DataFrame(places, schema, orient="row")
+    return records.join(ranks, on=["log", "thread"], how="left", maintain_order="left")
 
 
 def _one_for_each(records: pl.DataFrame, key: str, value: pl.Expr) -> bool:
@@ -276,8 +276,8 @@ def _job_types(jobs: pl.Series) -> pl.DataFrame:
     """The types among `jobs`, as JOB_TYPES."""
     rows = []
     for job in jobs.unique().cast(pl.String):
-        found = JOB.fullmatch(job)
-        base, chunk = (found[1], int(found[2] or found[3] or 0)) if found else (None, None)
+        match = JOB.fullmatch(job)
+        base, chunk = (match[1], int(match[2] or match[3] or 0)) if match else (None, None)
         rows.append((job, base, KINDS.get(base or ""), chunk, base in TRANSFERS, ASIDE.match(job) is not None))
     return pl.DataFrame(rows, JOB_TYPES, orient="row")
 

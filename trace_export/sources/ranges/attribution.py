@@ -122,11 +122,11 @@ class RangeIndex:
 
     def find(self, moments: Ints, threads: Ints) -> Ints:
         """The id of the range of each launch call, those of the calling thread before others; NONE outside all."""
-        found = self.all.find(moments, threads)
+        ids = self.all.find(moments, threads)
         if self.own is not self.all:
             inside = self.own.find(moments, threads)
-            found = np.where(inside != NONE, inside, found)
-        return found
+            ids = np.where(inside != NONE, inside, ids)
+        return ids
 
 
 @dataclass
@@ -210,8 +210,8 @@ class GpuActivity:
             at, nccl, correlation, start, end, stream = (
                 column[possible] for column in (at, nccl, correlation, start, end, stream)
             )
-        known, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
-        computing = known & ~nccl
+        launched, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
+        computing = launched & ~nccl
         end = self._in_order(computing, stream, correlation, start, end)
         inside = self.blocks[pipeline] & computing
         self._spend(process, end - start, computing, inside)
@@ -221,7 +221,7 @@ class GpuActivity:
         for around in (pipeline, call):
             self.communication.add(around[moving], start[moving], end[moving])
         self.tasks += len(start)
-        self.orphans += int(np.count_nonzero(~known))
+        self.orphans += int(np.count_nonzero(~launched))
         self.outside += int(np.count_nonzero(computing & (pipeline == NONE)))
 
     def _spend(

@@ -30,9 +30,9 @@ def with_steps(blocks: pl.DataFrame, steps: pl.DataFrame, moment: str = "start")
     no step ranges with numbers."""
     begun = steps.select("process", pl.col("start").alias(moment), within="step").sort(moment)
     first = begun.group_by("process", maintain_order=True).agg(before=pl.col("within").first() - 1)
-    found = blocks.sort(moment).join_asof(begun, on=moment, by="process", check_sortedness=False)
-    found = found.join(first.filter(pl.col("before") >= 0), on="process", how="left", maintain_order="left")
-    return found.with_columns(step=pl.coalesce("step", "within", "before")).drop("within", "before")
+    stepped = blocks.sort(moment).join_asof(begun, on=moment, by="process", check_sortedness=False)
+    stepped = stepped.join(first.filter(pl.col("before") >= 0), on="process", how="left", maintain_order="left")
+    return stepped.with_columns(step=pl.coalesce("step", "within", "before")).drop("within", "before")
 
 
 def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -51,7 +51,7 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
 def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
     place among the stages of the process."""
-    places = [(p, stage, chunk) for p, own in ranges.stages.items() for chunk, stage in enumerate(own)]
+    places = [(p, stage, chunk) for p, stages in ranges.stages.items() for chunk, stage in enumerate(stages)]
     if not places:
         return rows
     schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
@@ -63,8 +63,8 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     return rows
 
 
-def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
-    """What the names of a file's ranges and of its blocks (`found`, as from `blocks`) say about the pipeline."""
+def declared(ranges: Ranges, passes: pl.DataFrame) -> Declared:
+    """What the names of a file's ranges and of its blocks (`passes`, as from `blocks`) say about the pipeline."""
     recorded = Declared()
     if (ranges.frame["role"] == "setup").any():
         setups = ranges.of("setup").select(
@@ -73,7 +73,7 @@ def declared(ranges: Ranges, found: pl.DataFrame) -> Declared:
         )  # fmt: skip
         pp, dp, cp = setups.row(0)
         recorded = Declared(pp=pp, dp=dp, cp=cp)
-    return recorded.or_else(_of_stages(ranges.stages)).or_else(run_facts(found["marker"]))
+    return recorded.or_else(_of_stages(ranges.stages)).or_else(run_facts(passes["marker"]))
 
 
 def _of_stages(stages: Mapping[int, list[int]]) -> Declared:
@@ -81,14 +81,14 @@ def _of_stages(stages: Mapping[int, list[int]]) -> Declared:
 
     With two chunks and P ranks, rank r has stages {r, r + P} in a loop and {r, 2P - 1 - r} in a V.
     """
-    counts = {len(own) for own in stages.values()}
+    counts = {len(each) for each in stages.values()}
     if len(counts) != 1:
         return Declared()
     (chunks,) = counts
-    covered = sorted({stage for own in stages.values() for stage in own})
+    covered = sorted({stage for each in stages.values() for stage in each})
     whole = chunks > 1 and covered == list(range(len(covered)))
-    loop = chunks > 1 and len({own[1] - own[0] for own in stages.values()}) == 1
-    vee = chunks == 2 and len({own[0] + own[1] for own in stages.values()}) == 1
+    loop = chunks > 1 and len({each[1] - each[0] for each in stages.values()}) == 1
+    vee = chunks == 2 and len({each[0] + each[1] for each in stages.values()}) == 1
     placement: Literal["loop", "vee"] = "loop" if loop else "vee"
     return Declared(
         chunks=chunks, pp=len(covered) // chunks if whole else None, placement=placement if loop != vee else None

@@ -99,11 +99,11 @@ def _attributed(
 
 def _launches(ranges: pl.DataFrame, calls: Iterable[Piece]) -> dict[int, Launches]:
     of_process = ranges.partition_by("process", as_dict=True)
-    layers = {process: RangeIndex.both(own) for (process,), own in of_process.items()}
+    layers = {process: RangeIndex.both(of_this) for (process,), of_this in of_process.items()}
     parts: dict[int, list[tuple[Ints, Ints, Ints]]] = {process: [] for process in layers}
     for process, part in calls:
-        found = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
-        parts[process].append((part["correlation"], found[0], found[1]))
+        in_layers = [layer.find(part["start"], part["thread"]).astype(np.int32) for layer in layers[process]]
+        parts[process].append((part["correlation"], in_layers[0], in_layers[1]))
     return {process: Launches.of_parts(of) for process, of in parts.items()}
 
 
@@ -113,10 +113,10 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
     `launches`: by process, after all tasks were looked up. `calls(pattern)`: start and correlation of the calls with
     such names; they are read only where launches without a task exist.
     """
-    found = np.zeros(ranges, np.int64)
+    counts = np.zeros(ranges, np.int64)
     lost = {process: np.sort(ids[ids >= 0]) for process, of in launches.items() if len(ids := of.lost())}
     if not any(map(len, lost.values())):
-        return found
+        return counts
     begins, ends = _starts(calls(CAPTURES)), _starts(calls(CAPTURES_END))
     nothing = np.zeros(0, np.int64)
     for process, part in calls(KERNEL_LAUNCHES):
@@ -126,8 +126,8 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
         ids = part["correlation"][~captured]
         places = launches[process].of(ids[np.isin(ids, lost[process])])
         inside = launches[process].pipeline[places[places != UNKNOWN]]
-        np.add.at(found, inside, 1)
-    return found
+        np.add.at(counts, inside, 1)
+    return counts
 
 
 def _starts(calls: Iterable[Piece]) -> dict[int, Ints]:

@@ -50,8 +50,8 @@ class Devices:
         its parts."""
         if not self.parts:
             return ranges
-        own = pl.col("process").is_in(list(self.parts))
-        names = [pl.when(~own).then(column).alias(column) for column in ("rank", "place")]
+        split = pl.col("process").is_in(list(self.parts))
+        names = [pl.when(~split).then(column).alias(column) for column in ("rank", "place")]
         return replace(ranges, frame=ranges.frame.with_columns(names))
 
     def ranks(self, ranks: pl.DataFrame, ranges: Ranges, path: Path) -> pl.DataFrame:
@@ -73,14 +73,14 @@ class Devices:
             for place, (device, part) in enumerate(self.parts.get(row["process"], {-1: row["process"]}).items()):
                 lone = base == 0 and len(rows) == 1 and device >= 0
                 stage = stages.get(part, min(ranges.stages.get(part, []), default=None))
-                found = {"process": part, "rank": device if lone else base + place, "rank_origin": "inferred"}
+                fields = {"process": part, "rank": device if lone else base + place, "rank_origin": "inferred"}
                 if part in named:
-                    found |= {"rank": named[part], "rank_origin": "recorded"}
+                    fields |= {"rank": named[part], "rank_origin": "recorded"}
                 elif named and device < 0:
-                    found = {}
+                    fields = {}
                 if device >= 0:
-                    found |= {"device": device, "stage": stage, "stage_origin": None if stage is None else "recorded"}
-                made.append(row | found)
+                    fields |= {"device": device, "stage": stage, "stage_origin": None if stage is None else "recorded"}
+                made.append(row | fields)
         return pl.DataFrame(made, ranks.schema).sort("rank")
 
     def _named(self, ranges: Ranges) -> ByProcess:
@@ -95,12 +95,12 @@ class Devices:
             return rows
         parts = [(p, device, part) for p, devices in self.parts.items() for device, part in devices.items()]
         schema = {"process": pl.Int64, "device": pl.Int64, "part": pl.Int64}
-        found = rows.with_columns(pl.col("device").cast(pl.Int64)).join(
+        of_device = rows.with_columns(pl.col("device").cast(pl.Int64)).join(
             pl.DataFrame(parts, schema, orient="row"), on=["process", "device"], how="left", maintain_order="left"
         )
-        own = pl.col("process").is_in(list(self.parts))
+        split = pl.col("process").is_in(list(self.parts))
         return (
-            found.with_columns(process=pl.when(own).then("part").otherwise("process"))
+            of_device.with_columns(process=pl.when(split).then("part").otherwise("process"))
             .drop("part")
             .drop_nulls("process")
         )
@@ -154,9 +154,9 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
     worked = with_activity(replace(ranges, frame=split), attribute(split, parts))
     blocks = _placed_blocks(path, worked)
     kept, left_out = _kept(worked, blocks)
-    own = ranges.with_frame(kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
-    activity = attribute(own.frame, parts)
-    return Attributed(own, activity, Devices(parts, left_out), gpus)
+    of_parts = ranges.with_frame(kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
+    activity = attribute(of_parts.frame, parts)
+    return Attributed(of_parts, activity, Devices(parts, left_out), gpus)
 
 
 def _number() -> pl.Expr:
@@ -214,8 +214,9 @@ def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int
     stages = blocks.select("process", "stage").drop_nulls().unique()
     threads = blocks.select("process", "thread").unique()
     alone = threads.filter(pl.col("thread").is_unique())
-    found = worked.join(stages.with_columns(of_stage=True), on=["process", "stage"], how="left", maintain_order="left")
-    found = found.join(alone.with_columns(of_thread=True), on=["process", "thread"], how="left", maintain_order="left")
+    placed = worked.join(stages.with_columns(of_stage=True), on=["process", "stage"], how="left", maintain_order="left")
+    alone = alone.with_columns(of_thread=True)
+    placed = placed.join(alone, on=["process", "thread"], how="left", maintain_order="left")
     block, transfer = pl.col("role") == "block", pl.col("role").is_in(["p2p", COMMUNICATION])
     moved = pl.col("comm_count") > 0
     empty = pl.when(pl.col("stage").is_not_null()).then("of_stage").otherwise("of_thread").fill_null(False)
@@ -224,8 +225,8 @@ def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int
     alone_in = pl.len().over("whole") == 1
     step, of_thread = pl.col("role") == "step", pl.col("of_thread").fill_null(False)
     steps = of_thread | ~(step & of_thread).any().over("process")
-    known = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place)
-    keep = known.when(step).then(steps).otherwise(True)
-    found = found.with_columns(keep=keep)
-    lost = found.filter(transfer, ~pl.col("keep").any().over("whole"))["whole"].n_unique()
-    return found.filter("keep"), lost
+    decided = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place)
+    keep = decided.when(step).then(steps).otherwise(True)
+    placed = placed.with_columns(keep=keep)
+    lost = placed.filter(transfer, ~pl.col("keep").any().over("whole"))["whole"].n_unique()
+    return placed.filter("keep"), lost

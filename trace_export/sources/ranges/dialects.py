@@ -108,10 +108,10 @@ class Dialects:
 
     def _parse(self, texts: pl.Series) -> Names:
         """As `parse`, of texts that differ."""
-        known = pl.DataFrame({"text": texts}).filter(self.may_know("text"))
-        known = known.with_columns(stem=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""))
-        names = self._parsed(_with_messages(known.select(pl.col("stem").unique())))
-        return Names(_by_text(known, names).select(NAMES.keys()), _by_text(known, _transfers(names)))
+        stems = pl.DataFrame({"text": texts}).filter(self.may_know("text"))
+        stems = stems.with_columns(stem=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""))
+        names = self._parsed(_with_messages(stems.select(pl.col("stem").unique())))
+        return Names(_by_text(stems, names).select(NAMES.keys()), _by_text(stems, _transfers(names)))
 
     def may_know(self, texts: str) -> pl.Expr:
         """Whether some rule may know the text in the column `texts`: much cheaper than to parse it."""
@@ -151,16 +151,16 @@ class Dialects:
         | `Optimizer.step#Adam` | none | torch, block, OPT | none |
         | `{"name": "forward_step", "current_microbatch": 3}` | none | mindspeed, block, F | microbatch 3 |
         """
-        found = stems["name"].str.extract_groups(self._first).struct.unnest()
-        found = found.select(c.name for c in found if c.null_count() < found.height)  # of the few rules that matched
+        groups = stems["name"].str.extract_groups(self._first).struct.unnest()
+        groups = groups.select(c.name for c in groups if c.null_count() < len(groups))  # of the few rules that matched
 
         def group(name: str) -> pl.Expr:
             numbered = (f"{name}_{i}" for i in range(len(self.rules)))
-            return pl.coalesce(pl.lit(None, TEXT), *(field for field in numbered if field in found.columns))
+            return pl.coalesce(pl.lit(None, TEXT), *(field for field in numbered if field in groups.columns))
 
-        matched = [i for i in range(len(self.rules)) if f"rule_{i}" in found.columns]
+        matched = [i for i in range(len(self.rules)) if f"rule_{i}" in groups.columns]
         which = pl.coalesce(pl.lit(None, INT), *(pl.when(pl.col(f"rule_{i}").is_not_null()).then(i) for i in matched))
-        hits = stems.hstack(found)
+        hits = stems.hstack(groups)
         columns = ["text", "name", *(f"in_message.{n}" for n in NUMBERS), "rule", "letter", "transfers", *NUMBERS]
         hits = hits.with_columns(
             rule=which, letter=group("kind"), transfers=group("transfers"), **{n: group(n) for n in NUMBERS}
@@ -214,9 +214,9 @@ def _of_a_rank(dialects: Dialects, texts: tuple[str, ...]) -> Names:
     return dialects._parse(pl.Series("text", texts, TEXT))
 
 
-def _by_text(known: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """`found` by stem → the same by every text that has that stem."""
-    return known.join(found.rename({"text": "stem"}), on="stem").select(found.columns)
+def _by_text(texts: pl.DataFrame, parsed: pl.DataFrame) -> pl.DataFrame:
+    """`parsed` by stem → the same by every text that has that stem."""
+    return texts.join(parsed.rename({"text": "stem"}), on="stem").select(parsed.columns)
 
 
 def _transfers(names: pl.DataFrame) -> pl.DataFrame:

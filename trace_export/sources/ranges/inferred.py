@@ -28,9 +28,9 @@ SEPARATED = {
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
 
 
-def content(path: Path, found: Mapping[int, Inferred]) -> Content:
+def content(path: Path, inferred: Mapping[int, Inferred]) -> Content:
     """The content of those processes in which blocks were found (process → what was found)."""
-    with_blocks = {process: one for process, one in found.items() if not one.impossible}
+    with_blocks = {process: one for process, one in inferred.items() if not one.impossible}
     number = {process: pl.lit(process, pl.Int64).alias("process") for process in with_blocks}
     blocks = pl.concat(one.blocks.with_columns(number[process]) for process, one in with_blocks.items())
     p2p = pl.concat(one.transfers.with_columns(number[process]) for process, one in with_blocks.items())
@@ -39,20 +39,20 @@ def content(path: Path, found: Mapping[int, Inferred]) -> Content:
         p2p.sort("start"),
         pl.DataFrame(schema={"process": pl.Int64, "start": pl.Int64, "end": pl.Int64}),
         Declared(),
-        tuple(_notes(path, found, blocks.height)),
+        tuple(_notes(path, inferred, blocks.height)),
         {process: one.outside for process, one in with_blocks.items()},
     )
 
 
-def by_names(found: Mapping[int, Inferred], ranges: Ranges) -> tuple[dict[int, Inferred], dict[int, Inferred]]:
+def by_names(inferred: Mapping[int, Inferred], ranges: Ranges) -> tuple[dict[int, Inferred], dict[int, Inferred]]:
     """What was found in the processes without named passes, and in those that name some."""
     return (
-        {process: one for process, one in found.items() if process not in ranges.marked},
-        {process: one for process, one in found.items() if process in ranges.marked},
+        {process: one for process, one in inferred.items() if process not in ranges.marked},
+        {process: one for process, one in inferred.items() if process in ranges.marked},
     )
 
 
-def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Content:
+def completed(path: Path, named: Content, inferred: Mapping[int, Inferred]) -> Content:
     """The content of processes whose passes are `named` in part, as those of DeepSpeed's pipeline engine, with the
     kinds that no name says from what was found by launches (process → what was found), where both agree on the others.
 
@@ -61,15 +61,15 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
     """
     blocks, p2p = [named.blocks], [named.p2p]
     taken, refused, unknown, outside = 0, [], [], dict(named.outside)
-    for process, one in found.items():
-        own = named.blocks.filter(pl.col("process") == process)
-        kinds = set(own["kind"].drop_nulls())
-        if own.is_empty():
+    for process, one in inferred.items():
+        of_process = named.blocks.filter(pl.col("process") == process)
+        kinds = set(of_process["kind"].drop_nulls())
+        if of_process.is_empty():
             continue
         if one.impossible:
             unknown += [one] if outside.get(process, 0.0) >= OUTSIDE else []
             continue
-        if not all(alike(own, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
+        if not all(alike(of_process, one.blocks, kind) for kind in kinds & set(WORK_KINDS)):
             refused.append(process)
             continue
         number = pl.lit(process, pl.Int64).alias("process")
@@ -105,18 +105,18 @@ def completed(path: Path, named: Content, found: Mapping[int, Inferred]) -> Cont
     )  # fmt: skip
 
 
-def alike(named: pl.DataFrame, found: pl.DataFrame, kind: str) -> bool:
+def alike(named: pl.DataFrame, inferred: pl.DataFrame, kind: str) -> bool:
     """Whether the blocks of a kind (start, end) are as many, and the k-th of both overlap."""
-    one, other = (blocks.filter(pl.col("kind") == kind).sort("start") for blocks in (named, found))
+    one, other = (blocks.filter(pl.col("kind") == kind).sort("start") for blocks in (named, inferred))
     return one.height == other.height and bool(((one["start"] < other["end"]) & (other["start"] < one["end"])).all())
 
 
-def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]:
-    numbered = any(one.numbered for one in found.values())
-    kinds = {one.evidence for one in found.values() if one.evidence}
+def _notes(path: Path, inferred: Mapping[int, Inferred], blocks: int) -> list[Note]:
+    numbered = any(one.numbered for one in inferred.values())
+    kinds = {one.evidence for one in inferred.values() if one.evidence}
     by_threads = f"{BY_THREADS}; passes are separated by {', or '.join(SEPARATED[k] for k in SEPARATED if k in kinds)}"
     notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else by_threads, str(path), blocks)]
-    refused = [step for one in found.values() for step in one.refused]
+    refused = [step for one in inferred.values() for step in one.refused]
     if refused:
         first = refused[0]
         text = (
@@ -124,7 +124,7 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
             f"{sum(step.backwards for step in refused)} backwards are kept"
         )
         notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))
-    drawn = [one for one in found.values() if not one.impossible]
+    drawn = [one for one in inferred.values() if not one.impossible]
     tasks, orphans, early, cut = (sum(numbers) for numbers in zip(*(one.counts for one in drawn), strict=True))
     if orphans:
         notes.append(without_launch(path, orphans, tasks))
@@ -132,12 +132,12 @@ def _notes(path: Path, found: Mapping[int, Inferred], blocks: int) -> list[Note]
     if untimed := sum(one.untimed for one in drawn):
         notes.append(without_times(path, untimed))
     notes += counted_as_idle(path, (one.outside for one in drawn))
-    if impossible := sum(bool(one.impossible) for one in found.values()):
-        text = f"processes without named passes, left out: {most_frequent_reason(found.values())}"
+    if impossible := sum(bool(one.impossible) for one in inferred.values()):
+        text = f"processes without named passes, left out: {most_frequent_reason(inferred.values())}"
         notes.append(Note("process-without-blocks", "note", text, str(path), impossible))
     return notes
 
 
-def most_frequent_reason(found: Iterable[Inferred]) -> str:
+def most_frequent_reason(inferred: Iterable[Inferred]) -> str:
     """Why nothing was found in most of the processes without blocks."""
-    return Counter(one.impossible for one in found if one.impossible).most_common(1)[0][0]
+    return Counter(one.impossible for one in inferred if one.impossible).most_common(1)[0][0]

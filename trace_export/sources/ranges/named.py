@@ -46,8 +46,8 @@ def numbers_nodes(texts: pl.Series) -> bool:
 def operators(ranges: pl.DataFrame) -> pl.DataFrame:
     """The operators and nodes among `ranges` (thread, start, end, text and other columns): these other columns, thread,
     start, end, name, and seq, their number."""
-    own = ranges.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
-    return own.with_columns(
+    wanted = ranges.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
+    return wanted.with_columns(
         name=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
         seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
     ).drop("text")

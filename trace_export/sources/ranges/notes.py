@@ -64,15 +64,15 @@ def no_names(
         "looked for names such as F3.0.0, PP:0F3, Forward 3, forward_step, forward-0 and DeepSpeedEngine.forward"
     )
     if frequent := counts.most_frequent():
-        found = f"the most frequent names here: {', '.join(map(_short, frequent))}"
+        frequent_names = f"the most frequent names here: {', '.join(map(_short, frequent))}"
         remedy = f"say which of these names are passes with `markers` 'REGEX=>F', or {remedy}"
     else:
-        found = "all names here are the framework's own" if counts.total else "there is none here"
+        frequent_names = "all names here are the framework's own" if counts.total else "there is none here"
     what = f"no {kind} is named like a pipeline block ({looked_for})"
     if launches:
         what = f"no pass is named, and they cannot be found from the launches: {launches}"
     if frequent or not launches:
-        what += f"; {found}"
+        what += f"; {frequent_names}"
     if rules:
         what += f"; no name is matched by `markers` {', '.join(map(repr, rules))}"
     return SourceError(path, what, remedy)

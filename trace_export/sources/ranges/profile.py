@@ -53,17 +53,17 @@ def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
     return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
-def marked(path: Path, work: Attributed, found: pl.DataFrame, p2p: pl.DataFrame, collectives: pl.DataFrame) -> Content:
-    """The content of the processes whose passes are named: the blocks `found`, transfers and collectives, by the `work`
-    in their ranges. Raises SourceError when no GPU work was launched in a block."""
+def marked(path: Path, work: Attributed, passes: pl.DataFrame, p2p: pl.DataFrame, collectives: pl.DataFrame) -> Content:
+    """The content of the processes whose passes are named: the blocks `passes`, transfers and collectives, by the
+    `work` in their ranges. Raises SourceError when no GPU work was launched in a block."""
     ranges, activity = work.ranges, work.activity
-    if found.is_empty():
+    if passes.is_empty():
         raise range_notes.no_work(path, activity)
     worked = ranges.frame if activity is None else work.worked
     notes = (*range_notes.of_ranges(path, ranges, worked, activity), *range_notes.of_transfers(path, p2p))
     moved = p2p.filter(~pl.col("exchange").fill_null(False)) if p2p["exchange"].any() else p2p
     shares = {} if activity is None else activity.outside_shares()
-    return Content(found.drop("id"), moved, collectives, declared(ranges, found), notes, shares)
+    return Content(passes.drop("id"), moved, collectives, declared(ranges, passes), notes, shares)
 
 
 class Described(NamedTuple):

@@ -112,17 +112,17 @@ def gather(
 
 
 def beside_passes(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bool) -> Ranges:
-    """The `named` ranges of all processes, for steps and optimizers of passes that are found without names; with `only`
+    """The `named` ranges of all processes, for steps and optimizers of passes that are inferred; with `only`
     those that do not depend on how a runtime names its passes: PyTorch's own and the user's."""
     ranges = gather(named, (), dialects, every=True)
-    own = pl.col("dialect").is_in(["torch", "user"])
-    return ranges.with_frame(ranges.frame.filter(own)) if only else ranges
+    counted = pl.col("dialect").is_in(["torch", "user"])
+    return ranges.with_frame(ranges.frame.filter(counted)) if only else ranges
 
 
 def _stages(frame: pl.DataFrame) -> dict[int, list[int]]:
     """Process → the stages that its names call its own, in order."""
-    own = frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
-    stages = pl.concat([own.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
+    named = frame.filter(pl.col("role").is_in(["block", "p2p", "boundary"]))
+    stages = pl.concat([named.select("process", stage=pl.col(c)) for c in ("stage", "stage_b")]).drop_nulls()
     return dict(stages.group_by("process").agg(pl.col("stage").unique().sort()).iter_rows())
 
 
@@ -155,15 +155,15 @@ def _without_weak_names(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame
     if not _HIDING & set(frame["dialect"].unique()):
         return frame, frame.clear()
     block, kind = pl.col("role") == "block", pl.col("kind")
-    plain, own, user, mindspeed = (pl.col("dialect").eq_missing(pl.lit(d)) for d in (PLAIN, OWN, USER, MINDSPEED))
+    plain, ours, user, mindspeed = (pl.col("dialect").eq_missing(pl.lit(d)) for d in (PLAIN, OWN, USER, MINDSPEED))
     its_own = plain & pl.col("text").str.contains("^(?:for|back)ward_step") & (block & mindspeed).any().over("process")
     frame = frame.with_columns(dialect=pl.when(its_own).then(pl.lit(MINDSPEED)).otherwise("dialect"))
     strong, named = block & ~plain, pl.lit(False)
     for one in (*WORK_KINDS, "OPT"):
         names = kind.is_in([one, "FB"]) if one in ("F", "B") else kind == one
         named |= (kind == one) & (strong & names).any().over("process")
-    marked, updated = ((block & own & of_kind).any().over("process") for of_kind in (pl.lit(True), kind == "OPT"))
-    hidden = block & ((plain & named) | (~own & ~user & marked & (kind.ne_missing("OPT") | updated)))
+    marked, updated = ((block & ours & of_kind).any().over("process") for of_kind in (pl.lit(True), kind == "OPT"))
+    hidden = block & ((plain & named) | (~ours & ~user & marked & (kind.ne_missing("OPT") | updated)))
     transfer, inner = pl.col("role") == "p2p", pl.col("dialect").eq_missing(pl.lit(STAGE))
     numbered = (transfer & pl.col("dialect").eq_missing(pl.lit(PIPELINING))).any().over("process")
     frame = frame.with_columns(hidden=hidden.fill_null(False), inner=transfer & inner & numbered)
@@ -177,8 +177,8 @@ def _apart(weak: pl.DataFrame, frame: pl.DataFrame) -> pl.DataFrame:
         return weak
     blocks = frame.filter(pl.col("role") == "block").sort("start")
     begun = blocks.select("process", at="start", until=pl.col("end").cum_max().over("process"))
-    found = weak.sort("end").join_asof(begun, left_on="end", right_on="at", by="process", check_sortedness=False)
-    apart = found.filter((pl.col("until") < pl.col("start")).fill_null(True))
+    begun_before = weak.sort("end").join_asof(begun, left_on="end", right_on="at", by="process", check_sortedness=False)
+    apart = begun_before.filter((pl.col("until") < pl.col("start")).fill_null(True))
     return apart.select(weak.columns).sort("process", "start", *_SAME_TIMES)
 
 

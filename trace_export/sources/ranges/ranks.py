@@ -31,7 +31,7 @@ def assigned(
     Raises SourceError where the names of one process are of several ranks.
     """
     check_names(source.path, ranges)
-    places = {**{p: min(own) for p, own in ranges.stages.items()}, **from_names(ranges, "place")}
+    places = {**{p: min(stages) for p, stages in ranges.stages.items()}, **from_names(ranges, "place")}
     numbers, origins = _first_known(processes, *evidence)
     kept, twice = _unique(numbers, ranges)
     text = "second process of rank {} in the file, left out"
@@ -59,8 +59,8 @@ def _first_known(processes: list[int], *evidence: Evidence) -> tuple[ByProcess, 
     for origin, find in evidence:
         if len(numbers) == len(wanted):
             break
-        known = {p: rank for p, rank in find().items() if p in wanted and p not in numbers}
-        for process, rank in sorted(known.items(), key=lambda item: item[::-1]):
+        numbered = {p: rank for p, rank in find().items() if p in wanted and p not in numbers}
+        for process, rank in sorted(numbered.items(), key=lambda item: item[::-1]):
             taken = set(numbers.values()) if origin == "assumed" else set()
             numbers[process] = next(number for number in count(rank) if number not in taken)
             origins[process] = origin
@@ -74,10 +74,10 @@ def check_names(path: Path, ranges: Ranges, recorded: int | None = None, *, of: 
         return
     names = ranges.frame.lazy().drop_nulls("rank").group_by("process")
     named = names.agg(pl.col("rank").unique().sort(), own=(pl.col("dialect") == OWN).any()).sort("process").collect()
-    for _, marked, own in named.iter_rows():
+    for _, marked, of_process in named.iter_rows():
         if len(marked) > 1:
             what = f"holds marks of ranks {', '.join(map(str, marked))} as those of one {of}"
-        elif recorded is not None and own and recorded not in marked:
+        elif recorded is not None and of_process and recorded not in marked:
             what = f"holds marks of rank {marked[0]}, but was recorded by rank {recorded}"
         else:
             continue
@@ -94,7 +94,7 @@ def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
 
 def from_stages(stages: Mapping[int, list[int]]) -> ByProcess:
     """The smallest stage, unless several replicas of the pipeline are in the file."""
-    numbers = {process: min(own) for process, own in stages.items()}
+    numbers = {process: min(of_process) for process, of_process in stages.items()}
     return numbers if len(set(numbers.values())) == len(numbers) else {}
 
 

@@ -187,7 +187,9 @@ def read(
     dialects = Dialects.of(options.markers)
     with ExitStack() as stack:
         opened = [caught(source.path, partial(open_one, source, options, stack)) for source in sources]
-        hosts = [host for found in opened if not isinstance(found, SourceError) for host in found]
+        hosts = [
+            host for hosts_or_error in opened if not isinstance(hosts_or_error, SourceError) for host in hosts_or_error
+        ]
         prepare(hosts, dialects)
         parts = list(map(_Part, hosts))
         good = _each(parts, lambda part: _name(part, dialects))
@@ -201,8 +203,10 @@ def read(
         _make_profiles(good)
     left = iter(parts)
     return [
-        found if isinstance(found, SourceError) else _of_hosts([part.result for part in islice(left, len(found))])
-        for found in opened
+        hosts_or_error
+        if isinstance(hosts_or_error, SourceError)
+        else _of_hosts([part.result for part in islice(left, len(hosts_or_error))])
+        for hosts_or_error in opened
     ]
 
 
@@ -267,10 +271,10 @@ def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Diale
         }
 
 
-def _in_steps(process: int, found: Inferred, beside: Ranges) -> Inferred:
+def _in_steps(process: int, inferred: Inferred, beside: Ranges) -> Inferred:
     """What was found in a process, with the steps of its blocks by the ranges `beside` it and their launches."""
-    rows = found.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
-    return found._replace(blocks=with_steps(rows, beside.of("step"), "launched").drop("process"))
+    rows = inferred.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
+    return inferred._replace(blocks=with_steps(rows, beside.of("step"), "launched").drop("process"))
 
 
 def _check(part: _Part, options: ReadOptions) -> None:
@@ -320,7 +324,7 @@ def _tables(parts: Sequence[_Part]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
     first = parts[0]
     work = first.work if len(parts) == 1 else Attributed(_joined(parts))
     copies = first.opened.last_copies(work.ranges) if len(parts) == 1 and not work.devices.parts else None
-    found = blocks(work.worked, work.ranges, host=work.activity is None)
+    passes = blocks(work.worked, work.ranges, host=work.activity is None)
     p2p, joint = transfers(work.ranges, work.worked, copies), None
     kernels = _distinct([[] if (rows := _near_kernels(part)) is None else [rows] for part in parts])
     if kernels:
@@ -328,7 +332,7 @@ def _tables(parts: Sequence[_Part]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
         sides, others = transfers_of(calls).with_columns(_PLACE), p2p.select(_PLACE)
         silent = sides.join(others, on="_place", how="anti", maintain_order="left").drop("_place")
         p2p, joint = pl.concat([p2p, silent], how="diagonal_relaxed"), collectives_of(calls)
-    return found, p2p, collectives(work.worked) if joint is None else joint
+    return passes, p2p, collectives(work.worked) if joint is None else joint
 
 
 def _near_kernels(part: _Part) -> pl.DataFrame | None:
@@ -367,8 +371,8 @@ def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
     `content`, whose passes no range names. Their transfers are those of the launches, which tell both sides of a group
     apart."""
     calls = gather((), part.named.calls, Dialects.of(()), every=True)
-    known = pl.col("process").is_in(content.blocks["process"].unique().implode())
-    calls = replace(calls, frame=calls.frame.filter(known))
+    drawn = pl.col("process").is_in(content.blocks["process"].unique().implode())
+    calls = replace(calls, frame=calls.frame.filter(drawn))
     if calls.frame.is_empty():
         return content.collectives
     return collectives(attributed(part.path, calls, part.opened.activity).worked)
@@ -382,17 +386,17 @@ def _rank(part: _Part, options: ReadOptions) -> None:
     processes = sorted({*inferred, *part.ranges.marked, *gpus})
     if part.ranges.marked:
         gpus |= opened.devices() if work.activity is None else work.gpus
-    known = inferred | work.ranges.marked
+    drawn = inferred | work.ranges.marked
     of_parts = {number: process for process, parts in work.devices.parts.items() for number in parts.values()}
     blocks = [
         c.blocks.with_columns(pl.col("process").replace(of_parts)) if of_parts else c.blocks for c in part.contents
     ]
     ranges = work.devices.without_names(part.ranges)
-    for own in in_starts(processes, blocks, lambda some: opened.ranks(ranges, some, gpus)[0]):
-        ranks, notes = opened.ranks(ranges, own, gpus)
+    for start in in_starts(processes, blocks, lambda some: opened.ranks(ranges, some, gpus)[0]):
+        ranks, notes = opened.ranks(ranges, start, gpus)
         ranks = work.devices.ranks(ranks, work.ranges, part.path)
-        if not known.issuperset(ranks["process"]):
-            ranks = ranks.filter(pl.col("process").is_in(sorted(known)))
+        if not drawn.issuperset(ranks["process"]):
+            ranks = ranks.filter(pl.col("process").is_in(sorted(drawn)))
         ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
         part.starts.append(_Start(ranks, opened.world, notes))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
@@ -406,7 +410,7 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
     every = [[start.ranks for start in part.starts] for part in parts]
     several = any(len(part.starts) > 1 for part in parts)
     who = described([_described(part, start) for part in parts for start in part.starts])
-    heights = [sum(map(len, own)) for own in every]
+    heights = [sum(map(len, of_part)) for of_part in every]
     offsets = np.repeat([part.opened.host.offset_ns for part in parts], heights)
     (numbers,) = _distinct(every) if len(parts) > 1 else [pl.concat(every[0])]
     offset = pl.Series("offset_ns", offsets, dtype=pl.Int64)
@@ -415,9 +419,9 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
         whole = in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema)
         tables.append(_apart(whole, len(parts), processes=several))
-    for part, *own in zip(parts, *tables, strict=True):
+    for part, *of_part in zip(parts, *tables, strict=True):
         starts = [
-            _profile(part, start, *next(who), *(_of_start(start, rows) for rows in own) if several else own)
+            _profile(part, start, *next(who), *(_of_start(start, rows) for rows in of_part) if several else of_part)
             for start in part.starts
         ]
         part.result = replace(starts[-1], earlier=tuple(starts[:-1]))
@@ -465,9 +469,9 @@ def _split(whole: Ranges, count: int) -> list[Ranges]:
     numbered = whole.frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64).over(_PLACE))
     frames = [_apart(rows, count) for rows in (numbered, whole.unclosed, whole.unused, whole.invalid)]
     stages: list[dict[int, list[int]]] = [{} for _ in range(count)]
-    for process, own in whole.stages.items():
+    for process, numbers in whole.stages.items():
         place, number = _of_part(process)
-        stages[place][number] = own
+        stages[place][number] = numbers
     marked: list[set[int]] = [set() for _ in range(count)]
     for process in whole.marked:
         place, number = _of_part(process)
@@ -500,7 +504,7 @@ def _distinct(frames: Sequence[Sequence[pl.DataFrame]]) -> list[pl.DataFrame]:
     if len(frames) == 1 or not every:
         return every
     whole = pl.concat(every, how="diagonal_relaxed")
-    first = np.repeat(np.arange(len(frames)) << _BITS, [sum(map(len, own)) for own in frames])
+    first = np.repeat(np.arange(len(frames)) << _BITS, [sum(map(len, part)) for part in frames])
     return [whole.with_columns(pl.col("process") + pl.Series(first, dtype=pl.Int64))]
 
 
@@ -509,7 +513,7 @@ def _apart(frame: pl.DataFrame, count: int, *, processes: bool = True) -> list[p
     if count == 1:
         return [frame if processes else frame.drop("process")]
     placed = frame.with_columns(_PLACE)
-    own = pl.col("process") - pl.col("_place") * (1 << _BITS)
-    placed = placed.with_columns(own) if processes else placed.drop("process")
+    number = pl.col("process") - pl.col("_place") * (1 << _BITS)
+    placed = placed.with_columns(number) if processes else placed.drop("process")
     parts, none = placed.partition_by("_place", as_dict=True, include_key=False), placed.drop("_place").clear()
     return [parts.get((place,), none) for place in range(count)]

@@ -47,8 +47,8 @@ def transfers(
     if last_copies is not None and named["comm_count"].min() == 0:
         ends = pl.coalesce(last_copies(named), ends)
     fields = [c for c in ranges.transfers.columns if c != "text"]
-    own = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
-    sides = own.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
+    ended = named.with_columns(end=pl.when("repaired").then(None).otherwise(ends))
+    sides = ended.drop(fields, strict=False).join(ranges.transfers, on="text", maintain_order="left_right")
     sides, calls = with_calls(sides, work.filter(pl.col("role") == COMMUNICATION, pl.col("text").is_in(ALONE)))
     if calls.is_empty():
         both = sides.with_columns(exchange=pl.lit(False))
@@ -89,7 +89,7 @@ def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         made=kind.forward_fill().over("process"),
     )
     after = blocks.select("process", "start", wanted=kind).drop_nulls()
-    found = (
+    between_blocks = (
         calls.drop("direction", strict=False)
         .sort("start")
         .join_asof(before, on="start", by="process", check_sortedness=False)
@@ -97,7 +97,7 @@ def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     )
     between = pl.col("until").is_null() | (pl.col("start") >= pl.col("until"))
     direction = pl.when(between).then(pl.when(pl.col("role") == "send").then("made").otherwise("wanted"))
-    return found.with_columns(_exchange(~between), direction=direction).sort("id")
+    return between_blocks.with_columns(_exchange(~between), direction=direction).sort("id")
 
 
 def _exchange(inside: pl.Expr) -> pl.Expr:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from trace_export.files import open_file
-from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.recorder.lines import LONGEST_LINE, MAGIC, Header, WrongVersion, header
 from trace_export.sources.source import Source
 
@@ -17,7 +17,7 @@ EARLIER = ".earlier"
 NAME = re.compile(r"rank(\d{1,7})\.blocks(?:\.earlier)?")
 
 
-def files(root: Path, folders: list[Folder]) -> Found:
+def files(root: Path, folders: list[Folder]) -> SearchResult:
     """All files of the recorder. The rank is the one in the header, else that in the name."""
     sources: list[Source] = []
     unrecognised: list[Unrecognised] = []
@@ -32,14 +32,14 @@ def files(root: Path, folders: list[Folder]) -> Found:
             if not named and not line.startswith(MAGIC):
                 unrecognised.append(Unrecognised("recorder", str(path), "no file of the recorder", sure=False))
                 continue
-            found = _header(line)
-            host = found.clock if found else host_of(root, folder.path)
-            rank = found.rank if found and found.rank is not None else int(named[1]) if named else None
+            header = _header(line)
+            host = header.clock if header else host_of(root, folder.path)
+            rank = header.rank if header and header.rank is not None else int(named[1]) if named else None
             origin = "assumed" if rank is None else "recorded"
             rank = len(sources) if rank is None else rank
             machine = machines.setdefault(host, len(machines))
             sources.append(Source("recorder", path, host, machine, rank, origin))
-    return Found(tuple(sources), unrecognised=tuple(unrecognised))
+    return SearchResult(tuple(sources), unrecognised=tuple(unrecognised))
 
 
 def is_other(earlier: Path) -> bool:

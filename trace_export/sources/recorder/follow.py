@@ -133,28 +133,28 @@ class Follower:
         """The tables of the steps after that one (run and step), or of the last ones, with all ranks."""
         self._taken = after[1] if after is not None and after[0] == self._starts.run else None
         self._gather()
-        known = self._newest()
-        if not known:
+        headers = self._newest()
+        if not headers:
             return Profile()
-        numbers = [file.number for file, _ in known]
-        self._leave_out(known)
+        numbers = [file.number for file, _ in headers]
+        self._leave_out(headers)
         counted = [number for number in numbers if number in self._starts.started]
         blocks = self._blocks.filter(pl.col("file").is_in(counted))
         if self._taken is not None:
             blocks = blocks.filter(pl.col("step") > self._taken)
         places = pl.col("file").replace_strict(numbers, range(len(numbers)), return_dtype=pl.UInt32)
-        profile = profile_of([(file.source, header) for file, header in known], blocks.with_columns(places))
-        notes: list[Note] = [note for file, _ in known for note in malformed(file.scanner)]
+        profile = profile_of([(file.source, header) for file, header in headers], blocks.with_columns(places))
+        notes: list[Note] = [note for file, _ in headers for note in malformed(file.scanner)]
         spans = profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32))
         return replace(profile, spans=spans).with_notes(notes)
 
-    def _leave_out(self, known: Sequence[tuple[_File, Header]]) -> None:
+    def _leave_out(self, headers: Sequence[tuple[_File, Header]]) -> None:
         """Leaves the ranks out that are of an earlier run."""
         ends = dict(self._blocks.group_by("file").agg((pl.col("start") + pl.col("length")).max()).iter_rows())
         self._starts.leave_out(
             {
                 file.number: (self._again[file.source.path], now.unix_ns, now.unix_ns + end - now.clock_ns)
-                for file, now in known
+                for file, now in headers
                 if (end := ends.get(file.number)) is not None
             }
         )
@@ -166,8 +166,8 @@ class Follower:
             header = file.header
             if header is not None:
                 rank = file.source.rank if header.rank is None else header.rank
-                known = newest.get(rank)
-                if known is None or known[1].unix_ns <= header.unix_ns:
+                last = newest.get(rank)
+                if last is None or last[1].unix_ns <= header.unix_ns:
                     newest[rank] = file, header
         return list(newest.values())
 
@@ -175,9 +175,9 @@ class Follower:
         """Takes what was read, and drops all but the last steps of each rank."""
         if self._new:
             numbers = [number for number, _ in self._new]
-            found = blocks_of([lines for _, lines in self._new])
+            blocks = blocks_of([lines for _, lines in self._new])
             number = pl.col("lines").replace_strict(range(len(numbers)), numbers, return_dtype=pl.UInt32)
-            self._blocks = pl.concat([self._blocks, found.select(*BLOCKS, file=number)])
+            self._blocks = pl.concat([self._blocks, blocks.select(*BLOCKS, file=number)])
             self._new, self._bytes = [], 0
         newest = pl.col("step").max().over("file")
         oldest = last_dropped(newest, self._keep, self._taken, MOST_STEPS)

@@ -108,17 +108,17 @@ def header(line: bytes) -> Header | None:
     version = content.pop(VERSION_FIELD)
     if version != VERSION:
         raise WrongVersion(f"version {version}" if type(version) is int else "an unknown version")
-    known = {f.name: content.get(f.name) for f in fields(Header)}
-    texts = {name: known.pop(name) for name in ("host", "boot")}
-    times = {name: known.pop(name) for name in ("clock_ns", "unix_ns")}
+    values = {f.name: content.get(f.name) for f in fields(Header)}
+    texts = {name: values.pop(name) for name in ("host", "boot")}
+    times = {name: values.pop(name) for name in ("clock_ns", "unix_ns")}
     valid = (
         _is_name(texts["host"])
         and (texts["boot"] is None or _is_name(texts["boot"]))
         and all(type(t) is int and 0 <= t < LATEST_NS for t in times.values())
-        and type(known["pid"]) is int
-        and all(n is None or (type(n) is int and 0 <= n < LARGEST_NUMBER) for k, n in known.items())
+        and type(values["pid"]) is int
+        and all(n is None or (type(n) is int and 0 <= n < LARGEST_NUMBER) for k, n in values.items())
     )
-    return Header(**texts, **times, **known) if valid else None
+    return Header(**texts, **times, **values) if valid else None
 
 
 def _is_name(value: object) -> bool:
@@ -150,8 +150,8 @@ class Scanner:
 
     def take_headers(self, text: bytes) -> Lines:
         """The same lines for `blocks_of`. Raises SourceError as `take` does."""
-        found = _HEADER.finditer(text) if b"#" in text else ()
-        broken = sum(not self._take_header(match[0]) for match in found)
+        matches = _HEADER.finditer(text) if b"#" in text else ()
+        broken = sum(not self._take_header(match[0]) for match in matches)
         lines = Lines(self, text, self._lines)
         self._lines += text.count(b"\n")
         self.count(broken, lines)
@@ -166,17 +166,17 @@ class Scanner:
     def _take_header(self, line: bytes) -> bool:
         """Whether it is one."""
         try:
-            found = header(line)
+            now = header(line)
         except WrongVersion as error:
             what = f"was written in {error} of the format, and this trace-export reads version {VERSION}"
             raise SourceError(self.path, what, "use the trace-export that recorded it, or a newer one") from error
-        if found is None:
+        if now is None:
             return False
-        known = self.header or found
-        if found.process != known.process or (known.rank is not None and found.rank not in (None, known.rank)):
+        before = self.header or now
+        if now.process != before.process or (before.rank is not None and now.rank not in (None, before.rank)):
             what = "holds the blocks of several processes"
             raise SourceError(self.path, what, "give the file of each as it was recorded")
-        self.header = known.then(found)
+        self.header = before.then(now)
         return True
 
 

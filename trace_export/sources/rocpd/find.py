@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trace_export.sources.folders import Folder, Found, Unrecognised, host_of
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.rocpd.tables import is_rocpd
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
@@ -12,7 +12,7 @@ from trace_export.sources.source import Source
 SUFFIXES = (".db", ".rpd")
 
 
-def databases(root: Path, folders: list[Folder]) -> Found:
+def databases(root: Path, folders: list[Folder]) -> SearchResult:
     """Databases with the tables of rocpd; those of rocmProfileData are not read, but named."""
     sources, others = [], []
     for folder in folders:
@@ -23,4 +23,4 @@ def databases(root: Path, folders: list[Folder]) -> Found:
             elif {"rocpd_api", "rocpd_op"} <= tables:
                 what = "a database of rocmProfileData (runTracer.sh), which is not read; record with rocprofv3"
                 others.append(Unrecognised("rocpd", str(path), what))
-    return Found(tuple(sources), unrecognised=tuple(others))
+    return SearchResult(tuple(sources), unrecognised=tuple(others))

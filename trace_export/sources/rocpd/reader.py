@@ -133,9 +133,9 @@ class _Processes(reader.Opened):
             ),
             devices,
         )
-        known = [facts.get(process) for process in ranks["process"]]
+        of_ranks = [facts.get(process) for process in ranks["process"]]
         identity = pl.DataFrame(
-            {name: [fact and getattr(fact, name) for fact in known] for name in ("pid", "begun_ns", "job")},
+            {name: [fact and getattr(fact, name) for fact in of_ranks] for name in ("pid", "begun_ns", "job")},
             {"pid": TIME, "begun_ns": TIME, "job": TEXT},
         )
         return ranks.hstack(identity), notes

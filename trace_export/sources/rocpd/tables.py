@@ -50,9 +50,9 @@ class Tables:
         piece = f"(SELECT rowid AS row, * FROM {self.name(table)} WHERE {{where}})"
         if not self.tracks:
             return f"{piece} AS R"
-        own = ", ".join(f"T.{column}" for column in columns)
+        of_track = ", ".join(f"T.{column}" for column in columns)
         track = f"LEFT JOIN {self.name('track')} AS T ON T.id = P.track_id"
-        return f"(SELECT P.*, {own} FROM {piece} AS P {track}) AS R"
+        return f"(SELECT P.*, {of_track} FROM {piece} AS P {track}) AS R"
 
     def event(self) -> str:
         """The join with the event of a row, as E."""

@@ -69,8 +69,8 @@ def _names(tables: Tables, numbers: pl.Series) -> pl.Series:
     """What the numbers of names mean."""
     symbols = tables.name("info_kernel_symbol")
     sql = f"SELECT id, substr(display_name, 1, {LONGEST}) FROM {symbols} WHERE display_name IS NOT NULL"
-    known = dict(tables.db.texts(sql))
-    return pl.Series("name", [str(known.get(number, "")) for number in numbers], pl.String)
+    texts = dict(tables.db.texts(sql))
+    return pl.Series("name", [str(texts.get(number, "")) for number in numbers], pl.String)
 
 
 def _between(tables: Tables, tasks: pl.DataFrame, calls: pl.DataFrame, names: pl.Series) -> pl.Series:
@@ -87,18 +87,18 @@ def _sending(tables: Tables, kernels: pl.DataFrame, calls: pl.DataFrame) -> np.n
         FROM {tables.rows("region", "tid")} {tables.event()} WHERE {tables.of_category(RCCL)}"""
     operations = _operations(tables)
     sending = [number for number, name in operations.items() if name in _SENDING]
-    known = pl.concat(
+    called = pl.concat(
         [pl.DataFrame(schema={"at": pl.Int64, "thread": pl.Int64, "name": pl.Int64}),
          *tables.db.frames(tables.name("region"), sql)]
     ).filter(pl.col("name").is_in(list(operations)))  # fmt: skip
     launched = kernels.with_row_index("row").join(
         calls.select("correlation", "thread", at="start").unique("correlation", keep="first"), on="correlation"
     )
-    found = launched.sort("at").join_asof(
-        known.sort("at"), on="at", by="thread", suffix="_of_call", check_sortedness=False
+    launched_after = launched.sort("at").join_asof(
+        called.sort("at"), on="at", by="thread", suffix="_of_call", check_sortedness=False
     )
     out = np.zeros(kernels.height, np.bool_)
-    out[found["row"].to_numpy()] = found["name_of_call"].is_in(sending).fill_null(False).to_numpy()
+    out[launched_after["row"].to_numpy()] = launched_after["name_of_call"].is_in(sending).fill_null(False).to_numpy()
     return out
 
 

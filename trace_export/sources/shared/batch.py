@@ -69,7 +69,7 @@ def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list
         frame: pl.DataFrame = getattr(whole, name)
         if frame.height:  # each profile keeps an empty table of `whole`
             parts[name] = _by_place(frame, owner, count, rank=number)
-    return [replace(whole, **{name: own[place] for name, own in parts.items()}) for place in range(count)]
+    return [replace(whole, **{name: frames[place] for name, frames in parts.items()}) for place in range(count)]
 
 
 def _by_place(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
@@ -78,8 +78,8 @@ def _by_place(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Exp
     if count == 1:
         return [frame.with_columns(**changed) if changed else frame]
     placed = frame.with_columns(owner.alias("place"), **changed)
-    own = placed.partition_by("place", as_dict=True, include_key=False)
-    return [own.get((place,), frame.clear()) for place in range(count)]
+    frames = placed.partition_by("place", as_dict=True, include_key=False)
+    return [frames.get((place,), frame.clear()) for place in range(count)]
 
 
 def places(tables: Sequence[Sized], numbers: Sequence[int] | None = None) -> pl.Series:

@@ -267,13 +267,13 @@ class JsonTrace(TraceFile, Generic[Kind]):
     def _decoded(self) -> list[Kind]:
         """The events that were taken since the last time."""
         body, self._taken = b",\n  ".join(self._taken), []
-        found = self.wanted.decoded(body)
-        if found is None:
+        events = self.wanted.decoded(body)
+        if events is None:
             body = with_numbers(body)
-            found = self.wanted.decoded(body)
-        if found is None:
-            found = self.wanted.decoded(self._without_malformed(body))
-        return found or []
+            events = self.wanted.decoded(body)
+        if events is None:
+            events = self.wanted.decoded(self._without_malformed(body))
+        return events or []
 
     def _without_malformed(self, body: bytes) -> bytes:
         """The events in Kineto's layout that are JSON. Those that are not are counted if they are wanted."""
@@ -300,9 +300,9 @@ def _cuts(buffer: bytes) -> list[tuple[int, int]]:
     size = 1 << 12
     while True:
         begin = max(len(buffer) - size, 0)
-        found = deque(_BETWEEN.finditer(buffer, begin), maxlen=TRIES)
-        if len(found) == TRIES or not begin:
-            return [(match.start() + 1, match.end() - 1) for match in reversed(found)]
+        matches = deque(_BETWEEN.finditer(buffer, begin), maxlen=TRIES)
+        if len(matches) == TRIES or not begin:
+            return [(match.start() + 1, match.end() - 1) for match in reversed(matches)]
         size *= 16
 
 
@@ -320,17 +320,17 @@ def _whole(body: bytes) -> list[msgspec.Raw] | None:
 
 def _what_is_right(kind: type[_Structure], text: msgspec.Raw) -> _Structure:
     """An object without those fields whose values have another type than they should."""
-    found: dict[str, Any] = {}
+    right: dict[str, Any] = {}
     with suppress(*_NO_JSON):
         values = _FIELDS.decode(text)
         for one in msgspec.structs.fields(kind) if issubclass(kind, msgspec.Struct) else ():
             inner = next((t for t in get_args(one.type) if isinstance(t, type) and issubclass(t, msgspec.Struct)), None)
             if inner is not None and one.encode_name in values:
-                found[one.name] = _what_is_right(inner, values[one.encode_name])
+                right[one.name] = _what_is_right(inner, values[one.encode_name])
             elif one.encode_name in values:
                 with suppress(*_NO_JSON):
-                    found[one.name] = msgspec.json.decode(values[one.encode_name], type=one.type)
-    return kind(**found)
+                    right[one.name] = msgspec.json.decode(values[one.encode_name], type=one.type)
+    return kind(**right)
 
 
 # Events as columns
@@ -371,15 +371,15 @@ def _as_written(name: str, values: Iterable[msgspec.Raw]) -> pl.Series:
     return pl.Series(name, [text]).str.split("\0").explode()
 
 
-def texts(name: str, found: Sequence[Value]) -> pl.Series:
+def texts(name: str, values: Sequence[Value]) -> pl.Series:
     """Values as text. Numbers alone are turned into text by Polars, a value at a time takes twenty times as long."""
-    kinds = set(map(type, found))
+    kinds = set(map(type, values))
     if str not in kinds:
         with suppress(TypeError, OverflowError):
-            return numbers(name, found, pl.Int64, strict=True).cast(pl.String)
+            return numbers(name, values, pl.Int64, strict=True).cast(pl.String)
     if float in kinds:
-        found = [int(value) if isinstance(value, float) and value.is_integer() else value for value in found]
-    return numbers(name, found, pl.String)
+        values = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
+    return numbers(name, values, pl.String)
 
 
 def numbers(name: str, values: Sequence[Value], kind: type[pl.DataType], *, strict: bool = False) -> pl.Series:
@@ -437,8 +437,8 @@ def _parsed_after(rest: bytes, *, inside_object: bool) -> dict[str, Any] | None:
     the backslashes of a path in Windows, which Kineto does not escape, or without."""
     for text in (rest, rest.replace(b"\\", b"/")):
         with suppress(orjson.JSONDecodeError):
-            found = orjson.loads((b'{"traceEvents":[' if inside_object else b"[") + text)
-            return {name: value for name, value in found.items() if name != "traceEvents"} if inside_object else {}
+            content = orjson.loads((b'{"traceEvents":[' if inside_object else b"[") + text)
+            return {name: value for name, value in content.items() if name != "traceEvents"} if inside_object else {}
     return None
 
 
@@ -466,7 +466,7 @@ def with_name(event: bytes) -> bytes:
 def _escaped(match: re.Match[bytes]) -> bytes:
     """The name as a string in JSON: backslashes may have been escaped where quotation marks were not."""
     for text in (match[2], match[2].replace(b"\\", b"\\\\")):
-        escaped = _CONTROL.sub(lambda found: b"\\u%04x" % found[0][0], _BARE_QUOTE.sub(rb"\"", text))
+        escaped = _CONTROL.sub(lambda control: b"\\u%04x" % control[0][0], _BARE_QUOTE.sub(rb"\"", text))
         with suppress(orjson.JSONDecodeError):
             orjson.loads(b'"%b"' % escaped.decode("utf-8", "replace").encode())
             return match[1] + escaped + match[3]

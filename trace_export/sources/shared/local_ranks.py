@@ -22,13 +22,13 @@ def local_ranks(hosts: Sequence[str], ranks: Sequence[int | None]) -> list[int]:
         low, high = extents.get(host, (number, number))
         extents[host] = min(low, number), max(high, number)
     size = _size([(low, high) for low, high in extents.values() if low >= 0])
-    found = [0] * len(numbers)
+    indexes = [0] * len(numbers)
     counted: Counter[str] = Counter()
     for row in sorted(range(len(numbers)), key=numbers.__getitem__):
         host = hosts[row]
-        found[row] = numbers[row] % size if size and extents[host][0] >= 0 else counted[host]
+        indexes[row] = numbers[row] % size if size and extents[host][0] >= 0 else counted[host]
         counted[host] += 1
-    return found
+    return indexes
 
 
 def _size(extents: Sequence[tuple[int, int]]) -> int | None:

@@ -41,8 +41,8 @@ def is_host(name: str) -> bool:
 
 def job_of(texts: Iterable[object]) -> str | None:
     """`RANKS.job` of the variables that name the start of a job, which are private; None where none is set."""
-    known = [None if text in (None, "") else str(text)[:LONGEST_NAME] for text in texts]
-    return blake2s(repr(known).encode(), digest_size=8).hexdigest() if any(known) else None
+    shortened = [None if text in (None, "") else str(text)[:LONGEST_NAME] for text in texts]
+    return blake2s(repr(shortened).encode(), digest_size=8).hexdigest() if any(shortened) else None
 
 
 _LIBRARIES = ("nccl", "rccl", "msccl")

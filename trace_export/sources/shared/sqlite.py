@@ -116,9 +116,9 @@ class Database:
             columns[table.lower()].add(column.lower())
             if key:
                 keys[table.lower()].append((column.lower(), kind.upper()))
-        for table, own in keys.items():
-            if [kind for _, kind in own] == ["INTEGER"]:  # another name of the row's id
-                self._row_ids.add((table, own[0][0]))
+        for table, members in keys.items():
+            if [kind for _, kind in members] == ["INTEGER"]:  # another name of the row's id
+                self._row_ids.add((table, members[0][0]))
         return {table: frozenset(names) for table, names in columns.items()}
 
     def _connected(self) -> adbc.Connection:
@@ -144,8 +144,8 @@ class Database:
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table with these columns. Case does not count, as in SQL."""
-        known = self._schema.get(table.lower())
-        return known is not None and known >= {column.lower() for column in columns}
+        existing = self._schema.get(table.lower())
+        return existing is not None and existing >= {column.lower() for column in columns}
 
     def keyed(self, table: str, key: str, *columns: str) -> str:
         """What to join in `frame` for the rows of `table` with a given `key`, so that a row of another table is never
@@ -266,10 +266,10 @@ class Database:
             if first <= end:  # else the last row number is damaged
                 last = min(last, end)  # of two bounds, that of a view of a beginning too, SQLite takes either
             if not dense:
-                found = self.texts(
+                last_row = self.texts(
                     f"SELECT rowid FROM {name} WHERE rowid >= {first} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"
                 )
-                last = found[0][0] if found else end
+                last = last_row[0][0] if last_row else end
             yield f"rowid BETWEEN {first} AND {last}"
             before = first
             ((first,),) = self.texts(f"SELECT min(rowid) FROM {name} WHERE rowid > {last}")

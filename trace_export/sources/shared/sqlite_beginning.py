@@ -25,16 +25,18 @@ def views(
     """Table → the statement for the view of its first `rows` rows, or `PARTS` times as many; made in `connection`
     already. Not of a table that has fewer rows, nor of one that is not in the order of its times: its first rows would
     be no beginning. `parts`: table of parts → the column that has the number of the event, which orders it."""
-    found: dict[str, str] = {}
+    statements: dict[str, str] = {}
     for table, columns in schema.items():
         order = next((name for name in (*TIMES, parts.get(table)) if name in columns), None)
         last = _last_row(connection, table, order, rows * (PARTS if table in parts else 1)) if order else None
         if last is not None:
             name = _quoted(table)
-            found[table] = f"CREATE TEMP VIEW {name} AS SELECT rowid AS rowid, * FROM main.{name} WHERE rowid <= {last}"
-    for statement in found.values():
+            statements[table] = (
+                f"CREATE TEMP VIEW {name} AS SELECT rowid AS rowid, * FROM main.{name} WHERE rowid <= {last}"
+            )
+    for statement in statements.values():
         connection.execute(statement)
-    return found
+    return statements
 
 
 def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int) -> int | None:
@@ -50,8 +52,8 @@ def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int)
         return None
     places = json.dumps([first + (end - first) * n // (PROBES - 1) for n in range(PROBES)])
     value = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= place.value ORDER BY rowid LIMIT 1"
-    found = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (places,)).fetchall()
-    times = [time for (time,) in found if isinstance(time, int)]
+    values = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (places,)).fetchall()
+    times = [time for (time,) in values if isinstance(time, int)]
     return last if len(times) == PROBES and times == sorted(times) else None
 
 

@@ -49,8 +49,8 @@ def valid_task_times(start: Any, end: Any) -> Any:
     A profiler writes 0 for a time that it does not know. Its clock may have been shifted, so that other times are
     below 0.
     """
-    known = (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
-    return known & (end - start <= LONGEST_TASK_NS)
+    ordered = (start != 0) & (start > NO_TIME_NS) & (start <= end) & (end < LATEST_NS)
+    return ordered & (end - start <= LONGEST_TASK_NS)
 
 
 def valid_tasks() -> pl.Expr:

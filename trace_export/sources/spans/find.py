@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trace_export.sources.folders import Folder, Found, host_of
+from trace_export.sources.folders import Folder, SearchResult, host_of
 from trace_export.sources.source import Source
 from trace_export.sources.spans import layouts, operation_table
 from trace_export.sources.spans.host_table import SUFFIX
@@ -14,7 +14,7 @@ from trace_export.sources.spans.layouts import ITERATION, is_trace
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
 
 
-def tables(root: Path, folders: list[Folder]) -> Found:
+def tables(root: Path, folders: list[Folder]) -> SearchResult:
     """The operation tables below `root`: `trace-JOB.parquet` with the description of the job, `meta-JOB.yaml`, or with
     the columns of such a table."""
     sources = []
@@ -25,24 +25,24 @@ def tables(root: Path, folders: list[Folder]) -> Found:
             described = match is not None and f"meta-{match['job']}.yaml" in names
             if match and (described or operation_table.has_columns(folder.path / name)):
                 sources.append(Source("operation_table", folder.path / name, host_of(root, folder.path), machine))
-    return Found(tuple(sources))
+    return SearchResult(tuple(sources))
 
 
-def primus(root: Path, folders: list[Folder]) -> Found:
+def primus(root: Path, folders: list[Folder]) -> SearchResult:
     """The timings of Primus: `pp_rank_N.json` beside `config.json`."""
     sources = []
     for machine, folder in enumerate(folders):
-        found = [(name, match) for name in folder.files if (match := layouts.STAGE.fullmatch(name))]
-        if found and "config.json" in folder.files:
+        matches = [(name, match) for name in folder.files if (match := layouts.STAGE.fullmatch(name))]
+        if matches and "config.json" in folder.files:
             host, others = host_of(root, folder.path), layouts.state(folder.path)
             sources += [
                 Source("primus", folder.path / name, host, machine, rank=int(match[1]), others=others)
-                for name, match in found
+                for name, match in matches
             ]
-    return Found(tuple(sources))
+    return SearchResult(tuple(sources))
 
 
-def megascan(root: Path, folders: list[Folder]) -> Found:
+def megascan(root: Path, folders: list[Folder]) -> SearchResult:
     """The pipeline traces of MegaScan: JSON lists whose events bear `pp_rank` and `model_chunk`. It writes a file for
     each iteration; those whose names differ in its number only are one source, the first of them."""
     sources: dict[tuple[int, str], Source] = {}
@@ -52,13 +52,13 @@ def megascan(root: Path, folders: list[Folder]) -> Found:
                 match = ITERATION.fullmatch(name)
                 source = Source("megascan", folder.path / name, host_of(root, folder.path), machine)
                 sources.setdefault((machine, match[1] if match else name), source)
-    return Found(tuple(sources.values()))
+    return SearchResult(tuple(sources.values()))
 
 
-def host_tables(root: Path, folders: list[Folder]) -> Found:
+def host_tables(root: Path, folders: list[Folder]) -> SearchResult:
     """Span tables of some ranks each: `NAME.spans.parquet`, on the host NAME where the table does not say it."""
     paths = [folder.path / name for folder in folders for name in folder.files if name.endswith(SUFFIX)]
-    return Found(tuple(
+    return SearchResult(tuple(
         Source("span_table", path, host_of(root, path.with_name(path.name.removesuffix(SUFFIX))), machine)
         for machine, path in enumerate(paths)
     ))  # fmt: skip

@@ -48,13 +48,13 @@ def places(path: Path) -> pl.DataFrame:
             there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
             if "rank" not in there:
                 raise SourceError(path, "is not a span table: it has no column rank", span_table.REMEDY)
-            found = (
+            places = (
                 pl.read_parquet(checked(file), columns=there)
                 .drop_nulls("rank")
                 .unique("rank", keep="first")
                 .sort("rank")
             )
-            return conform(found, dict.fromkeys(PLACES, INT))
+            return conform(places, dict.fromkeys(PLACES, INT))
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", span_table.REMEDY) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

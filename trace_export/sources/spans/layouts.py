@@ -20,16 +20,16 @@ def stages(folder: Path) -> list[Path]:
 def state(folder: Path) -> int:
     """A number that is another one when one of these files has changed: of their names, sizes and times of change."""
     with os.scandir(folder) as entries:
-        found = [entry for entry in entries if STAGE.fullmatch(entry.name)]
-    known = []
-    for entry in found:
+        files = [entry for entry in entries if STAGE.fullmatch(entry.name)]
+    states = []
+    for entry in files:
         try:
             status = entry.stat()
         except OSError:  # a link that leads nowhere
-            known.append((entry.name, -1, -1))
+            states.append((entry.name, -1, -1))
         else:
-            known.append((entry.name, status.st_size, status.st_mtime_ns))
-    return hash(tuple(sorted(known)))
+            states.append((entry.name, status.st_size, status.st_mtime_ns))
+    return hash(tuple(sorted(states)))
 
 
 ITERATION = re.compile(r"(.*iter)(\d{1,9})\.json")
@@ -44,8 +44,8 @@ def iterations(path: Path) -> list[Path]:
     if match is None:
         return [path]
     others = ((other, ITERATION.fullmatch(other.name)) for other in path.parent.iterdir())
-    found = [(int(o[2]), other) for other, o in others if o and o[1] == match[1] and is_trace(other)]
-    return [other for _, other in sorted(found)] or [path]
+    files = [(int(o[2]), other) for other, o in others if o and o[1] == match[1] and is_trace(other)]
+    return [other for _, other in sorted(files)] or [path]
 
 
 def is_trace(path: Path) -> bool:

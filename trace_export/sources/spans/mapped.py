@@ -265,8 +265,8 @@ def _times(values: pl.Series, unit_ns: int) -> pl.Series:
 def _exact(durations: pl.Series, starts: pl.Series) -> pl.Series:
     """`durations` as whole numbers where `starts` are: the sum with a floating-point number would be one, which holds a
     date to 256 ns."""
-    known = durations.is_finite() & (durations.abs() < LARGEST_NS)
-    whole = starts.dtype.is_integer() and durations.dtype.is_float() and known.all()
+    finite = durations.is_finite() & (durations.abs() < LARGEST_NS)
+    whole = starts.dtype.is_integer() and durations.dtype.is_float() and finite.all()
     return durations.round().cast(pl.Int64) if whole else durations
 
 
@@ -298,9 +298,9 @@ def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
 def _placed(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     """`rows` with start_ns, end_ns, kind, op and marker. Times that may count from 0 are moved off it."""
     moved = ZERO_NS if rows.select((pl.col("start").min() < ZERO_NS).fill_null(False)).item() else 0
-    known = [*TRANSFERS, *COLLECTIVE]
+    communication = [*TRANSFERS, *COLLECTIVE]
     placed = rows.with_columns(
-        marker="kind", op=pl.when(pl.col("kind").is_in(known)).then("kind"), kind=kind_of("kind"),
+        marker="kind", op=pl.when(pl.col("kind").is_in(communication)).then("kind"), kind=kind_of("kind"),
         **{f"{end}_ns": pl.col(end).round().cast(pl.Int64) + moved for end in ("start", "end")},
     )  # fmt: skip
     placed = one_after_another(placed)

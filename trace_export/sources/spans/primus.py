@@ -120,10 +120,10 @@ def _totals(path: Path, iterations: Object) -> dict[int, float]:
     """How long each iteration takes on one rank, in milliseconds."""
     totals = {}
     for name, times in iterations.items():
-        found = _decoded(times, _Total)
-        if not (name.isdecimal() and name.isascii() and len(name) < 10) or not found or not 0 <= found.total < 1e9:
+        total = _decoded(times, _Total)
+        if not (name.isdecimal() and name.isascii() and len(name) < 10) or not total or not 0 <= total.total < 1e9:
             raise SourceError(path, f'has no duration "total" of the iteration "{name[:20]}"', REMEDY)
-        totals[int(name)] = found.total
+        totals[int(name)] = total.total
     return totals
 
 
