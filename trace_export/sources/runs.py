@@ -357,16 +357,16 @@ def _runs(processes: Sequence[_Process]) -> list[_Group]:
         return _by_clock(processes)
     if len(of_job) == 2 and None in of_job:  # those that do not say are as likely of the one start that is named
         of_job = {None: list(processes)}
-    of_all: list[_Group] = []
-    for job, of_this in of_job.items():
-        groups = _by_clock(of_this)
+    all_groups: list[_Group] = []
+    for job, of_start in of_job.items():
+        groups = _by_clock(of_start)
         for group in groups:
-            before = of_all[-1] if job is not None and group is not groups[0] else None
+            before = all_groups[-1] if job is not None and group is not groups[0] else None
             if before is not None and not any(map(before.rivals, group.processes)):
                 before.extend(group)
             else:
-                of_all.append(group)
-    return sorted(of_all, key=lambda group: min(process.start_ns for process in group.processes))
+                all_groups.append(group)
+    return sorted(all_groups, key=lambda group: min(process.start_ns for process in group.processes))
 
 
 def _by_clock(processes: Sequence[_Process]) -> list[_Group]:

@@ -60,7 +60,7 @@ def worker_logs(root: Path, folders: list[Folder]) -> SearchResult:
                     ranks_per_machine=workers,
                 )
             )
-    notes, unrecognised = _rotated(folders, found=bool(sources))
+    notes, unrecognised = _rotated(folders, any_log=bool(sources))
     return SearchResult(tuple(sources), notes + _alone([f.path for f, _ in machines]), unrecognised)
 
 
@@ -79,7 +79,7 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
 
 
 def _rotated(folders: list[Folder], *, any_log: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
-    """A warning on the earlier parts of logs that something rotated, or where there is not `any_log`, what these are."""
+    """A warning on the earlier parts of logs that something rotated, or where there is no other log, what these are."""
     parts = [folder.path / name for folder in folders for name in folder.files if ROTATED.fullmatch(name)]
     if not parts:
         return (), ()
