@@ -42,8 +42,8 @@ def __getattr__(name: str) -> Any:
     homes = {} if name.startswith("_") else _homes()
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found = getattr(import_module(homes[name]), name)
-    return found
+    globals()[name] = value = getattr(import_module(homes[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -186,15 +186,15 @@ def report(
         files.check(filter(None, [page, picture]))
         wanted = wanted.keeping_tasks(stack)
         if page:
-            files.check(planned_beside(page, wanted.found))
+            files.check(planned_beside(page, wanted.to_read))
         run = wanted.run(values["progress"])
-        found = run.report(**part(values, Asking))
+        result = run.report(**part(values, Asking))
         if picture:
-            write_heat_map(run.what_if(), found, run.name, picture, files)
+            write_heat_map(run.what_if(), result, run.name, picture, files)
         elif page:
             further = write_beside(run, page, files)
-            write_report(run._bubbles, found, run.name, page, files, wanted.part.steps, further)
-    return Reported(run, found, tuple(reversed(files.written)))  # the report before the page of all ranks
+            write_report(run._bubbles, result, run.name, page, files, wanted.part.steps, further)
+    return Reported(run, result, tuple(reversed(files.written)))  # the report before the page of all ranks
 
 
 @dataclass(frozen=True)
@@ -231,10 +231,10 @@ def overview(
         out=arguments.path_or_none(path, "path"),
         replicas=values["replica"],
     )
-    found, files = overviews.overview(
+    result, files = overviews.overview(
         _request(log_dir, values), output, force=values["force"], progress=values["progress"]
     )
-    return Overviewed(found, tuple(files))
+    return Overviewed(result, tuple(files))
 
 
 @dataclass(frozen=True)
@@ -301,8 +301,8 @@ def compare(
 
 def _side(log_dir: Path, values: dict[str, Any], steps: str, run: str) -> Request:
     """One run of a comparison, whose own `steps` and `run` come before those of both."""
-    own = {"steps": values[steps] or values["steps"], "run": values[run] or values["run"]}
-    return _wanted(log_dir, values | own)
+    of_side = {"steps": values[steps] or values["steps"], "run": values[run] or values["run"]}
+    return _wanted(log_dir, values | of_side)
 
 
 @keywords(Saving)

@@ -63,9 +63,9 @@ def optional(check: Callable[[Any, str], Checked]) -> Callable[[object, str], Ch
     return lambda value, parameter: None if value is None else check(value, parameter)
 
 
-def choice(value: object, parameter: str, known: Any) -> Any:
-    """One of the words `known`: a Literal or a sequence."""
-    return word(value, parameter, get_args(known) or known)
+def choice(value: object, parameter: str, words: Any) -> Any:
+    """One of `words`, a Literal or a sequence."""
+    return word(value, parameter, get_args(words) or words)
 
 
 def word(value: object, parameter: str, words: Sequence[str]) -> str:
@@ -75,12 +75,12 @@ def word(value: object, parameter: str, words: Sequence[str]) -> str:
     return value
 
 
-def choices(value: object, parameter: str, known: Any) -> tuple[Any, ...]:
-    """One or more of the words `known`, as in `choice`, each once: "svg,png" or ["svg", "png"]."""
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else _items(value, parameter)
-    if not words:
-        raise UsageError("names nothing", f"choose from {', '.join(get_args(known) or known)}", parameter=parameter)
-    return tuple(dict.fromkeys(choice(word, parameter, known) for word in words))
+def choices(value: object, parameter: str, words: Any) -> tuple[Any, ...]:
+    """One or more of `words`, as in `choice`, each once: "svg,png" or ["svg", "png"]."""
+    items = [item.strip() for item in value.split(",")] if isinstance(value, str) else _items(value, parameter)
+    if not items:
+        raise UsageError("names nothing", f"choose from {', '.join(get_args(words) or words)}", parameter=parameter)
+    return tuple(dict.fromkeys(choice(item, parameter, words) for item in items))
 
 
 def flag(value: object, parameter: str) -> bool:
@@ -336,8 +336,8 @@ def declared(value: object, parameter: str) -> Declared:
 
     checks: dict[str, Callable[[object, str], object]] = {
         "schedule": lambda fact, name: instance(fact, name, str, "the name of a schedule"),
-        "placement": partial(choice, known=Literal["loop", "vee"]),
-        "rank_order": partial(choice, known=RankOrder),
+        "placement": partial(choice, words=Literal["loop", "vee"]),
+        "rank_order": partial(choice, words=RankOrder),
         "numbers_continue": flag,
         "overlapped": flag,
         "steps": pair,

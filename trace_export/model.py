@@ -260,9 +260,9 @@ def conform(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
     Raises a Polars error when a value does not fit its type: a reader's mistake, not the user's.
     """
     if frame.height >= LARGE:
-        known = frame.schema
-        absent = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in known]
-        cast = [pl.col(name).cast(dtype) for name, dtype in schema.items() if known.get(name, dtype) != dtype]
+        types = frame.schema
+        absent = [pl.lit(None, dtype).alias(name) for name, dtype in schema.items() if name not in types]
+        cast = [pl.col(name).cast(dtype) for name, dtype in schema.items() if types.get(name, dtype) != dtype]
         return frame.with_columns(*absent, *cast).select(*schema)
     there = {column.name: column for column in frame}
 
@@ -412,11 +412,11 @@ class Profile:
 
     def _rows_of(self, ids: pl.Series) -> pl.Series:
         """The row in `spans` (UInt32) of each of the blocks `ids`; null where it was filtered out."""
-        known = self.spans["id"]
-        if known.equals(pl.int_range(len(known), dtype=SPAN_ID, eager=True).alias("id")):
-            absent = ids >= len(known)
+        block_ids = self.spans["id"]
+        if block_ids.equals(pl.int_range(len(block_ids), dtype=SPAN_ID, eager=True).alias("id")):
+            absent = ids >= len(block_ids)
             return ids.set(absent, None) if absent.any() else ids
-        rows = pl.DataFrame({"id": known}).with_row_index("row")
+        rows = pl.DataFrame({"id": block_ids}).with_row_index("row")
         return pl.DataFrame({"id": ids}).join(rows, on="id", how="left", maintain_order="left")["row"]
 
     @property

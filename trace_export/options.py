@@ -88,10 +88,10 @@ _JSON = _flag("Print the result as JSON on stdout.", panel=TERMINAL, usual=True)
 _QUIET = _flag("Print nothing but errors.", panel=TERMINAL)
 
 
-def _word(known: Any, help: str, default: str | None, **more: Any) -> Option:
+def _word(literal: Any, help: str, default: str | None, **more: Any) -> Option:
     """An option that takes one word of a Literal."""
-    words = get_args(known)
-    check = partial(arguments.choice, known=known)
+    words = get_args(literal)
+    check = partial(arguments.choice, words=literal)
     return Option(
         help,
         check if default else optional(check),
@@ -397,7 +397,7 @@ class Tables(TypedDict, total=False):
         "str | Sequence[choices.Table]",
         Option(
             f"Tables of --format parquet: any of {', '.join(get_args(choices.Table))}.",
-            partial(arguments.choices, known=choices.Table), default="blocks", flag="--table", metavar="LIST",
+            partial(arguments.choices, words=choices.Table), default="blocks", flag="--table", metavar="LIST",
         ),
     ]  # fmt: skip
 
@@ -861,23 +861,25 @@ def checked(given: Mapping[str, object], kind: type) -> dict[str, Any]:
 
     Raises UsageError for a wrong value, TypeError for a keyword that `kind` does not have.
     """
-    known = options_of(kind)
+    declared = options_of(kind)
     for name in given:
-        if name not in known:
+        if name not in declared:
             raise TypeError(f"there is no keyword {name!r}")
-    return {name: option.check(given.get(name, option.default), option.name or name) for name, option in known.items()}
+    return {
+        name: option.check(given.get(name, option.default), option.name or name) for name, option in declared.items()
+    }
 
 
 def part(given: Mapping[str, object], kind: type[Made]) -> Made:
     """Those of the options that are options of `kind`."""
-    known = options_of(cast("Any", kind))
-    return cast("Made", {name: value for name, value in given.items() if name in known})
+    declared = options_of(cast("Any", kind))
+    return cast("Made", {name: value for name, value in given.items() if name in declared})
 
 
 def filled(kind: Callable[..., Made], values: Mapping[str, Any], **more: Any) -> Made:
     """An object of the dataclass `kind`, whose fields have the values of their names."""
-    own = {field.name for field in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in own} | more)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in values.items() if name in names} | more)
 
 
 def drawing(**given: Unpack[Drawing]) -> Drawing:
@@ -930,8 +932,8 @@ def spelled(parameter: str, kind: type) -> str:
     another command does."""
     for each in (kind, Export, Inspect, Open):
         by_name = {option.name or name: (name, option) for name, option in options_of(each).items()}
-        found = by_name.get(parameter) or by_name.get(f"{parameter.partition('.')[0]}.*")
-        if found:
-            spellings = [found[1].instead] if found[1].instead else flags(*found)
-            return spellings[0].partition("/")[0] if spellings else found[1].metavar
+        named = by_name.get(parameter) or by_name.get(f"{parameter.partition('.')[0]}.*")
+        if named:
+            spellings = [named[1].instead] if named[1].instead else flags(*named)
+            return spellings[0].partition("/")[0] if spellings else named[1].metavar
     return parameter

@@ -126,8 +126,8 @@ def rows_of(numbers: npt.NDArray[np.integer[Any]], asked: npt.NDArray[np.integer
     if high - low < DENSE * (nowhere + len(asked)):
         table = np.full(high - low + 1, nowhere, np.int32)
         table[numbers - low] = np.arange(nowhere, dtype=np.int32)
-        found: npt.NDArray[np.integer[Any]] = table[asked - low]
-        return found
+        rows: npt.NDArray[np.integer[Any]] = table[asked - low]
+        return rows
     at = np.searchsorted(numbers, asked)
     return np.where(np.append(numbers, -1)[at] == asked, at, nowhere)
 

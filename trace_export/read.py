@@ -137,9 +137,9 @@ def locate(options: LoadOptions) -> Located:
     if options.columns is not None:
         what = f"columns describe one table, and {options.log_dir} is not a file"
         raise UsageError(what, "give the file as the log_dir", parameter="columns")
-    found, lost = _found(options)
+    searched, lost = _found(options)
     sources, missing, notes = choose.choose(
-        found,
+        searched,
         options.log_dir,
         family=options.family,
         devices=options.devices,
@@ -149,9 +149,9 @@ def locate(options: LoadOptions) -> Located:
     failures = (*missing, *lost)
     if not sources:
         family, ranks = options.family, options.read.ranks
-        nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
+        nothing = choose.nothing_found(searched, options.log_dir, options.files, family=family, ranks=ranks)
         raise failures[0] if failures else nothing
-    return Located(sources, (*found.notes, *notes), failures, (*files_of(found.sources), *option_files(options)))
+    return Located(sources, (*searched.notes, *notes), failures, (*files_of(searched.sources), *option_files(options)))
 
 
 def narrowed(located: Located, sources: Sequence[Source]) -> Located:
@@ -179,8 +179,8 @@ def _found(options: LoadOptions) -> tuple[SearchResult, list[TraceExportError]]:
     from trace_export.workers import dask
 
     looks = dask.in_each_folder(options.cluster, look)
-    found = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, SearchResult)]
-    return together(found), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
+    results = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, SearchResult)]
+    return together(results), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
 
 
 def read_profile(located: Located, options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
@@ -235,16 +235,16 @@ def read_all(
 
 def read_each(sources: Sequence[Source], options: LoadOptions, progress: Progress) -> list[Profile | TraceExportError]:
     """The tables of each source, or its error."""
-    own = replace(options.read, optimizer=options.detail == "kernels")
+    read_options = replace(options.read, optimizer=options.detail == "kernels")
     tick = counted(progress, "reading", len(sources))
     if options.cluster is not None:
-        results = work.run(partial(read, options=own), sources, options.cluster, tick)
+        results = work.run(partial(read, options=read_options), sources, options.cluster, tick)
         return [_checked(source, result) for source, result in zip(sources, results, strict=True)]
     groups = in_groups(sources, options)
-    made, lost = _read_groups(groups, own, _workers(options, groups), tick)
+    made, lost = _read_groups(groups, read_options, _workers(options, groups), tick)
     if lost:  # several whose worker failed: one of them may be why
         alone = [Group((source,)) for source in lost]
-        made |= _read_groups(alone, own, _workers(options, alone), tick)[0]
+        made |= _read_groups(alone, read_options, _workers(options, alone), tick)[0]
     return [_checked(source, made[source]) for source in sources]
 
 
@@ -261,16 +261,16 @@ def in_groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
         else:
             alone.append(Group((source,)))
     groups = []
-    for own in of_kind.values():
-        each = [Group((source,)) for source in own]
-        workers = Workers(1) if options.read.beginning else _workers(options, each, together=len(own) > 1)
-        most = min(TOGETHER, -(-len(own) // workers.count))
-        groups += [Group(tuple(own[first : first + most])) for first in range(0, len(own), most)]
+    for alike in of_kind.values():
+        each = [Group((source,)) for source in alike]
+        workers = Workers(1) if options.read.beginning else _workers(options, each, together=len(alike) > 1)
+        most = min(TOGETHER, -(-len(alike) // workers.count))
+        groups += [Group(tuple(alike[first : first + most])) for first in range(0, len(alike), most)]
     return groups + alone
 
 
 def _read_groups(
-    groups: Sequence[Group], own: ReadOptions, workers: Workers, tick: Callable[[int], None]
+    groups: Sequence[Group], read_options: ReadOptions, workers: Workers, tick: Callable[[int], None]
 ) -> tuple[dict[Source, Profile | TraceExportError], list[Source]]:
     """The result of each source of the groups; apart from them the sources of those groups of several that came to
     none."""
@@ -281,11 +281,13 @@ def _read_groups(
         for place in range(len(groups[index].sources)):
             tick(place)
 
-    for group, found in zip(groups, work.run(partial(read_group, options=own), groups, workers, done), strict=True):
-        if not isinstance(found, TraceExportError):
-            made |= zip(group.sources, found, strict=True)
+    for group, result in zip(
+        groups, work.run(partial(read_group, options=read_options), groups, workers, done), strict=True
+    ):
+        if not isinstance(result, TraceExportError):
+            made |= zip(group.sources, result, strict=True)
         elif len(group.sources) == 1:
-            made[group.sources[0]] = found
+            made[group.sources[0]] = result
         else:
             lost += group.sources
     return made, lost

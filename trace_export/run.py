@@ -271,10 +271,10 @@ class Run:
     def _report(self) -> Report:
         from trace_export.analysis.report import report
 
-        found = report(self._bubbles, self.explain())
+        result = report(self._bubbles, self.explain())
         if self._options.detail == "kernels":
-            found = found.deeper(self._in_tasks(found.causes))
-        return found.on(self._options.words)
+            result = result.deeper(self._in_tasks(result.causes))
+        return result.on(self._options.words)
 
     def _in_tasks(self, causes: pl.DataFrame) -> dict[int, Sentence]:
         """Why the blocks that the first causes name are slow, by the row of each. Raises as `_tasks_in`."""
@@ -356,9 +356,9 @@ class Run:
     def _explanation(self) -> Explanation:
         from trace_export.analysis.explanation import explain
 
-        found = explain(self._bubbles.graph)
+        explanation = explain(self._bubbles.graph)
         give_back()
-        return found
+        return explanation
 
     def what_if(self) -> Slowdown:
         """How much slower the steps of the whole run are than without stragglers, by type of operation,
@@ -420,8 +420,10 @@ class Run:
         from trace_export.analysis.explanation import explain
         from trace_export.analysis.run_figures import run_figures
 
-        found = self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
-        return run_figures(self._bubbles, found, self._slowdown if slowdown else None)
+        explanation = (
+            self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
+        )
+        return run_figures(self._bubbles, explanation, self._slowdown if slowdown else None)
 
     def _predicting(self, figures: RunFigures) -> RunFigures:
         """The figures with what the what-if list of the report predicts."""
@@ -610,7 +612,7 @@ class Request:
     located: Located | None = None
 
     @cached_property
-    def found(self) -> Located:
+    def to_read(self) -> Located:
         """What there is to read. Raises as `locate` does."""
         return self.located or locate(self.source)
 
@@ -620,7 +622,7 @@ class Request:
         Raises UsageError for impossible options, NothingToExportError when no source gave a block.
         """
         Dialects.of(self.source.read.markers)  # a wrong rule is refused before anything is read
-        options, located = self.source, self.found
+        options, located = self.source, self.to_read
         made = partial(Run, _options=options, _selection=self.part, _inputs=located.inputs)
         if span_table.is_table(options.log_dir, options.columns):
             foreign = span_table.read_foreign(options.log_dir, options.columns, options.read)
@@ -651,10 +653,10 @@ class Request:
     def keeping_tasks(self, stack: ExitStack) -> Request:
         """The same with a folder, for as long as the stack, for device tasks that readers come by before it is known
         which are drawn: where they are asked for, and the sources few enough."""
-        if self.source.detail == "spans" or len(self.found.sources) > KEPT_SOURCES:
+        if self.source.detail == "spans" or len(self.to_read.sources) > KEPT_SOURCES:
             return self
         read = replace(self.source.read, keep_tasks=stack.enter_context(scratch_folder()))
-        return replace(self, source=replace(self.source, read=read), located=self.found)
+        return replace(self, source=replace(self.source, read=read), located=self.to_read)
 
     def run(self, progress: Progress = silent) -> Run:
         """The run on aligned clocks. Raises as `read` and `Run.align` do."""
@@ -663,7 +665,7 @@ class Request:
 
 def outputs(*wanted: Request, force: bool, further: Iterable[Path] = ()) -> Outputs:
     """Outputs that replace no file that the runs are read from, nor a `further` one."""
-    inputs = (path for one in wanted for path in (*one.found.inputs, *one.clocks.inputs))
+    inputs = (path for one in wanted for path in (*one.to_read.inputs, *one.clocks.inputs))
     return Outputs((*inputs, *further), force=force)
 
 

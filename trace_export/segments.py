@@ -39,7 +39,10 @@ def cut(profile: Profile, by: Sequence[str] = SEGMENT) -> list[Profile]:
         for name, table in rows.items()
     }
     return [
-        replace(profile, **{name: own.get((number,), getattr(profile, name).clear()) for name, own in parts.items()})
+        replace(
+            profile,
+            **{name: of_segment.get((number,), getattr(profile, name).clear()) for name, of_segment in parts.items()},
+        )
         for number in keys["segment"]
     ]
 
@@ -53,8 +56,8 @@ def joined(parts: Sequence[Profile], notes_of: Profile) -> Profile:
     `notes_of`, the whole, is said once."""
     if len(parts) == 1:
         return parts[0]
-    known = len(notes_of.notes)
-    further = dict.fromkeys(note for part in parts for note in part.notes[known:])
+    before = len(notes_of.notes)
+    further = dict.fromkeys(note for part in parts for note in part.notes[before:])
     names = ("spans", "evaluations", "messages", *TIMES)
     frames: dict[str, Any] = {name: pl.concat([getattr(part, name) for part in parts]) for name in names}
     frames["spans"] = frames["spans"].sort("id")
@@ -86,11 +89,11 @@ def restored(profile: Profile, keys: pl.DataFrame | None) -> Profile:
     )
     extents = spans.group_by("segment").agg(pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
     moves, reached, run = [], -1, None
-    for number, own, first, last in keys.join(extents, on="segment").sort("segment").select(
+    for number, of_segment, first, last in keys.join(extents, on="segment").sort("segment").select(
         "segment", "run", "first", "last"
     ).iter_rows():  # fmt: skip
-        if own != run:
-            reached, run = -1, own
+        if of_segment != run:
+            reached, run = -1, of_segment
         move = 0 if first is None or first > reached else reached + 1 - first
         moves.append((number, move))
         reached = reached if last is None else last + move
@@ -122,6 +125,6 @@ def _placed(rows: pl.DataFrame, time: str, begins: pl.DataFrame, rank: str = "ra
     later = begins.drop_nulls("at")
     order = rows.with_row_index("row").sort(time)
     met = order.join_asof(later, left_on=time, right_on="at", by=rank, check_sortedness=False)
-    found = met.join(first, on=rank, how="left", maintain_order="left")
+    placed = met.join(first, on=rank, how="left", maintain_order="left")
     segment = pl.coalesce("segment", "first").fill_null(0).cast(pl.UInt32)
-    return found.with_columns(segment=segment).sort("row").drop("row", "at", "first", strict=False)
+    return placed.with_columns(segment=segment).sort("row").drop("row", "at", "first", strict=False)

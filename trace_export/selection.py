@@ -171,15 +171,15 @@ def _reaching(first: str, last: str, start: int, end: int) -> pl.Expr:
 def absent(profile: Profile, wanted: Selection) -> list[Note]:
     """Notes on the steps and stages of `wanted` that the profile does not have."""
     asked = (("step", wanted.steps, profile.spans["step"]), ("stage", wanted.stages, profile.ranks["stage"]))
-    texts = (not_in_data(what, numbers, known) for what, numbers, known in asked)
+    texts = (not_in_data(what, numbers, existing) for what, numbers, existing in asked)
     return [Note("selection-absent", "note", text) for text in texts if text]
 
 
-def not_in_data(what: str, asked: Numbers | None, known: pl.Series) -> str:
-    """Which of the `asked` numbers are not among the `known` ones; empty where all are."""
+def not_in_data(what: str, asked: Numbers | None, existing: pl.Series) -> str:
+    """Which of the `asked` numbers are not among the `existing` ones; empty where all are."""
     if asked is None:
         return ""
-    has = Numbers.of(known.drop_nulls().unique())
+    has = Numbers.of(existing.drop_nulls().unique())
     lacking = asked.without(has)
     return f"--{what}s {asked}: {what} {lacking} is not in the data, which has {what} {has}" if lacking.ranges else ""
 
@@ -196,7 +196,7 @@ def extent(profile: Profile) -> str:
     """What there is to choose from: "steps 3-5, stages 0-3, 1.52 s from the first block to the last"."""
     parts = []
     for what, numbers in (("steps", profile.spans["step"]), ("stages", profile.ranks["stage"])):
-        if known := numbers.drop_nulls().unique().sort().to_list():
-            parts.append(f"{what} {Numbers(((known[0], known[-1]),))}")
+        if values := numbers.drop_nulls().unique().sort().to_list():
+            parts.append(f"{what} {Numbers(((values[0], values[-1]),))}")
     seconds = profile.spans.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item() or 0.0
     return ", ".join([*parts, f"{seconds:.3g} s from the first block to the last"])

@@ -21,13 +21,13 @@ def databases(wanted: Request) -> list[Path]:
     """The databases of a run in which MindStudio Insight reads the table. Raises NothingToExportError where there is
     none."""
     kinds = [row.kind for row in formats.FORMATS if row.step_task_info]
-    found = [source.path for source in wanted.found.sources if source.kind in kinds and source.path.suffix == ".db"]
-    if not found:
+    paths = [source.path for source in wanted.to_read.sources if source.kind in kinds and source.path.suffix == ".db"]
+    if not paths:
         raise NothingToExportError(
             f"{wanted.source.log_dir}: no database here to put the table StepTaskInfo into",
             f"collect {' or '.join(kinds)} profiles with the export type db",
         )
-    return found
+    return paths
 
 
 def copy(database: Path, log_dir: Path, out: Path | None) -> Path:
@@ -50,7 +50,7 @@ def write(
     """
     options = wanted.source
     paths = {path_text(path): path for path in databases(wanted)}
-    profile, _ = read_all(wanted.found.sources, replace(options, detail="spans"), progress)
+    profile, _ = read_all(wanted.to_read.sources, replace(options, detail="spans"), progress)
     labelled = select(interpret(profile, options.declared), Selection(steps=wanted.part.steps))
     of_rank = {rank: paths[name] for rank, name in profile.ranks.select("rank", "source").iter_rows() if name in paths}
     if in_place:

@@ -114,10 +114,10 @@ def _formats_of(out: Path | None) -> tuple[str, ...]:
     if out is None or not out.suffix or is_folder(out):
         return DEFAULT_FORMATS
     extension = out.name.removesuffix(".gz").rpartition(".")[2]
-    names = tuple(known.name for known in OUTPUT_FORMATS if known.extension == extension)
+    names = tuple(output_format.name for output_format in OUTPUT_FORMATS if output_format.extension == extension)
     if not names:
-        known = ", ".join(f".{known.extension}" for known in OUTPUT_FORMATS)
-        what = f"{out} is neither a folder nor a file whose name tells a format ({known})"
+        extensions = ", ".join(f".{output_format.extension}" for output_format in OUTPUT_FORMATS)
+        what = f"{out} is neither a folder nor a file whose name tells a format ({extensions})"
         raise UsageError(what, "name the formats", parameter="path")
     return names
 
@@ -218,16 +218,16 @@ def _picture(content: Content, options: WriteOptions) -> tuple[Chart, dict[str, 
     measured, other, style = content.measured, content.other, options.figure
     chart = draw(replace(content, detail="spans"), options.drawing)
     shown: dict[str, Any] = {"style": style}
-    own = measured.windows.with_columns(of_run=pl.lit(None, pl.String))
+    of_run = measured.windows.with_columns(of_run=pl.lit(None, pl.String))
     if other is not None:
         of_other = other.measured.windows.with_columns(of_run=pl.lit(other.names[1]))
         if other.comparison is not None:
             shown["contents"] = _contents(other.comparison)
-        return chart, shown | {"bubbles": pl.concat([own, of_other])}
+        return chart, shown | {"bubbles": pl.concat([of_run, of_other])}
     if content.part.window is not None and style.range is None:
         zero_ns = int(measured.whole.spans["start_ns"].min())  # type: ignore[arg-type]
         shown |= {"style": replace(style, range=content.part.window), "zero_ns": zero_ns}
-    return chart, shown | {"bubbles": own, "steps": content.part.steps}
+    return chart, shown | {"bubbles": of_run, "steps": content.part.steps}
 
 
 def _contents(comparison: Comparison) -> Contents:

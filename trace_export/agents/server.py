@@ -80,13 +80,13 @@ class Answers:
 
     def inspect(self, run: str) -> dict[str, Any]:
         """What the profiles of a run hold, whether they can be drawn, and what is missing."""
-        found = api.inspect(self._runs.place(run))
+        inspection = api.inspect(self._runs.place(run))
         return {
-            "verdict": found.verdict,
-            "facts": found.facts,
-            "ranks": found.ranks.to_dicts(),
-            "notes": [vars(note) for note in found.notes],
-            "failures": [str(failure) for failure in found.failures],
+            "verdict": inspection.verdict,
+            "facts": inspection.facts,
+            "ranks": inspection.ranks.to_dicts(),
+            "notes": [vars(note) for note in inspection.notes],
+            "failures": [str(failure) for failure in inspection.failures],
         }
 
     def report(self, run: str, steps: str = "all", sections: list[str] | None = None) -> dict[str, Any]:
@@ -100,9 +100,15 @@ class Answers:
         """How many times slower the steps are than without stragglers (S), by type of operation, replica, stage and
         rank (arXiv 2505.05713); M_S and M_W: the share of the lost time that is won back with the last stage, with the
         slowest ranks, of usual speed."""
-        found = self._runs.run(run).what_if()
-        parts, steps = found.parts.to_dicts(), found.steps.to_dicts()
-        return {"S": found.total, "parts": parts, "M_S": found.last_stage, "M_W": found.slowest_ranks, "steps": steps}
+        what_if = self._runs.run(run).what_if()
+        parts, steps = what_if.parts.to_dicts(), what_if.steps.to_dicts()
+        return {
+            "S": what_if.total,
+            "parts": parts,
+            "M_S": what_if.last_stage,
+            "M_W": what_if.slowest_ranks,
+            "steps": steps,
+        }
 
     def critical_path(self, run: str, steps: str = "all") -> dict[str, Any]:
         """For each step the parts of its longest chain, which add up to its length, and the causes with the gain that a

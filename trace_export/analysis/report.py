@@ -50,7 +50,7 @@ class Report:
 
     `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks`. `stages`: run, step, stage, ranks and, as means over the
     ranks, busy_ns, global_ns, own_ns and a column per cause. `idle`: cause, idle_ns (mean per rank and step), share (of
-    the pipeline time). `found` has causes, levels, trust and path (`Explanation`). `links` as `transfer_split.links`.
+    the pipeline time). `explanation` has causes, levels, trust and path. `links` as `transfer_split.links`.
     `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a
     few sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start
     (None without wall clocks).

@@ -61,7 +61,10 @@ def in_flight(passes: pl.DataFrame, placement: Placement) -> Iterator[tuple[int,
 
 def _by_rank(times: pl.DataFrame) -> dict[int, NDArray[np.int64]]:
     """The times of each rank."""
-    return {int(own["rank"][0]): own["ts_ns"].to_numpy() for own in times.partition_by("rank", maintain_order=True)}
+    return {
+        int(of_rank["rank"][0]): of_rank["ts_ns"].to_numpy()
+        for of_rank in times.partition_by("rank", maintain_order=True)
+    }
 
 
 def _ends(work: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:

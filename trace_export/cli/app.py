@@ -52,8 +52,8 @@ class _Group(TyperGroup):
         formatter.write(f"\nOptions: {', '.join(names)}\n{MORE}\n")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        own = {name for parameter in self.get_params(ctx) for name in parameter.opts}
-        if args and args[0] not in own:
+        spellings = {name for parameter in self.get_params(ctx) for name in parameter.opts}
+        if args and args[0] not in spellings:
             args = _with_command(args)
         return super().parse_args(ctx, args)
 

@@ -100,9 +100,9 @@ class Command(TyperCommand):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         panels = defaultdict(list)
-        known = options_of(self.kind)
+        declared = options_of(self.kind)
         for parameter in self.get_params(ctx):
-            option = known.get(parameter.name or "")
+            option = declared.get(parameter.name or "")
             if option is None or option.instead:
                 continue
             if option.usual or not flags(parameter.name, option) or self.everything:
@@ -193,8 +193,8 @@ def _given(typed: Mapping[str, Any], kind: type) -> dict[str, Any]:
                 raise UsageError("is missing", f"see trace-export {_name(kind)} --help", parameter=option.name or name)
             continue
         if option.instead and not typed.get("quiet"):
-            known = [flag for other, row in options_of(kind).items() for flag in flags(other, row)]
-            old(flags(name, option)[0], option.instead if option.instead.split()[0] in known else "")
+            spellings = [flag for other, row in options_of(kind).items() for flag in flags(other, row)]
+            old(flags(name, option)[0], option.instead if option.instead.split()[0] in spellings else "")
         given[name] = value if option.text is None else option.text(value, option.name or name)
     return given
 

@@ -250,8 +250,8 @@ def notes_of_two(names: tuple[str, str], items: tuple[Sequence[Note], Sequence[N
     a, b = items
     both = [note for note in a if note in b]
     notes(both, verbose)
-    for name, own in zip(names, items, strict=True):
-        notes([replace(note, text=f"{name}: {note.text}") for note in own if note not in both], verbose)
+    for name, of_run in zip(names, items, strict=True):
+        notes([replace(note, text=f"{name}: {note.text}") for note in of_run if note not in both], verbose)
 
 
 def errors(items: Sequence[TraceExportError], debug: bool = False) -> None:

@@ -126,10 +126,10 @@ class Steps:
         from rich.table import Table
         from rich.text import Text
 
-        found = Table(box=None, pad_edge=False, collapse_padding=True)  # all columns fit into 80
+        rows = Table(box=None, pad_edge=False, collapse_padding=True)  # all columns fit into 80
         names = [name for name in (self._rows[-1] if self._rows else ()) if any(row[name] for row in self._rows)]
         for name in names:
-            found.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
+            rows.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
         for row in self._rows:
-            found.add_row(*(row[name] or "–" for name in names))
-        return Group(found, *(Text(printable(text)) for text in remarks if text))
+            rows.add_row(*(row[name] or "–" for name in names))
+        return Group(rows, *(Text(printable(text)) for text in remarks if text))

@@ -40,9 +40,9 @@ class Latencies:
     def none() -> Latencies:
         return Latencies(np.zeros((0, 2, 2)), np.zeros((0, 2, 4)), np.zeros((0, 2)), np.zeros((0, 4), np.int64))
 
-    def of(self, found: Floats) -> Floats:
-        """The latencies (host pairs × 2 directions) that belong to the unknowns `found`: D⁻¹ (g - C found)."""
-        rest = self.right[:, :, None] - self.coupling @ found[self.columns][:, :, None]
+    def of(self, solution: Floats) -> Floats:
+        """The latencies (host pairs × 2 directions) that belong to the unknowns `solution`: D⁻¹ (g - C solution)."""
+        rest = self.right[:, :, None] - self.coupling @ solution[self.columns][:, :, None]
         return np.asarray((self.inverse @ rest)[:, :, 0])
 
 

@@ -47,25 +47,25 @@ class Geometry:
     event_size: Ints
 
     @staticmethod
-    def of(known: Observations) -> Geometry:
-        hosts, span = len(known.hosts), known.span_us
-        low, high = np.minimum(known.source, known.target), np.maximum(known.source, known.target)
+    def of(observed: Observations) -> Geometry:
+        hosts, span = len(observed.hosts), observed.span_us
+        low, high = np.minimum(observed.source, observed.target), np.maximum(observed.source, observed.target)
         unordered, link = np.unique(low * hosts + high, return_inverse=True)
-        kinds = np.unique(known.kind).tolist()
-        kind_of_row = known.kind[known.pair]
+        kinds = np.unique(observed.kind).tolist()
+        kind_of_row = observed.kind[observed.pair]
         return Geometry(
-            observations=known,
+            observations=observed,
             span=span,
-            x_sent=known.sent / span,
-            x_received=known.received / span,
-            x_left=known.left / span,
-            delay=known.received - known.sent,
+            x_sent=observed.sent / span,
+            x_received=observed.received / span,
+            x_left=observed.left / span,
+            delay=observed.received - observed.sent,
             low=unordered // hosts,
             high=unordered % hosts,
             link=link,
-            slot=(known.source > known.target).astype(np.int64),
+            slot=(observed.source > observed.target).astype(np.int64),
             rows={k: slice(None) if len(kinds) == 1 else np.flatnonzero(kind_of_row == k) for k in kinds},
-            event_size=np.bincount(known.event) if len(known.event) else np.zeros(0, np.int64),
+            event_size=np.bincount(observed.event) if len(observed.event) else np.zeros(0, np.int64),
         )
 
     @cached_property
@@ -105,9 +105,9 @@ class Problem:
     asymmetry_us: Floats
 
     @staticmethod
-    def of(known: Observations, anchors: Ints) -> Problem:
-        """The system of `known` with drift, and with equal latencies in both directions."""
-        geometry = Geometry.of(known)
+    def of(observed: Observations, anchors: Ints) -> Problem:
+        """The system of `observed` with drift, and with equal latencies in both directions."""
+        geometry = Geometry.of(observed)
         drift_us = DRIFT_PPM * 1e-6 * geometry.span
         return Problem(geometry, anchors, drift_us, np.full(len(geometry.low), SAME_LATENCY_US))
 

@@ -94,7 +94,7 @@ def _names(host: str, ranks: pl.Series, parts: list[int]) -> list[str]:
     members: dict[int, list[int]] = {}
     for rank, part in zip(ranks, parts, strict=True):
         members.setdefault(part, []).append(rank)
-    word = {part: f"{host} (rank{'s' * (len(own) > 1)} {_ranges(own)})" for part, own in members.items()}
+    word = {part: f"{host} (rank{'s' * (len(each) > 1)} {_ranges(each)})" for part, each in members.items()}
     return [word[part] for part in parts]
 
 

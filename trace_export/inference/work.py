@@ -76,8 +76,8 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     sizes = np.diff(np.append(first, len(ids)))[launched]
     several = sizes > 1
     if several.any():
-        start, end = np.minimum.reduceat(start[order], first), np.maximum.reduceat(end[order], first)
-        start, end = start[launched], end[launched]
+        start = np.minimum.reduceat(start[order], first)[launched]
+        end = np.maximum.reduceat(end[order], first)[launched]
     else:
         start, end = start[at], end[at]
     names, codes = _with_graphs(names, name[at], several)

@@ -78,15 +78,15 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
     if span_table.is_table(options.log_dir):
         return _of_table(options, progress)
-    found = find(options.log_dir, follow_links=options.follow_links, only=options.files)
+    searched = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
     family = options.family
-    chosen, *_ = choose.choose(found, options.log_dir, family=family, ranks=ranks)
+    chosen, *_ = choose.choose(searched, options.log_dir, family=family, ranks=ranks)
     rows = [(s.kind, path_text(s.path), s.machine, s.rank, s.rank_origin) for s in chosen]
     sources = pl.DataFrame(rows, SOURCES, orient="row")
     if not chosen:
-        nothing = choose.nothing_found(found, options.log_dir, options.files, family=family, ranks=ranks)
-        return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", found.notes, (nothing,))
+        nothing = choose.nothing_found(searched, options.log_dir, options.files, family=family, ranks=ranks)
+        return Inspection(sources, pl.DataFrame(), {}, "cannot be drawn: no profile here", searched.notes, (nothing,))
     size = sum(bytes_in(source.path) for source in chosen)
     if full or size <= WHOLE_BYTES:
         results = read_each(chosen, options, progress)
@@ -101,7 +101,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     table = _ranks(profile)
     facts = _facts(profile, table, size, all_ranks=all_ranks)
     verdict = _verdict(facts, len(chosen), len(failures))
-    return Inspection(sources, table, facts, verdict, found.notes + profile.notes, tuple(failures), profile.runs)
+    return Inspection(sources, table, facts, verdict, searched.notes + profile.notes, tuple(failures), profile.runs)
 
 
 def _with_steps(profile: Profile, results: Sequence[Profile | TraceExportError], options: LoadOptions) -> Profile:
@@ -194,7 +194,7 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool) -> dict[str, Any]:
     """Numbers about the run as a whole; `ranks` as `_ranks` made them."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    found, lacks = profile.interpreted.recognition, missing_ranks.absent(profile)
+    recognition, lacks = profile.interpreted.recognition, missing_ranks.absent(profile)
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
         ends = profile.p2p.filter(role="send").select(src="rank", dst="peer")
     else:
@@ -206,8 +206,8 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool)
     between = groups.agg(pl.col("host").n_unique()).filter(pl.col("host") > 1)
     inferred = {"stages": drawn["stage_origin"], "blocks": profile.spans["origin"], "labels": profile.spans["labels"]}
     numbers: Facts = {
-        "schedule": found.named.name if found.named else None,
-        "certainty": found.certainty,
+        "schedule": recognition.named.name if recognition.named else None,
+        "certainty": recognition.certainty,
         "deeper": bool(profile.declared.deeper),
         "forward_only": forward_only(profile.spans),
         "ranks": drawn.height,
@@ -283,6 +283,6 @@ def _clocks(facts: dict[str, Any]) -> str:
     if facts["hosts"] < 2:
         return "one clock"
     counts = [(facts[f"{what}_between_hosts"], what) for what in ("messages", "collectives")]
-    known = " and ".join(f"{count:,} {what}" for count, what in counts if count)
-    known += " in the beginning" if known and facts["beginnings"] else ""
-    return f"clocks of {facts['hosts']} hosts: " + (known or "no messages, only the order of the blocks")
+    observed = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+    observed += " in the beginning" if observed and facts["beginnings"] else ""
+    return f"clocks of {facts['hosts']} hosts: " + (observed or "no messages, only the order of the blocks")

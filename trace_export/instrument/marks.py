@@ -125,8 +125,8 @@ def _of_job(function: str, variables: tuple[str, ...]) -> int | None:
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return int(getattr(distributed, function)())
-    found = (os.environ[name] for name in variables if name in os.environ)
-    return next((int(value) for value in found if value.isdecimal()), None)
+    values = (os.environ[name] for name in variables if name in os.environ)
+    return next((int(value) for value in values if value.isdecimal()), None)
 
 
 def set_step(number: int | None) -> None:
@@ -150,8 +150,8 @@ def _locate(stage: int | None) -> Where:
     if stage is None and state.where is not None:
         stage = state.where.stage
     step = state.passes if state.step is None and state.passes >= 0 else state.step
-    known = (("stage", stage), ("step", step), ("rank", rank := global_rank()))
-    written = "".join(f" {name}={value}" for name, value in known if value is not None)
+    numbers = (("stage", stage), ("step", step), ("rank", rank := global_rank()))
+    written = "".join(f" {name}={value}" for name, value in numbers if value is not None)
     state.where = Where(stage, step, rank, written)
     return state.where
 

@@ -50,9 +50,9 @@ class _Panel:
 
     @cached_property
     def plot(self) -> Plot:
-        found = explain(self.step.bubbles.graph) if self.drawing["critical_path"] else None
+        explanation = explain(self.step.bubbles.graph) if self.drawing["critical_path"] else None
         part = Selection(steps=Numbers.of([self.step.number]))
-        return plot(Content(self.step.bubbles, part, explanation=found), self.drawing, FigureStyle(title=""))
+        return plot(Content(self.step.bubbles, part, explanation=explanation), self.drawing, FigureStyle(title=""))
 
     @cached_property
     def length_ns(self) -> int:
@@ -99,11 +99,11 @@ class Board:
         )
 
     def _panel(self, step: Step) -> _Panel:
-        known = next((panel for panel in self._panels if panel.step is step), None)
-        if known is None:
+        drawn = next((panel for panel in self._panels if panel.step is step), None)
+        if drawn is None:
             self._count += 1
-            known = _Panel(self._count, step, self._look._export.drawing)
-        return known
+            drawn = _Panel(self._count, step, self._look._export.drawing)
+        return drawn
 
     def _name(self, panel: _Panel) -> str:
         return f"{self._session}-{panel.number}-{self._span_ns}"

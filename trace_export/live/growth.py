@@ -133,21 +133,22 @@ class Growth:
         of them."""
         of_place: dict[object, list[tuple[float, Source, Signature]]] = {}
         for source in sources:
-            known = None
+            before = None
             files = _signature(files_of([source]))
             changed_s = _changed_s(files)
             place = (source.kind, source.host, source.path if source.rank is None else source.rank)
-            own = of_place.setdefault(place, [])
+            newest = of_place.setdefault(place, [])
             quiet = time.time() - changed_s >= QUIET_S
-            if not quiet and (known := self._finished.get(source)):  # it is written anew: what it said still counts
-                files = known.files
-            if quiet or known:
-                own.insert(0, (changed_s, source, files))  # of several as new the last one counts
-        newest_first = [sorted(own, key=lambda one: -one[0]) for own in of_place.values() if own]
+            if not quiet and (before := self._finished.get(source)):  # it is written anew: what it said still counts
+                files = before.files
+            if quiet or before:
+                newest.insert(0, (changed_s, source, files))  # of several as new the last one counts
+        newest_first = [sorted(newest, key=lambda one: -one[0]) for newest in of_place.values() if newest]
         if not self._finished and len(newest_first) < len(of_place) and self._may_wait():
             return False  # without these ranks the bubble of the first steps would be another
         turns = [
-            [own[n] for own in newest_first if len(own) > n] for n in range(max(map(len, newest_first), default=0))
+            [newest[n] for newest in newest_first if len(newest) > n]
+            for n in range(max(map(len, newest_first), default=0))
         ]
         finished, grown = self._taken(turns[0]) if turns else ({}, False)
         for turn in turns[1:]:
@@ -162,15 +163,15 @@ class Growth:
 
     def _taken(self, sources: Iterable[tuple[float, Source, Signature]]) -> tuple[dict[Source, _Finished], bool]:
         """What the sources hold, each read if it was not read as it is now, and whether one was."""
-        found, grown = {}, False
+        taken, grown = {}, False
         for changed_s, source, files in sources:
-            known = self._finished.get(source)
-            if known is None or known.files != files:
-                known = _Finished(files, self._read(source))
+            before = self._finished.get(source)
+            if before is None or before.files != files:
+                before = _Finished(files, self._read(source))
                 self._changed_s = max(self._changed_s, changed_s)
                 grown = True
-            found[source] = known
-        return found, grown
+            taken[source] = before
+        return taken, grown
 
     def _may_wait(self) -> bool:
         """Whether the wait for the first sources of all ranks is not too long yet; it begins with the first call."""
@@ -197,14 +198,14 @@ def _in_one_run(finished: Iterable[_Finished]) -> bool:
 
 def _signature(paths: Iterable[Path]) -> Signature:
     """Size and time of the last change (ns) of each file that is there."""
-    found = []
+    signature = []
     for path in paths:
         try:
             status = path.stat()
         except OSError:
             continue  # not each of them exists
-        found.append((status.st_size, status.st_mtime_ns))
-    return tuple(found)
+        signature.append((status.st_size, status.st_mtime_ns))
+    return tuple(signature)
 
 
 def _changed_s(files: Signature) -> float:

@@ -27,13 +27,13 @@ def steadied(before: pl.DataFrame | None, now: pl.DataFrame) -> tuple[pl.DataFra
     both = both.with_columns(moved=pl.col("offset_ns") - then)  # both at the new reference time
     sd = (pl.col("sd_ns") ** 2 + pl.col("old_sd_ns") ** 2).sqrt()
     comparable = (pl.col("status") == "fitted") & pl.col("moved", "old_sd_ns", "sd_ns").is_not_null()
-    known = pl.all_horizontal(comparable)
-    steps = both.filter(known & (pl.col("moved").abs() > STEP_SD * sd))
+    compared = pl.all_horizontal(comparable)
+    steps = both.filter(compared & (pl.col("moved").abs() > STEP_SD * sd))
     notes = [
         Note("clock-stepped", "warning", f"the clock of {host} stepped by {duration(moved, sign=True)}", host)
         for host, moved in steps.select("host", "moved").iter_rows()
     ]
-    within = known & (pl.col("moved").abs() <= STEP_SD * sd)
+    within = compared & (pl.col("moved").abs() <= STEP_SD * sd)
     change = pl.col("moved").clip(-pl.col("sd_ns"), pl.col("sd_ns"))
     offset = pl.when(within).then((then + change).round().cast(TIME)).otherwise("offset_ns")
     return conform(both.with_columns(offset_ns=offset), CLOCKS), notes

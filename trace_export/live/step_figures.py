@@ -108,5 +108,5 @@ def step_figures(
 
 def _slowdown(step: Step) -> float | None:
     """The metric S of a step, where it can be said."""
-    found = slowdown_of(step.bubbles.graph)
-    return None if found is None else found.total
+    slowdown = slowdown_of(step.bubbles.graph)
+    return None if slowdown is None else slowdown.total

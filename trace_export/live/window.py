@@ -103,10 +103,10 @@ class Window:
     def advance(self) -> list[Step]:
         """Takes what was read; the steps that are new, in their order. Raises TraceExportError where the profiles do
         not fit together, as before the last rank is there."""
-        found = self._further()
-        if found is None:
-            found = self._anew()
-        new = [step for step in found if self.newest is None or step.start_ns > self.newest.middle_ns]
+        finished = self._further()
+        if finished is None:
+            finished = self._anew()
+        new = [step for step in finished if self.newest is None or step.start_ns > self.newest.middle_ns]
         self._found += len(new)
         self.newest = max([*new, *([self.newest] if self.newest else [])], key=lambda step: step.start_ns, default=None)
         return new
@@ -119,26 +119,26 @@ class Window:
 
     def _further(self) -> list[Step] | None:
         """The steps that were finished since, by what is known of the run; None where that does not hold any more."""
-        known, newest = self._known, self.newest
-        if known is None or newest is None or newest.run is None or not self._growth.is_followed:
+        reference, newest = self._known, self.newest
+        if reference is None or newest is None or newest.run is None or not self._growth.is_followed:
             return None
-        fitted = (known.clocks["status"] == "fitted").any()
+        fitted = (reference.clocks["status"] == "fitted").any()
         begins = fitted and self._found < FIT_STEPS
         enough = FIT_STEPS if fitted else ONE_CLOCK_STEPS
         if begins or self._further_steps >= enough or len(self.steps) < self._last:
             return None
         profile = self._growth.profile((newest.run, newest.number))
-        if set(profile.ranks["rank"]) != set(known.ranks["rank"]) or not (profile.spans["run"] == newest.run).all():
+        if set(profile.ranks["rank"]) != set(reference.ranks["rank"]) or not (profile.spans["run"] == newest.run).all():
             return None
         profile = self._finished(profile, newest.number)
         if profile.spans.is_empty():
             return []
-        profile = correct(interpret_further(profile, known), known.clocks)
-        profile = with_whole_steps(replace(profile, clocks=known.clocks), self._wanted.source, one_clock=True)
-        found = _steps(profile)
-        self._further_steps += len(found)
-        self._keep([*self.steps, *found], [*self.notes, *(n for n in profile.notes if n.code != "no-whole-step")])
-        return found
+        profile = correct(interpret_further(profile, reference), reference.clocks)
+        profile = with_whole_steps(replace(profile, clocks=reference.clocks), self._wanted.source, one_clock=True)
+        finished = _steps(profile)
+        self._further_steps += len(finished)
+        self._keep([*self.steps, *finished], [*self.notes, *(n for n in profile.notes if n.code != "no-whole-step")])
+        return finished
 
     def _anew(self) -> list[Step]:
         """Interprets and aligns all that is kept, and gives its steps."""
@@ -225,20 +225,20 @@ def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
 
 def _steps(profile: Profile) -> list[Step]:
     """The steps of a profile whose completeness was checked, by time."""
-    found = []
+    ordered = []
     for run, number, whole in profile.steps.drop_nulls("step").sort(STEP_KEY).iter_rows():
         part = select(replace(profile, window_ns=None), Selection(steps=Numbers(((number, number),))))
         steps = profile.steps.filter(pl.col("run").eq_missing(run), pl.col("step") == number)
         part = replace(part, spans=part.spans.filter(pl.col("run").eq_missing(run)), steps=steps, window_ns=None)
-        found.append(Step(run, number, whole, part))
-    return sorted(found, key=lambda step: step.start_ns)
+        ordered.append(Step(run, number, whole, part))
+    return sorted(ordered, key=lambda step: step.start_ns)
 
 
 def _unchanged(steps: list[Step], before: tuple[Step, ...]) -> list[Step]:
     """`steps`, those that are as they were before as the same objects: what was drawn of them still holds."""
-    known = {(step.run, step.number): step for step in before}
+    earlier = {(step.run, step.number): step for step in before}
     return [
-        old if (old := known.get((step.run, step.number))) is not None and _is_same(old, step) else step
+        old if (old := earlier.get((step.run, step.number))) is not None and _is_same(old, step) else step
         for step in steps
     ]  # fmt: skip
 

@@ -49,15 +49,15 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFram
         .join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     )
     expected = {stage: "" if stage is None else word(plan, stage) for stage in steps["stage"].unique()}
-    if all(found == expected[stage] for stage, found in steps.select("stage", "word").iter_rows()):
+    if all(measured == expected[stage] for stage, measured in steps.select("stage", "word").iter_rows()):
         return work.select("row", "position")
     pieces_of = cache(certain_pieces)  # most steps have the same words
     pieces = [
         (rank, run, step, piece.begin, piece.end, piece.offset)
-        for rank, run, step, found, stage, starts, ends in steps.select(
+        for rank, run, step, measured, stage, starts, ends in steps.select(
             *RANK_STEP_KEY, "word", "stage", "starts", "ends"
         ).iter_rows()
-        for piece in pieces_of(found, expected[stage], starts=bool(starts), ends=bool(ends))
+        for piece in pieces_of(measured, expected[stage], starts=bool(starts), ends=bool(ends))
     ]
     schema = {"rank": INT, "run": INT, "step": INT, "begin": INT, "end": INT, "offset": INT}
     table = pl.DataFrame(pieces, schema=schema, orient="row")
@@ -79,8 +79,8 @@ class _Piece:
     offset: int
 
 
-def certain_pieces(found: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
-    """The parts of `found` whose place in `expected` is certain.
+def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
+    """The parts of `measured` whose place in `expected` is certain.
 
     A window of the expected word fits where it is found only once, or at the end that the capture surely holds. Of a
     word that is no such window (a block is missing inside) those letters are certain that no block of their kind next
@@ -89,27 +89,27 @@ def certain_pieces(found: str, expected: str, *, starts: bool, ends: bool) -> li
 
     Example: F F B F F B B of F F B F B F B B is F0 F1 B0 F2 F3 B2 B3; F B F B F B B is F? B0 F2 B1 F3 B2 B3.
     """
-    size, missing = len(found), len(expected) - len(found)
-    if found == expected:
+    size, missing = len(measured), len(expected) - len(measured)
+    if measured == expected:
         return [_Piece(0, size, 0)]
-    if starts and ends and (first := _first_places(found, expected)) is not None:
-        last = _first_places(found[::-1], expected[::-1]) or []
+    if starts and ends and (first := _first_places(measured, expected)) is not None:
+        last = _first_places(measured[::-1], expected[::-1]) or []
         return [
             _Piece(n, n + 1, a - n)
             for n, (a, b) in enumerate(zip(first, reversed(last), strict=True))
             if a == len(expected) - 1 - b
         ]
-    if fits := [at for at in _windows(found, expected) if (at == 0 or not starts) and (at == missing or not ends)]:
+    if fits := [at for at in _windows(measured, expected) if (at == 0 or not starts) and (at == missing or not ends)]:
         return [_Piece(0, size, fits[0])] if len(fits) == 1 else []
-    head = _alike(found, expected) if starts else 0
-    tail = min(_alike(found[::-1], expected[::-1]), size - head) if ends else 0
+    head = _alike(measured, expected) if starts else 0
+    tail = min(_alike(measured[::-1], expected[::-1]), size - head) if ends else 0
     return [_Piece(0, head, 0), _Piece(size - tail, size, missing)]
 
 
-def _first_places(found: str, expected: str) -> list[int] | None:
-    """The first place in `expected` that each letter of `found` may have, in their order; None where it has none."""
+def _first_places(measured: str, expected: str) -> list[int] | None:
+    """The first place in `expected` that each letter of `measured` may have, in their order; None where it has none."""
     places, at = [], -1
-    for letter in found:
+    for letter in measured:
         at = expected.find(letter, at + 1)
         if at < 0:
             return None
@@ -117,15 +117,15 @@ def _first_places(found: str, expected: str) -> list[int] | None:
     return places
 
 
-def _windows(found: str, expected: str) -> Iterator[int]:
-    at = expected.find(found)
+def _windows(measured: str, expected: str) -> Iterator[int]:
+    at = expected.find(measured)
     while at >= 0:
         yield at
-        at = expected.find(found, at + 1)
+        at = expected.find(measured, at + 1)
 
 
-def _alike(found: str, expected: str) -> int:
+def _alike(measured: str, expected: str) -> int:
     """How many letters two words have in common from their start on, without those next to the first difference that
     may stand for the one which is missing there."""
-    common = next((n for n, (x, y) in enumerate(zip(found, expected, strict=False)) if x != y), None)
-    return min(len(found), len(expected)) if common is None else len(found[:common].rstrip(expected[common]))
+    common = next((n for n, (x, y) in enumerate(zip(measured, expected, strict=False)) if x != y), None)
+    return min(len(measured), len(expected)) if common is None else len(measured[:common].rstrip(expected[common]))

@@ -99,7 +99,7 @@ class Numbering(NamedTuple):
 
     def has(self, seen: Mapping[int, str]) -> bool:
         """Whether the words that were `seen` (stage → word of a whole step) are exactly those of the plan."""
-        return self.exact and all(word(self.plan, stage) == found for stage, found in seen.items())
+        return self.exact and all(word(self.plan, stage) == measured for stage, measured in seen.items())
 
 
 def exact_plan(
@@ -135,12 +135,14 @@ def exact_plan(
     for numbering in (Numbering(plan, exact=True) for plan in plans):
         if numbering.has(seen):
             return numbering
-    if any("W" in found for found in seen.values()):
+    if any("W" in measured for measured in seen.values()):
         for plan in filter(splits_backward, plans):
-            if all(_without_weights(word(plan, stage)) == _without_weights(found) for stage, found in seen.items()):
+            if all(
+                _without_weights(word(plan, stage)) == _without_weights(measured) for stage, measured in seen.items()
+            ):
                 return Numbering(plan, exact=False, weights=False)
     for plan in plans:
-        if all(_same_warm_up(word(plan, stage), found) for stage, found in seen.items()):
+        if all(_same_warm_up(word(plan, stage), measured) for stage, measured in seen.items()):
             return Numbering(plan, exact=False)
     return None
 
@@ -155,11 +157,11 @@ def _without_weights(word: str) -> str:
     return word.replace("W", "")
 
 
-def _same_warm_up(expected: str, found: str) -> bool:
+def _same_warm_up(expected: str, measured: str) -> bool:
     """Equal counts, and as many forwards before the first backward, or one more (Megatron's
     overlap_moe_expert_parallel_comm)."""
-    warm_up, wanted = found.find("B"), expected.find("B")
-    return warm_up - wanted in (0, 1) and sorted(found) == sorted(expected)
+    warm_up, wanted = measured.find("B"), expected.find("B")
+    return warm_up - wanted in (0, 1) and sorted(measured) == sorted(expected)
 
 
 @dataclass(frozen=True)

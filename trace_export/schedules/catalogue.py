@@ -171,10 +171,10 @@ def canonical(name: str) -> str:
 
     Raises UsageError when there is none.
     """
-    found = known(name)
-    if found is None:
+    key = known(name)
+    if key is None:
         raise UsageError(f'there is no schedule "{name}"', f"choose one of {', '.join(TITLES)}")
-    return found
+    return key
 
 
 def known(name: str | None) -> str | None:
@@ -184,5 +184,5 @@ def known(name: str | None) -> str | None:
 
 def readable(name: str | None) -> str | None:
     """`name` as people read it (`1F1B`); one that is not known stays as it is."""
-    found = known(name)
-    return name if found is None else TITLES[found]
+    key = known(name)
+    return name if key is None else TITLES[key]

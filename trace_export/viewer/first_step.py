@@ -31,21 +31,21 @@ def trace_in(path: Path) -> Path:
     """The only trace in a folder; a file itself, and a folder with none or several."""
     if not is_folder(path):
         return path
-    found = [*path.glob("*.pftrace"), *path.glob("*.pftrace.gz")]
-    return found[0] if len(found) == 1 else path
+    traces = [*path.glob("*.pftrace"), *path.glob("*.pftrace.gz")]
+    return traces[0] if len(traces) == 1 else path
 
 
 def first_step(path: Path) -> tuple[int, int] | None:
     """Start and end of the first step in nanoseconds of the trace's own time; None where the trace does not say. Raises
     SourceError, with what to do, where the file is no trace that the Perfetto UI reads."""
-    found = _FIRST_STEP.search(_head(path))
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _FIRST_STEP.search(_head(path))
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def track_to_pin(path: Path) -> str:
     """The name of the track that a trace wants at the top, "" where it names none. Raises as `first_step` does."""
-    found = _PINNED.search(_head(path))
-    return "" if found is None else found[1].decode(errors="replace")
+    match = _PINNED.search(_head(path))
+    return "" if match is None else match[1].decode(errors="replace")
 
 
 def _head(path: Path) -> bytes:

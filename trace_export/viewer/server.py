@@ -48,8 +48,8 @@ def refusal(headers: Message, origin: str | None) -> str:
         return "wrong Host"
     if origin is not None:
         return "" if origins == [origin] else f"only for pages of {origin}"
-    own = origins in ([], [f"http://{hosts[0]}"]) and headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
-    return "" if own else "not for other pages"
+    ours = origins in ([], [f"http://{hosts[0]}"]) and headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin")
+    return "" if ours else "not for other pages"
 
 
 class Server(socketserver.ThreadingTCPServer):

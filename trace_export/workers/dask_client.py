@@ -114,15 +114,15 @@ def _answers(client: Any, address: str) -> dict[str, tuple[Worker, Identity] | E
     """The place and code of each worker, or the error of finding out, by address; workers that are closing are left
     out."""
     answers: dict[str, Any] = ask(client.run, address, _describe, on_error="return")
-    found: dict[str, tuple[Worker, Identity] | Exception] = {}
+    of_workers: dict[str, tuple[Worker, Identity] | Exception] = {}
     for at, answer in answers.items():
         if isinstance(answer, OSError):
             continue
         try:
-            found[at] = answer if isinstance(answer, Exception) else (Worker(*answer[0]), Identity(*answer[1]))
+            of_workers[at] = answer if isinstance(answer, Exception) else (Worker(*answer[0]), Identity(*answer[1]))
         except (TypeError, ValueError, IndexError) as error:  # of other code
-            found[at] = error
-    return found
+            of_workers[at] = error
+    return of_workers
 
 
 def _describe(dask_worker: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -22,15 +22,15 @@ class Identity(NamedTuple):
 
     def differences(self, other: Identity) -> str:
         """The differences of `other` from this one in words; empty where there are none."""
-        found = []
+        unlike = []
         if self.code != other.code:
-            found.append(
+            unlike.append(
                 f"trace_export {other.version} (code {other.code}) instead of {self.version} (code {self.code})"
             )
         for name, ours, theirs in (("Python", self.python, other.python), ("Polars", self.polars, other.polars)):
             if ours != theirs:
-                found.append(f"{name} {theirs} instead of {ours}")
-        return ", ".join(found)
+                unlike.append(f"{name} {theirs} instead of {ours}")
+        return ", ".join(unlike)
 
 
 @cache

@@ -57,6 +57,6 @@ def free_memory() -> int:
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", r"(\d+)", 1),
     ):
         with suppress(OSError):  # each exists on some systems only
-            if found := re.search(pattern, Path(place).read_text()):
-                sizes.append(int(found[1]) * unit)
+            if match := re.search(pattern, Path(place).read_text()):
+                sizes.append(int(match[1]) * unit)
     return min(sizes)

@@ -39,8 +39,8 @@ class OutputFormat:
 
 def _function(name: str) -> Callable[..., Any]:
     module, _, function = name.partition(":")
-    found: Callable[..., Any] = getattr(import_module(f"trace_export.writers.{module}"), function)
-    return found
+    writer: Callable[..., Any] = getattr(import_module(f"trace_export.writers.{module}"), function)
+    return writer
 
 
 OUTPUT_FORMATS = (

@@ -49,7 +49,7 @@ def alignment_path(out: Path | None, log_dir: Path) -> Path | None:
 
 
 def _names_a_file(out: Path) -> bool:
-    return any(_ends_in(out, known.extension) for known in OUTPUT_FORMATS) and not is_folder(out)
+    return any(_ends_in(out, output_format.extension) for output_format in OUTPUT_FORMATS) and not is_folder(out)
 
 
 def _ends_in(out: Path, extension: str) -> bool:
@@ -57,8 +57,8 @@ def _ends_in(out: Path, extension: str) -> bool:
 
 
 def _file_name(name: str, gzip: bool) -> str:
-    known = BY_NAME[name]
-    return f"{STEM}.{known.extension}{'.gz' if gzip and known.kind == 'trace' else ''}"
+    output_format = BY_NAME[name]
+    return f"{STEM}.{output_format.extension}{'.gz' if gzip and output_format.kind == 'trace' else ''}"
 
 
 def with_steps(path: Path, steps: Numbers | None) -> Path:

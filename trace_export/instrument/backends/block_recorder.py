@@ -126,8 +126,8 @@ class BlockRecorder:
             self._where = where
             if step is None or step.step != where.step:
                 self._next_step()
-            known = {"rank": where.rank, "world": marks.world_size(), "stage": where.stage, **marks.state.places}
-            facts = {name: value for name, value in known.items() if value is not None}
+            values = {"rank": where.rank, "world": marks.world_size(), "stage": where.stage, **marks.state.places}
+            facts = {name: value for name, value in values.items() if value is not None}
             if facts != self._facts:
                 before, self._facts = self._facts, facts
                 if "rank" in before and before["rank"] != where.rank:

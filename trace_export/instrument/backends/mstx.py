@@ -37,11 +37,11 @@ def message(mark: Mark, where: Where) -> str:
         "stage": where.stage,
         "rank": where.rank,
     }
-    known = {name: value for name, value in fields.items() if value is not None}
-    written = str(known)
+    given = {name: value for name, value in fields.items() if value is not None}
+    written = str(given)
     while len(written) > LONGEST:
-        known.popitem()
-        written = str(known)
+        given.popitem()
+        written = str(given)
     return written
 
 

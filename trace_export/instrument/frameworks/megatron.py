@@ -103,14 +103,14 @@ def patch_combined(module: ModuleType) -> None:
 
 
 def patch_optimizer(module: ModuleType) -> None:
-    found = [
+    classes = [
         c
         for c in vars(module).values()
         if isinstance(c, type) and c.__module__ == module.__name__ and "step" in vars(c)
     ]
-    if not found:
+    if not classes:
         raise UnknownVersion("no optimizer has a step")
-    for optimizer in found:
+    for optimizer in classes:
         replace(optimizer, "step", block(lambda *args, **kwargs: Mark("OPT")))
 
 

@@ -42,8 +42,8 @@ def guarded(framework: str, patch: Callable[[ModuleType], None]) -> Callable[[Mo
 
 def replace(owner: Any, name: str, around: Callable[[Any], Any], needs: tuple[str, ...] = ()) -> None:
     """`owner.name` becomes `around(owner.name)`, once. Raises UnknownVersion when it or a parameter is not there."""
-    found = inspect.getattr_static(owner, name, None)
-    original = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    attribute = inspect.getattr_static(owner, name, None)
+    original = attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
     if not callable(original):
         raise UnknownVersion(f"{name} is missing")
     missing = [p for p in needs if p not in inspect.signature(original).parameters]
@@ -53,7 +53,7 @@ def replace(owner: Any, name: str, around: Callable[[Any], Any], needs: tuple[st
         return
     replaced = functools.wraps(original)(around(original))
     setattr(replaced, _PATCHED, True)
-    setattr(owner, name, type(found)(replaced) if original is not found else replaced)
+    setattr(owner, name, type(attribute)(replaced) if original is not attribute else replaced)
 
 
 def block(
@@ -130,8 +130,8 @@ class InFlight:
     def recall(self, thing: Any, keep: bool = False) -> tuple[int | None, int | None]:
         """(None, None) for an object that no forward returned."""
         key = id(_first(thing))
-        found = self._numbers.get(key) if keep else self._numbers.pop(key, None)
-        self.last = found or (None, None)
+        numbers = self._numbers.get(key) if keep else self._numbers.pop(key, None)
+        self.last = numbers or (None, None)
         return self.last
 
 

@@ -162,7 +162,7 @@ class _Part:
     named: Named = field(init=False)
     ranges: Ranges = field(init=False)
     named_in_part: frozenset[int] = frozenset()
-    found: dict[int, Inferred] = field(default_factory=dict)
+    inferred: dict[int, Inferred] = field(default_factory=dict)
     work: Attributed = field(init=False)
     tables: tuple[pl.DataFrame, ...] = ()
     far: int = 0
@@ -265,7 +265,7 @@ def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Diale
 
         beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
         launched = part.opened.launches(processes, part.named, beside)
-        part.found |= {
+        part.inferred |= {
             process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), beside)
             for process, one in launched
         }
@@ -280,16 +280,16 @@ def _in_steps(process: int, inferred: Inferred, beside: Ranges) -> Inferred:
 def _check(part: _Part, options: ReadOptions) -> None:
     """Raises SourceError when there is no block, or no GPU work for any."""
     ranges, opened = part.ranges, part.opened
-    if (processes := len(ranges.marked | part.found.keys())) > MOST_PROCESSES:
+    if (processes := len(ranges.marked | part.inferred.keys())) > MOST_PROCESSES:
         raise SourceError(part.path, f"pipeline ranges of {processes} processes, more than a machine has GPUs")
-    if any(not one.impossible for one in part.found.values()):
+    if any(not one.impossible for one in part.inferred.values()):
         return
     if ranges.marked:
         error = None if options.host_ranges else opened.no_work()
         if error is not None:
             raise error
         return
-    why = launches.most_frequent_reason(part.found.values()) if part.found else ""
+    why = launches.most_frequent_reason(part.inferred.values()) if part.inferred else ""
     counts = opened.counted_names()
     if not why and (error := opened.no_ranges(counts)):
         raise error
@@ -349,7 +349,7 @@ def _near_kernels(part: _Part) -> pl.DataFrame | None:
 def _describe(part: _Part) -> None:
     """The content of the processes without named passes, and of those with them."""
     path, kernels = part.path, part.opened.kernels_of_nccl()
-    unnamed, in_part = launches.by_names(part.found, part.ranges)
+    unnamed, in_part = launches.by_names(part.inferred, part.ranges)
     if any(not one.impossible for one in unnamed.values()):
         content = launches.content(path, unnamed)
         if kernels is not None:
@@ -381,8 +381,8 @@ def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
 def _rank(part: _Part, options: ReadOptions) -> None:
     """Who the processes are, and what is to be said of all of the source."""
     opened, work = part.opened, part.work
-    gpus = {process: one.device for process, one in part.found.items() if one.device is not None}
-    inferred = {process for process, one in part.found.items() if not one.impossible}
+    gpus = {process: one.device for process, one in part.inferred.items() if one.device is not None}
+    inferred = {process for process, one in part.inferred.items() if not one.impossible}
     processes = sorted({*inferred, *part.ranges.marked, *gpus})
     if part.ranges.marked:
         gpus |= opened.devices() if work.activity is None else work.gpus
@@ -444,7 +444,7 @@ def _profile(part: _Part, start: _Start, hosts: pl.DataFrame, ranks: pl.DataFram
     notes = (*part.notes, *start.notes, *chain.from_iterable(content.notes for content in part.contents))
     until = {}
     if opened.short:
-        end = opened.end(inferred=bool(part.found))
+        end = opened.end(inferred=bool(part.inferred))
         until[path_text(part.path)] = None if end is None else end + opened.host.offset_ns
     made = Profile(
         hosts, ranks, spans, p2p, collectives=joint, members=_members(part, ranks),

@@ -96,8 +96,8 @@ def _grid(
 ) -> NDArray[np.float64]:
     """The largest value of each cell, NaN where there is none."""
     grid = np.full(size, -np.inf)
-    known = ~np.isnan(values)
-    np.maximum.at(grid, (place[0][known], place[1][known]), values[known])
+    measured = ~np.isnan(values)
+    np.maximum.at(grid, (place[0][measured], place[1][measured]), values[measured])
     grid[np.isneginf(grid)] = np.nan
     return grid
 

@@ -51,12 +51,12 @@ class Contents:
 
 def page(contents: Contents) -> str:
     """The whole document."""
-    own = files(__package__)
+    resources = files(__package__)
     style = "".join(
         folder.joinpath("page.css").read_text(encoding="utf-8")
-        for folder in (files("trace_export.writers.pictures"), own)
+        for folder in (files("trace_export.writers.pictures"), resources)
     )
-    template, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
+    template, script = (resources.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.js"))
     policy = f"default-src 'none'; style-src '{digest(style)}'; script-src '{digest(script)}'"
     folded = f" Each row is the largest value of {contents.map.fold} ranks." if contents.map.fold > 1 else ""
     return Template(template).substitute(
@@ -94,10 +94,10 @@ def _table(table: Table) -> str:
 
 
 def _links(table: Table, row: int) -> str:
-    found = []
+    links = []
     if row in table.places:
         start, end = table.places[row]
-        found.append(f'<a href="#map" class="place" data-from="{start}" data-to="{end}">▸ map</a>')
+        links.append(f'<a href="#map" class="place" data-from="{start}" data-to="{end}">▸ map</a>')
     if row in table.traces:
-        found.append(f'<a class="place" href="{escape(table.traces[row])}" download>▸ trace</a>')
-    return " ".join(found)
+        links.append(f'<a class="place" href="{escape(table.traces[row])}" download>▸ trace</a>')
+    return " ".join(links)

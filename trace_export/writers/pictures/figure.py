@@ -77,8 +77,8 @@ class Figure:
         """The figure whose panels last to the next step, as a training log counts, where `steps` (run, step, step_ns)
         says how long that is."""
         on = ["step"] if self.panels["run"].null_count() else ["run", "step"]
-        known = steps.select(*on, "step_ns").unique(on, keep="none")
-        joined = self.panels.join(known, on=on, how="left", nulls_equal=True, maintain_order="left")
+        lengths = steps.select(*on, "step_ns").unique(on, keep="none")
+        joined = self.panels.join(lengths, on=on, how="left", nulls_equal=True, maintain_order="left")
         end = pl.max_horizontal("end_ns", pl.col("start_ns") + pl.col("step_ns"))
         return replace(self, panels=joined.with_columns(end_ns=end).drop("step_ns"))
 
@@ -272,8 +272,8 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
 
 def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
     measured = slices.filter(pl.col("category") == "block")
-    found = measured.group_by("row").agg(pl.col("rank", "stage", "of_run").first())
-    places = {row: (rank, stage, of_run) for row, rank, stage, of_run in found.iter_rows()}
+    firsts = measured.group_by("row").agg(pl.col("rank", "stage", "of_run").first())
+    places = {row: (rank, stage, of_run) for row, rank, stage, of_run in firsts.iter_rows()}
     return tuple(
         Row(
             lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, *places.get(row, (None, None, None))

@@ -88,6 +88,8 @@ def shares(
     for run, step in panels.select("run", "step").iter_rows():
         same_run = pl.lit(True) if run is None else pl.col("run") == run
         of_step = measured.filter(same_run, pl.col("step").eq_missing(step))
-        found = {(of_run, rank): share for of_run, rank, share in of_step.select("of_run", "rank", "share").iter_rows()}
-        result.append([found.get(row) if row[1] is not None else None for row in rows])
+        share_of = {
+            (of_run, rank): share for of_run, rank, share in of_step.select("of_run", "rank", "share").iter_rows()
+        }
+        result.append([share_of.get(row) if row[1] is not None else None for row in rows])
     return pl.Series(result, dtype=dtype)

@@ -71,8 +71,8 @@ def _write_slices(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:
         if "category" in batch.columns:
             head += [',"cat":', value(batch["category"].fill_null("slice"))]
         head += [',"name":', value(batch["name"]), ',"args":{']
-        known = (name for name in arguments(batch) if batch[name].null_count() < len(batch))
-        sink(records(head, [(f"{dumps(name)}:", value(batch[name])) for name in known], "}}"))
+        given = (name for name in arguments(batch) if batch[name].null_count() < len(batch))
+        sink(records(head, [(f"{dumps(name)}:", value(batch[name])) for name in given], "}}"))
 
 
 def _write_flows(slices: pl.DataFrame, origin_ns: int, sink: Write) -> None:

@@ -28,9 +28,9 @@ def value(column: pl.Series) -> pl.Series:
     """The column as JSON values; null and, as JSON has none, NaN and infinity are null."""
     if is_text(column):
         column = column.cast(pl.String)
-        found = column.drop_nulls().unique()
-        written = pl.Series([dumps(text) for text in found], dtype=pl.String)
-        return column.replace_strict(found, written, default=None, return_dtype=pl.String)
+        distinct = column.drop_nulls().unique()
+        written = pl.Series([dumps(text) for text in distinct], dtype=pl.String)
+        return column.replace_strict(distinct, written, default=None, return_dtype=pl.String)
     if column.dtype.is_float():
         column = column.set(~column.is_finite(), None)
     return column.cast(pl.String)

@@ -43,22 +43,22 @@ def is_text(column: pl.Series) -> bool:
 
 def distinct(texts: pl.Series) -> tuple[NDArray[np.unsignedinteger[Any]], NDArray[np.intp], list[str]]:
     """(a code per row, each code's place among the distinct texts, these by alphabet); null has any code."""
-    known = texts.drop_nulls()
-    if known.dtype == pl.String:
+    filled = texts.drop_nulls()
+    if filled.dtype == pl.String:
         # Categories of their own are forgotten with the series; the common ones would be kept as long as the process.
-        known = known.cast(pl.Categorical(pl.Categories.random()))
-    physical = known.to_physical()
+        filled = filled.cast(pl.Categorical(pl.Categories.random()))
+    physical = filled.to_physical()
     codes = physical.to_numpy()
     counts = np.bincount(codes, minlength=1)
     used = np.flatnonzero(counts)
-    found = pl.Series(used).cast(physical.dtype).cat.to(known.dtype).cast(pl.String)
-    order = found.arg_sort().to_numpy()
+    words = pl.Series(used).cast(physical.dtype).cat.to(filled.dtype).cast(pl.String)
+    order = words.arg_sort().to_numpy()
     place = np.zeros(len(counts), np.intp)
     place[used[order]] = np.arange(len(used))
-    if len(known) < len(texts):
+    if len(filled) < len(texts):
         of_known, codes = codes, np.zeros(len(texts), codes.dtype)
         codes[texts.is_not_null().to_numpy()] = of_known
-    return codes, place, found.gather(order).to_list()
+    return codes, place, words.gather(order).to_list()
 
 
 def filled(numbers: pl.Series) -> NDArray[Any]:
@@ -78,8 +78,8 @@ class Shapes:
         if (classes == classes[:1]).all():
             return
         if self._range * count >= _LIMIT:
-            found, self._key = np.unique(self._key, return_inverse=True)
-            self._range = len(found)
+            keys, self._key = np.unique(self._key, return_inverse=True)
+            self._range = len(keys)
         self._key = self._key * count + classes
         self._range *= count
 

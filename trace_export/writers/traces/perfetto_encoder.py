@@ -300,15 +300,15 @@ class Encoder:
 
     def _text(self, series: pl.Series, head: bytes, number: int, table: int) -> Slot:
         """A field with the interned id of each text."""
-        codes, place, found = distinct(series)
-        iids = np.array([self._iid(table, text) for text in found] or [0], np.uint64)
+        codes, place, words = distinct(series)
+        iids = np.array([self._iid(table, text) for text in words] or [0], np.uint64)
         return Slot(head + varint(number << 3 | _VARINT), Column.entries(iids[place], codes), _present(series))
 
     def _iid(self, table: int, text: str) -> int:
-        known = self._iids[table]
-        iid = known.get(text)
+        ids = self._iids[table]
+        iid = ids.get(text)
         if iid is None:
-            iid = known[text] = len(known) + 1
+            iid = ids[text] = len(ids) + 1
             self._new += field(table, field(1, iid) + field(2, text))
         return iid
 
