@@ -1,4 +1,4 @@
-"""Why a step is slow: causes and levels against the same run without the cause, and the laws of every explanation."""
+"""Why a step is slow: causes and levels against the same run without the cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from samples.generators import ascend, data_parallel
 from samples.generators.operation_table import Cell, Job, usual
 from tests.support.ascend_jobs import JOBS
 from tests.support.profiles import ORIGIN, concluded
-from tests.support.rows import slow
 from trace_export import load
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import Explanation, explain
@@ -23,7 +22,6 @@ from trace_export.model import COLLECTIVES, Profile, conform
 from trace_export.schedules.schedule import schedule
 from trace_export.schedules.simulate import Costs, as_profile, durations, start_and_end
 from trace_export.steps.build import build
-from trace_export.steps.idle import CAUSES
 from trace_export.steps.recorded import recorded
 from trace_export.steps.replay import Replay
 
@@ -177,36 +175,6 @@ def test_a_slow_link_is_no_gain_of_the_links_beside_it(tmp_path: Path) -> None:
     found = load(tmp_path).align().explain().causes
     assert found.row(0, named=True)["src_rank"] == 5
     assert (found["gain_ns"] > found["gain_ns"][0] / 2).sum() == 1
-
-
-@pytest.mark.parametrize("name", ["nsys", "ascend", "paddle/single", *slow(["mindspore", "recorder", "unmarked"])])
-def test_the_laws_of_every_explanation(name: str, samples: Path) -> None:
-    """Levels and path add up to the step, idle parts to the bubble; what is exposed of transfers is on a wire or late;
-    no gain is more than the step; the bubble is a share."""
-    run = load(samples / name).align()
-    found, measured = run.explain(), Bubbles(run.profile)
-    assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
-    assert found.path.parts["ns"].sum() == found.path.steps["length_ns"].sum()
-    assert found.path.steps["length_ns"].mean() == pytest.approx(found.step_ns)
-    ranks = measured.ranks
-    assert (ranks.select(pl.sum_horizontal(f"{c}_ns" for c in CAUSES)).to_series() == ranks["global_ns"]).all()
-    wire = int(found._graph.length[found._graph.src >= 0].sum())
-    assert ranks["transfer_ns"].sum() <= wire
-    assert 0 <= (measured.bubble or 0) <= 1
-    assert (found.causes["gain_ns"].fill_null(0) <= found.step_ns).all()
-
-
-def test_a_selection_changes_no_figure_of_a_step(samples: Path) -> None:
-    """Nor a cause: the whole run is explained, and then a part of it is shown."""
-    run = load(samples / "paddle" / "single").align()
-    whole = run.report()
-    for part in (run.select(steps=3), run.select(stages="0-2"), run.select(window="100ms-300ms")):
-        shown = part.report()
-        assert shown.causes.equals(whole.causes)
-        assert shown.explanation.levels.equals(whole.explanation.levels)
-        key = ["run", "step", "rank"]
-        rows = whole.ranks.join(shown.ranks.select(key), on=key, how="semi", nulls_equal=True, maintain_order="left")
-        assert shown.ranks.equals(rows)
 
 
 def test_the_bubble_of_a_replica_has_no_skew_of_others() -> None:

@@ -17,9 +17,11 @@ from samples.generators.pipeline import MS
 from tests.conftest import Cli
 from tests.support.rows import slow
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
-from trace_export import api
+from trace_export import api, documents
 from trace_export.analysis.report import Report
 from trace_export.cli import terminal
+from trace_export.scale import words
+from trace_export.scale.overview_document import overview_document
 
 HEALTHY, SICK, COLUMNS = 40, 60, 80
 SAMPLES = (
@@ -169,6 +171,11 @@ def test_a_cell_is_the_value_of_its_name(job: Path) -> None:
         row = of[stage]
         assert (ranks, mostly) == (str(row["ranks"]), row["mostly"] or "–")
         assert_rounded([busy, bubble, lasts], [row["busy_ns"] / 1e6, 100 * row["bubble"], row["mostly_ns"] / 1e6])
+    for mean in document["stage_means"]:  # over the steps; the bubble is a share of busy and idle time
+        rows = [row for row in document["stages"] if row["stage"] == mean["stage"]]
+        busy_ns, idle_ns = (sum(row[name] for row in rows) for name in ("busy_ns", "global_ns"))
+        assert mean["busy_ns"] == pytest.approx(busy_ns / len(rows))
+        assert mean["bubble"] == pytest.approx(idle_ns / (busy_ns + idle_ns))
     said = [row for row in document["causes"] if row["gain"] is None or row["gain"] >= 0.01]
     for (_, _, share, gain, band), row in zip(tables.get("Causes", [[]])[1:], said, strict=True):
         assert_rounded([share, gain, band], [100 * row["gain"], row["gain_ns"] / 1e6, 100 * row["band"]])
@@ -180,17 +187,6 @@ def assert_rounded(texts: list[str], values: list[float | None]) -> None:
             assert text == "–"
         else:
             assert abs(float(text) - value) <= 0.5 * 10.0 ** -len(text.partition(".")[2]) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("job", ["paddle/single"], indirect=True)
-def test_means_of_stages_are_those_of_the_steps(job: Path) -> None:
-    """`stage_means` by hand from `stages`: the mean over the steps, the bubble as a share of busy and idle time."""
-    document = json.loads(api.report(job, jobs=1).report.json())
-    for mean in document["stage_means"]:
-        rows = [row for row in document["stages"] if row["stage"] == mean["stage"]]
-        busy, idle = (sum(row[name] for row in rows) for name in ("busy_ns", "global_ns"))
-        assert mean["busy_ns"] == pytest.approx(busy / len(rows))
-        assert mean["bubble"] == pytest.approx(idle / (busy + idle))
 
 
 def test_many_causes_in_many_stages_fit_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,10 +227,11 @@ def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path
     ("a", "b"),
     [("nsys/two_hosts", "kineto/two_hosts"), ("paddle/single", "paddle/two_machines"), ("ascend", "mindspore")],
 )
-def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path, run_cli: Cli) -> None:
-    document = json.loads(run_cli("compare", a, b, "--json", cwd=samples).stdout)
-    for more in ((), ("--full",)):
-        written = run_cli("compare", a, b, "--format", "markdown", *more, cwd=samples).stdout
+def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path) -> None:
+    found = api.compare(samples / a, samples / b, jobs=1).comparison
+    document = json.loads(found.json())
+    for full in (False, True):
+        written = found.markdown(full=full)
         assert lacking(figures(written), document) == []
         tables = tables_of(written)
         assert tables
@@ -243,10 +240,11 @@ def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples:
 
 
 @pytest.mark.parametrize("name", ["paddle/two_machines", "nsys/two_hosts", "unmarked"])
-def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    document = json.loads(run_cli("overview", name, "--json", "--out", str(tmp_path), cwd=samples).stdout)
-    printed = run_cli("overview", name, "--out", str(tmp_path), cwd=samples).stdout
-    assert lacking(figures(printed.partition("\nnote:")[0].partition("\nwrote")[0]), document) == []
+def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path) -> None:
+    found = api.overview(samples / name, tmp_path, jobs=1).overview
+    document = json.loads(documents.encode(overview_document(found)))
+    said = [words.heading(found), *(each.text for each in words.sentences(found)), *words.exception_lines(found, 20)]
+    assert lacking(figures(" ".join(said)), document) == []
     html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
     assert lacking(figures(" ".join(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html))), document) == []
     for table in tables_of_page(html):
@@ -272,12 +270,12 @@ def test_a_cell_of_an_overview_is_the_value_of_its_name(tmp_path: Path, run_cli:
         assert_rounded(cells, [level["adds_ns"] / 1e6, 100 * level["share"]])
 
 
-def test_a_cell_of_a_comparison_is_the_value_of_its_name(tmp_path: Path, run_cli: Cli) -> None:
+def test_a_cell_of_a_comparison_is_the_value_of_its_name(tmp_path: Path) -> None:
     job = Job(stages=4, replicas=2)
     WRITERS["paddle"](tmp_path / "a", job)
     WRITERS["paddle"](tmp_path / "b", replace(job, slow_ranks={5: 1.4}))
-    document = json.loads(run_cli("compare", "a", "b", "--json", cwd=tmp_path).stdout)
-    tables = tables_of(run_cli("compare", "a", "b", "--full", "--format", "markdown", cwd=tmp_path).stdout)
+    found = api.compare(tmp_path / "a", tmp_path / "b", jobs=1).comparison
+    document, tables = json.loads(found.json()), tables_of(found.markdown(full=True))
     for (what, *texts, change), row in zip(tables["Steps"][1:], document["whole"], strict=True):
         share = what.startswith("bubble")
         scaled = [row[name] * (100 if share else 1e-6) for name in ("a", "b", "difference")]

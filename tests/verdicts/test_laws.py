@@ -32,6 +32,7 @@ def test_what_is_said_adds_up(seed: int, tmp_path: Path) -> None:
     found, measured = run.explain(), Bubbles(run.profile)
     assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
     assert found.path.parts["ns"].sum() == found.path.steps["length_ns"].sum()
+    assert found.path.steps["length_ns"].mean() == pytest.approx(found.step_ns)
     ranks = measured.ranks
     assert (ranks.select(pl.sum_horizontal(f"{c}_ns" for c in CAUSES)).to_series() == ranks["global_ns"]).all()
     assert ranks["transfer_ns"].sum() <= int(found._graph.length[found._graph.src >= 0].sum())
