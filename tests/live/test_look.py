@@ -41,7 +41,9 @@ def test_a_watch_looks_at_once_and_then_by_the_clock_until_it_is_stopped() -> No
     assert waited == [LOOK_S] * 3
 
 
-def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **options: object) -> list[Look]:
+def looks(
+    folder: Path, changes: list[Callable[[], object]], last: int = 3, *, slowdown: bool = False, **options: object
+) -> list[Look]:
     """A look before and after each of the changes, as far as there is anything new."""
 
     def after_each() -> Iterator[None]:
@@ -51,7 +53,7 @@ def looks(folder: Path, changes: list[Callable[[], object]], last: int = 3, **op
             yield None
 
     request = Request(load_options(folder, options))
-    return list(Watch(request, last, slowdown=True).looks(after_each()))
+    return list(Watch(request, last, slowdown=slowdown).looks(after_each()))
 
 
 def steps(found: list[Look]) -> list[int | None]:
@@ -83,7 +85,7 @@ def logs(tmp_path: Path) -> GrowingLogs:
 
 def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLogs) -> None:
     logs.write(0)
-    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 6)])  # type: ignore[misc]
+    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 6)], slowdown=True)  # type: ignore[misc]
     assert steps(found) == list(range(6))
     whole = load(logs.folder).align()
     table = {row["step"]: row for row in whole.report().steps.iter_rows(named=True)}
@@ -286,7 +288,7 @@ def test_the_run_before_a_crash_is_shown_until_all_ranks_have_recorded_the_next(
 
 def last_two(run: Run) -> list[tuple[object, ...]]:
     """Rank, kind and start of the blocks of the last two whole steps, whatever their numbers."""
-    numbers = run.report().steps.filter("whole")["step"][-2:]
+    numbers = run.profile.steps.filter("whole")["step"][-2:]
     spans = run.spans.filter(pl.col("step").is_in(numbers.implode()))
     return sorted(spans.select("rank", "kind", "start_ns").iter_rows())
 
