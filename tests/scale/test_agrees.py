@@ -47,7 +47,7 @@ def planted(job: Job, what: str) -> tuple[Job, dict[str, Any]]:
 def both(folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The documents of `report` and `overview`."""
     whole = api.report(folder, jobs=1, **options).report.json()
-    found = trace_export.overview(folder, folder / "out", jobs=1, **options).overview
+    found = trace_export.overview(folder, formats=None, jobs=1, **options).overview
     return json.loads(whole), json.loads(encode(overview_document(found)))
 
 
@@ -104,7 +104,9 @@ def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
     replica take 13.4. So the slow rank alone costs nothing, which is seen only where both replicas are explained."""
     run = ManyRanks(stages=4, tensor=1, replicas=10, microbatches=8, planted=Planted(ranks=(3,), replicas=(7,)))
     write(tmp_path, run)
-    found, whole = in_parts(tmp_path, 16).causes.row(0, named=True), both(tmp_path)[0]["causes"][0]
+    found, whole = (
+        each.causes.row(0, named=True) for each in (in_parts(tmp_path, 16), api.report(tmp_path, jobs=1).report)
+    )
     assert found["code"] == whole["code"] == "slow-replica"
     assert found["ranks"] == whole["ranks"] == [run.rank(stage, 7, 0) for stage in range(4)]
     assert found["gain_ns"] == pytest.approx(whole["gain_ns"], rel=CLOSE)
@@ -119,7 +121,8 @@ def test_read_replica_by_replica_it_names_the_same(
     monkeypatch.setattr(parts, "RANKS_A_PART", 16)
     job, place = planted(replace(JOB, stages_first=stages_first), what)
     WRITERS["paddle"](tmp_path, job)
-    found, (report, _) = in_parts(tmp_path, 40), both(tmp_path)
+    found, whole = in_parts(tmp_path, 40), api.report(tmp_path, jobs=1)
+    report = json.loads(whole.report.json())
     assert len(found.explained) == 10
     said = words.sentences(found)
     assert said[0].text.startswith("What costs most was worked out from 10 of 16 replicas")
@@ -130,14 +133,14 @@ def test_read_replica_by_replica_it_names_the_same(
     (exception,) = found.exceptions.to_dicts()
     assert exception["ranks"] == place["ranks"]
     assert found.bubble == pytest.approx(bubble(report), rel=1e-3)
-    whole = [step["step_ns"] for step in report["steps"]]
-    assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(whole[:-1], rel=1e-3)
-    assert unconnected(found.hosts) == unconnected(api.report(tmp_path, jobs=1).run.clocks)
+    steps = [step["step_ns"] for step in report["steps"]]
+    assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(steps[:-1], rel=1e-3)
+    assert unconnected(found.hosts) == unconnected(whole.run.clocks)
 
 
 @pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
 def test_the_backward_of_a_head_that_has_a_block_of_its_own_makes_no_stage_slow(named: str, tmp_path: Path) -> None:
     """All stages have layers of one length; stage 0 also has the head."""
     ascend.record(tmp_path, JOBS[named])
-    found = trace_export.overview(tmp_path, tmp_path / "out", jobs=1).overview
+    found = trace_export.overview(tmp_path, formats=None, jobs=1).overview
     assert found.exceptions.is_empty()

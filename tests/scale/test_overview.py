@@ -80,7 +80,7 @@ def one_of_each(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_is_named_where_nothing_is_wrong(tmp_path: Path) -> None:
     write(tmp_path / "logs", ManyRanks(stages=4, tensor=2, replicas=8, microbatches=8, seed=5))
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
     assert found.exceptions.is_empty()
     assert found.replicas["cohort"].to_list() == [0] * 8
 
@@ -89,7 +89,7 @@ def test_a_stage_that_is_slow_in_every_replica_is_the_first_sentence(tmp_path: P
     run = ManyRanks(stages=4, tensor=2, replicas=8, microbatches=6)
     slow = [run.rank(2, replica, tensor) for replica in range(8) for tensor in range(2)]
     write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
     assert found.exceptions.select("kind", "stage").rows() == [("slow-stage", 2)]
     assert found.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
     assert said(found)[0].startswith("Stage 2 is slow")
@@ -99,7 +99,7 @@ def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp
     run = ManyRanks(stages=2, tensor=2, replicas=8, microbatches=6)
     slow = [run.rank(stage, 3, tensor) for stage in range(2) for tensor in range(2)]
     write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
     assert found.exceptions.select("kind", "replica").rows() == [("slow-replica", 3)]
     assert found.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
     assert found.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
@@ -126,7 +126,7 @@ def test_ranks_are_placed_in_either_order(
     job = many_logs(stages_last=stages_last, tensor=tensor)
     write_logs(tmp_path / "logs", job)
     given = {name: size if isinstance(size, int) else getattr(job, size) for name, size in sizes.items()}
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1, **given).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, **given).overview
     places = found.ranks.sort("rank").select("rank", "stage", "replica", "tp").rows()
     assert places == [(rank, job.stage(rank), job.replica(rank), rank % tensor) for rank in range(job.ranks)]
     replica = tensor == 1 and not stages_last  # the host has a whole replica, the coarsest of both names
@@ -138,7 +138,7 @@ def test_ranks_are_placed_in_either_order(
 def test_sizes_of_the_user_that_the_blocks_contradict_are_obeyed_with_a_warning(tmp_path: Path) -> None:
     job = many_logs(stages_last=True)
     write_logs(tmp_path / "logs", job)
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1, pp=8, tp=1, dp=16).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, pp=8, tp=1, dp=16).overview
     assert found.ranks.sort("rank")["stage"].to_list() in [
         [rank // 16 for rank in range(128)], [rank % 8 for rank in range(128)],
     ]  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_run_that_no_order_of_ranks_explains_is_refused(tmp_path: Path) -> Non
     for number in range(32):
         (tmp_path / "logs" / f"other{number}").rename(tmp_path / "logs" / f"machine{7 * number % 32}")
     with pytest.raises(trace_export.NothingToExportError, match=r"rank .* is on stage .*, and its profile shows stage"):
-        trace_export.overview(tmp_path / "logs", tmp_path, jobs=1)
+        trace_export.overview(tmp_path / "logs", formats=None, jobs=1)
 
 
 def test_steps_of_optimizers_alone_are_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ JOBS = {
 def test_places_and_figures_are_those_of_a_run_read_whole(tmp_path: Path, name: str) -> None:
     """No size is given: a sample of the logs shows the stages, and which ranks are tensor-parallel peers."""
     write_logs(tmp_path / "logs", JOBS[name])
-    found = trace_export.overview(tmp_path / "logs", tmp_path, jobs=1).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
     run = trace_export.load(tmp_path / "logs").align()
     places = run.ranks.select("rank", replica="dp", stage="stage", tp="tp").sort("rank")
     assert_frame_equal(found.ranks.select("rank", "replica", "stage", "tp"), places)
@@ -190,8 +190,8 @@ def test_a_step_that_is_chosen_has_the_figures_of_the_whole_run(tmp_path: Path) 
     logs = Job(2, 4, data=2, steps=range(3))
     write_logs(tmp_path / "logs", logs)
     found = [
-        trace_export.overview(tmp_path / "logs", tmp_path / name, steps=steps, pp=2, dp=2).overview.steps
-        for name, steps in (("all", None), ("one", 1))
+        trace_export.overview(tmp_path / "logs", formats=None, steps=steps, pp=2, dp=2, jobs=1).overview.steps
+        for steps in (None, 1)
     ]
     assert found[1].rows() == found[0].filter(pl.col("step") == 1).rows()
     assert found[1]["step_ns"].null_count() == 0
@@ -233,7 +233,7 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
     (tmp_path / "logs" / "machine1" / "workerlog.3").unlink()
     (tmp_path / "logs" / "machine1" / "workerlog.5").write_text("no record")
-    done = command("overview", tmp_path / "logs", "--out", tmp_path, "--pp", 2, "--tp", 2, "--dp", 4, "--json")
+    done = command("overview", tmp_path / "logs", "--json", "--pp", 2, "--tp", 2, "--dp", 4, "--jobs", 1)
     assert done.returncode == 3
     found = json.loads(done.stdout)
     assert (found["ranks"], found["missing_ranks"], found["unread"]) == (14, 2, 1)
@@ -252,7 +252,7 @@ def test_the_number_of_processes_changes_no_byte(
 def test_some_ranks_are_read_alone(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
     folder, run = planted
     ranks = [run.rank(0, 5, 1), run.rank(2, 7, 0)]
-    found = trace_export.overview(folder, tmp_path, ranks=ranks, steps=1, jobs=1).overview
+    found = trace_export.overview(folder, formats=None, ranks=ranks, steps=1, jobs=1).overview
     assert found.replicas["replica"].to_list() == [5, 7]
     assert found.ranks["rank"].to_list() == ranks
     assert found.cells["step"].unique().to_list() == [1]
@@ -265,7 +265,7 @@ def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -
     for table in (tmp_path / "logs").rglob("*.parquet"):
         frame = pl.read_parquet(table)
         frame.with_columns(dp=pl.col("tp"), tp=pl.lit(0, pl.Int32)).write_parquet(table)
-    found = trace_export.overview(tmp_path / "logs", tmp_path, ranks=[1], jobs=1).overview
+    found = trace_export.overview(tmp_path / "logs", formats=None, ranks=[1], jobs=1).overview
     assert found.unread == 0
     assert found.ranks.select("rank", "replica").rows() == [(1, 1)]
 
@@ -273,7 +273,7 @@ def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -
 def test_json_writes_only_the_files_that_are_asked_for(tmp_path: Path) -> None:
     logs, out = tmp_path / "logs", tmp_path / "out"
     write_logs(logs, JOBS["tensor and data parallel"])
-    sizes, before = ("--pp", 2, "--tp", 2, "--dp", 4), sorted(logs.rglob("*"))
+    sizes, before = ("--pp", 2, "--tp", 2, "--dp", 4, "--jobs", 1), sorted(logs.rglob("*"))
     assert command("overview", logs, "--json", *sizes).returncode == 0
     assert sorted(logs.rglob("*")) == before
     for asked, names in (
@@ -308,8 +308,9 @@ def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -
 def test_one_table_is_read_whole(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", JOBS["one replica"])
     api.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
-    found = trace_export.overview(tmp_path / "blocks.parquet", tmp_path).overview
-    logs = trace_export.overview(tmp_path / "logs", tmp_path / "out").overview
+    found, logs = (
+        trace_export.overview(tmp_path / name, formats=None, jobs=1).overview for name in ("blocks.parquet", "logs")
+    )
     assert_frame_equal(found.steps.drop("run"), logs.steps.drop("run"))
     with pytest.raises(trace_export.UsageError, match="is one table, so its replicas cannot be read apart"):
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path, replica=1)
@@ -332,8 +333,8 @@ def test_traces_are_those_of_the_replicas_that_differ(one_of_each: Path, tmp_pat
 def test_a_replica_alone_is_as_in_the_whole_run(tmp_path: Path) -> None:
     """With the sizes of the whole run, which cannot be seen in a part of it."""
     write_logs(tmp_path / "logs", JOBS["tensor and data parallel"])
-    whole = trace_export.load(tmp_path / "logs")
-    part = trace_export.load(tmp_path / "logs", replica=2)
+    whole = trace_export.load(tmp_path / "logs", jobs=1)
+    part = trace_export.load(tmp_path / "logs", replica=2, jobs=1)
     ranks = whole.ranks.filter(pl.col("dp") == 2)
     left_out = ["cp", "replica", "stage_origin"]  # of a size that is not known; counted in what was read; as sampled
     assert_frame_equal(part.ranks.drop(left_out), ranks.drop(left_out))
@@ -370,10 +371,9 @@ def test_a_report_of_many_ranks_has_an_overview_beside_it(tmp_path: Path, monkey
     assert [path.name for path in few.files] == ["few.html"]
 
 
-def test_times_of_the_host_are_said(samples: Path, tmp_path: Path) -> None:
+def test_times_of_the_host_are_said(samples: Path) -> None:
     for host in (False, True):
-        folder = tmp_path / f"{host}"
-        made = trace_export.overview(samples / "nsys" / "two_hosts", folder, host_ranges=host, jobs=1)
+        made = trace_export.overview(samples / "nsys" / "two_hosts", formats=None, host_ranges=host, jobs=1)
         assert ("in times of the host" in " ".join(said(made.overview))) is host
 
 
