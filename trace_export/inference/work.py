@@ -86,9 +86,9 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
     later: Bools = ~begins_too_early(start - launch)
     early = len(later) - int(np.count_nonzero(later))
     if early:
-        by, launch, thread, start, end, stream, codes, role = (
-            column[later] for column in (by, launch, thread, start, end, stream, codes, role)
-        )
+        by, launch, thread = by[later], launch[later], thread[later]
+        start, end, stream = start[later], end[later], stream[later]
+        codes, role = codes[later], role[later]
     ends, _ = possible_ends(stream, by, start, end, role == COMPUTE)
     return Work(
         launch,
