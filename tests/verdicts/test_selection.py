@@ -37,6 +37,22 @@ def test_a_cause_of_ranks_that_were_not_read_is_nobody_elses(name: str, seed: in
     assert f"only ranks {_shown(read)} were read" in document["verdict"][-1]["text"]
 
 
+@pytest.mark.parametrize("name", ["slow stage", "slow rank"])
+@pytest.mark.parametrize("seed", seeds(1, 6))
+def test_a_rank_that_is_read_alone_of_its_stage_may_be_slow_with_it(name: str, seed: int, tmp_path: Path) -> None:
+    """Of one replica nothing tells a stage with more work from a device that is slow."""
+    case = drawn(7100 + seed, name, "kineto")
+    read = sorted(case.job.lane(0, s)[0] for s in range(case.job.stages))
+    if case.job.ranks == len(read) or not set(case.place["ranks"]) & set(read):
+        pytest.skip("all ranks are read, or only others are slow")
+    document = report(tmp_path, case.job, case.form, "--ranks", ",".join(map(str, read)))
+    stage = case.job.place(case.place["ranks"][0])[1]
+    first = next(each for each in document["verdict"] if each["code"] == "slow-rank")
+    assert (first["facts"]["stage"], first["facts"]["unread"]) == (stage, True)
+    assert "those of the other stages" in first["text"]
+    assert first["next"].startswith(f"read the other ranks of stage {stage} too")
+
+
 def _shown(ranks: list[int]) -> str:
     """`0,4,8` or `0-3`."""
     parts: list[list[int]] = []

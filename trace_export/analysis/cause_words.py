@@ -188,9 +188,8 @@ def _how(row: Row) -> str:
     one = len(row["ranks"]) == 1
     what = {"slow-link": "a transfer takes", "slow-collective": "it takes", "slow-optimizer": "it takes"}
     blocks = "their blocks take" if row["code"] == "slow-rank" and not one else "its blocks take"
-    beside = _BESIDE.get(
-        row["code"], f"{'that' if row['code'] in what else 'those'} of {'its' if one else 'their'} peers"
-    )
+    peers = f"{'that' if row['code'] in what else 'those'} of {'its' if one else 'their'} peers"
+    beside = _BESIDE.get("slow-stage" if row.get("unread") else row["code"], peers)
     return f"{what.get(row['code'], blocks)} {row['ratio']:.2f} × as long as {beside}"
 
 
@@ -218,6 +217,14 @@ def _move_layers(row: Row) -> str:
         f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
         f" would be {duration(row['even_ns'])} shorter"
     )
+
+
+def _check_rank(row: Row) -> str:
+    check = f"check clock rate, temperature, errors and other processes of {_devices(row)}"
+    if not row.get("unread"):
+        return check
+    stage = f"stage {row['stage']}"
+    return f"read the other ranks of {stage} too: if they are as slow, give {stage} fewer layers; if not, {check}"
 
 
 def _on_hosts(row: Row) -> str:
@@ -252,7 +259,7 @@ _NEXT: dict[str, Callable[[Row], str]] = {
     "slow-host": lambda row: (
         f"check clock rates, temperature and other load of {row['hosts'][0]}, or run without this host"
     ),
-    "slow-rank": lambda row: f"check clock rate, temperature, errors and other processes of {_devices(row)}",
+    "slow-rank": _check_rank,
     "slow-optimizer": lambda row: (
         f"compare the parameters that {ranks_text(row['ranks'])} must update with those of its peers, then check"
         f" {_devices(row)}"

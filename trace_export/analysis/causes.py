@@ -105,6 +105,8 @@ class Candidates:
             members = self._members(slow, there, blocks)
             lengths, even = self._as_peers(slow, items, members, there[slow.items], left, sorts)
             place, kind = self.compared.place(slow, there), self._kind(slow)
+            if kind == "rank" and slow.groups[0].kind == "stage":
+                place["unread"] = True
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
             yield Candidate(

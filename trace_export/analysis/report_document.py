@@ -129,7 +129,8 @@ class CauseRow(CausePlace):
     `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
     it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
     all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
-    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another."""
+    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another.
+    `unread`: true of ranks that are slow beside other stages, where the other ranks of their stage were not read."""
 
     ratio: Ratio | None
     late_ns: MeanNs | None
@@ -141,6 +142,7 @@ class CauseRow(CausePlace):
     run: int | None
     step: int | None
     parts: list[str] | None
+    unread: bool | None
 
 
 class LevelRow(Struct):
