@@ -20,6 +20,11 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         (("cluster", "-m", "pp_chart", "-d", "logs"), f'there is no command "cluster"; {TABLE}'),
         (("export", "logs", "--foce"), "there is no option --foce; did you mean --force?"),
         (("export", "logs", "--output", "x"), "there is no option --output; did you mean --out?"),
+        (
+            ("simulate", "1f1b", "--stages", "4"),
+            'simulate does not take "1f1b" as well; name the schedule with --schedule 1f1b',
+        ),
+        (("compare", "a", "b", "c"), 'compare does not take "c" as well; see trace-export compare --help'),
         (("simulate", "--pp", "4"), "there is no option --pp; did you mean --stages?"),
         (("report", "logs", "--jobs", "x"), '--jobs: "x" is not a whole number'),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -28,7 +29,7 @@ def sentence(error: Any) -> str | None:
     """The sentence of an error of the parser; None for any other error."""
     if not hasattr(error, "format_message"):
         return None
-    what, remedy = _of_option(error) if hasattr(error, "option_name") else ("", "")
+    what, remedy = _of_option(error) if hasattr(error, "option_name") else _of_words(error)
     what = what or _plain(error.format_message())
     command = getattr(getattr(error, "ctx", None), "command_path", "trace-export")
     return f"{what}; {remedy or f'see {command} --help'}"
@@ -44,6 +45,16 @@ def _of_option(error: Any) -> tuple[str, str]:
     command = getattr(getattr(error, "ctx", None), "info_name", "")
     hints = HINTS | {"watch": NOT_LIVE, "simulate": SIMULATED}.get(command, {})
     return f"there is no option {name}", hints.get(name) or (f"did you mean {meant[0]}?" if meant else "")
+
+
+def _of_words(error: Any) -> tuple[str, str]:
+    """What is wrong with words that are no options, and what to do, where a command takes fewer."""
+    extra = re.search(r"unexpected extra argument\S* \((.+)\)", error.format_message())
+    if extra is None:
+        return "", ""
+    command = getattr(getattr(error, "ctx", None), "info_name", "")
+    remedy = f"name the schedule with --schedule {extra[1].split()[0]}" if command == "simulate" else ""
+    return f'{command} does not take "{extra[1]}" as well', remedy
 
 
 def _plain(message: str) -> str:
