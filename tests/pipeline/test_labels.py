@@ -268,6 +268,21 @@ def test_dualpipev_without_one_of_its_blocks() -> None:
     assert min(labelled) >= 10
 
 
+@pytest.mark.parametrize("lost", range(18))
+def test_dualpipev_without_one_block_of_a_step_that_an_optimizer_ends(lost: int) -> None:
+    """Which of the last backwards is missing nothing says: they have no number, and a warning counts them."""
+    whole, wanted = dualpipev(slice(None))
+    optimizer = {"rank": 0, "step": 3, "kind": "OPT", "start_ns": 900, "end_ns": 910}
+    kept = whole.spans.filter(pl.int_range(pl.len()) != lost)
+    labelled = label(replace(whole, spans=pl.concat([kept, conform(pl.DataFrame([optimizer]), SPANS)])))
+    found = labelled.spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()[:-1]
+    pairs = list(zip(found, wanted[:lost] + wanted[lost + 1 :], strict=True))
+    assert all(ours == expected for ours, expected in pairs if ours[1] is not None)
+    assert sum(ours[1] is not None for ours in found) >= 10
+    unknown = sum(ours[1] is None for ours in found if ours[0] == "B")
+    assert sum(note.count for note in labelled.notes if note.code == "microbatch-unknown") == unknown
+
+
 def test_recorded_numbers_are_left_alone() -> None:
     given_labels = profile([["FBFB"]])
     spans = given_labels.spans.with_columns(microbatch=pl.Series([7, 7, 3, 3], dtype=SPANS["microbatch"]))

@@ -129,12 +129,8 @@ def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFram
     no_input_gradient = (pl.col("W") > 0).any() & (pl.col("stage") == pl.col("stage").min())
     want = {
         "F": pl.col("n"),
-        "B": pl.when(no_input_gradient).then("B").when(backward).then("n").otherwise(0),
-        "W": pl.when((pl.col("n") == pl.col("forwards")) & ~pl.col("several"))
-        .then("weights")
-        .when("usual")
-        .then(pl.max_horizontal("W", pl.col("W").mode().max().over("stage")))
-        .otherwise("W"),
+        "B": pl.when(no_input_gradient).then(_usual("B")).when(backward).then("n").otherwise(0),
+        "W": pl.when((pl.col("n") == pl.col("forwards")) & ~pl.col("several")).then("weights").otherwise(_usual("W")),
     }
     parts = parts.with_columns(wanted.alias(f"want_{kind}") for kind, wanted in want.items())
     each = [pl.col(f"want_{kind}") - pl.col(kind) for kind in want]
@@ -144,6 +140,12 @@ def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFram
         missing=pl.sum_horizontal(d.clip(lower_bound=0) for d in each),
         excess=pl.sum_horizontal((-d).clip(lower_bound=0) for d in each),
     )
+
+
+def _usual(kind: str) -> pl.Expr:
+    """How many of a kind a stage should have in a step, where nothing but its other steps and replicas tells."""
+    of_stage = pl.max_horizontal(kind, pl.col(kind).mode().max().over("stage"))
+    return pl.when("usual").then(of_stage).otherwise(kind)
 
 
 def _wanted(parts: pl.DataFrame) -> pl.DataFrame:

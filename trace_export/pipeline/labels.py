@@ -47,7 +47,7 @@ from trace_export.pipeline.stages import depth
 from trace_export.pipeline.steps import forward_only
 from trace_export.schedules.passes import BACKWARDS, FORWARDS, PAIRS
 from trace_export.schedules.recorded import OVERLAPPED, PLAIN
-from trace_export.schedules.words import LETTER, profile_blocks
+from trace_export.schedules.words import LETTER, profile_blocks, word
 
 PIPELINE_STEP = ["replica", *STEP_KEY]
 NUMBERS = ["microbatch", "chunk", "microbatch_b", "chunk_b"]
@@ -184,7 +184,7 @@ def _of_vee(work: pl.DataFrame, ends: pl.DataFrame, stages: int, declared: Decla
         return numbered_forwards, [Note("microbatches-too-few", "warning", f"{text}; backward blocks have no number")]
     overlapped = bool(declared.overlapped) or bool(work.select(PAIRS.any()).item())
     plan = replace(plan, name=OVERLAPPED if overlapped else PLAIN)
-    placed = labels_by_number.positions(work, profile_blocks(plan, _stages(work)), microbatches)
+    placed = labels_by_number.positions(work, ends, profile_blocks(plan, _stages(work)), microbatches)
     left = work.join(placed.select(RANK_STEP_KEY), on=RANK_STEP_KEY, how="anti", nulls_equal=True)
     rest = labels_by_position.positions(left, ends, plan)
     numbered = _labels_at(work, pl.concat([placed.select("row", "position"), rest]), plan)
@@ -255,19 +255,21 @@ def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbe
         numbered = _by_occurrence(work, orders, plan)
         return numbered if numbering.weights else _without_uncertain_weights(work, numbered, plan)
     placed = labels_by_position.positions(work, ends, plan)
-    if placed.height < work.height:
-        placed = _settled(work, placed, plan)
-    return _labels_at(work, placed, plan)
+    return _labels_at(work, _settled(work, placed, ends, plan), plan)
 
 
-def _settled(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`placed`, and what the adjacent stages settle in the steps that are not placed as a whole."""
-    lacking = work.join(placed, on="row", how="anti").select(PIPELINE_STEP).unique()
+def _settled(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`placed`, and what the adjacent stages settle in the steps in which a rank has not all its blocks."""
+    sizes = {stage: len(word(plan, stage)) for stage in _stages(work)}
+    size = pl.col("stage").replace_strict(list(sizes), list(sizes.values()), default=None, return_dtype=pl.UInt32)
+    lacking = work.filter(pl.len().over(RANK_STEP_KEY) != size).select(PIPELINE_STEP).unique()
+    if lacking.is_empty():
+        return placed
     open_steps = work.join(lacking, on=PIPELINE_STEP, how="semi", nulls_equal=True, maintain_order="left")
     positions = open_steps.select("row", *PIPELINE_STEP).join(placed, on="row", maintain_order="left")
     of_step = positions.partition_by(PIPELINE_STEP, as_dict=True, include_key=False)
     settled = [
-        labels_by_time.settle(step, of_step.get(key, placed.clear()), plan)
+        labels_by_time.settle(step, of_step.get(key, placed.clear()), ends, plan)
         for key, step in open_steps.partition_by(PIPELINE_STEP, as_dict=True).items()
     ]
     return pl.concat([placed.join(open_steps, on="row", how="anti"), *settled], rechunk=True)

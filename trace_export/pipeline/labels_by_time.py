@@ -2,14 +2,14 @@
 
 Part of a step may fit into the order of its stage at several places. But a forward starts after that of the stage
 before has ended, and a backward ends before that of the stage before starts: where the adjacent stage is numbered and
-has the same clock, only one place may be left.
+has the same clock, only one place may be left, or none.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-from trace_export.model import INT, TEXT, Plan
+from trace_export.model import INT, RANK_STEP_KEY, TEXT, Plan
 from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.words import profile_blocks, word
 from trace_export.tolerances import BLOCKS_NS
@@ -17,24 +17,45 @@ from trace_export.tolerances import BLOCKS_NS
 _BLOCK = ["kind", "microbatch", "chunk"]
 
 
-def settle(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """row, position: `placed`, and the blocks of those ranks that had none placed and fit at one place only.
+def settle(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """row, position: `placed` without ranks that lack blocks and stand where whole adjacent stages do not let them, and
+    the blocks of those ranks that had none placed and fit at one place only.
 
-    `work`: the blocks of one step of a pipeline, with host and stage; `placed`: row and position in `plan`. Only where
-    the data run through the stages in a loop.
+    `work`: the blocks of one step of a pipeline, with host and stage; `placed`: row and position in `plan`; `ends` as
+    `labels_by_position.whole_ends` gives it. Only where the data run through the stages in a loop.
     """
-    if placed.height == work.height or CATALOGUE[plan.name].placement != "loop":
+    if CATALOGUE[plan.name].placement != "loop":
         return placed
+    positions = _without_contradicted(work, placed, plan)
     numbered = work.join(placed, on="row", how="semi")
     open_ranks = work.join(numbered, on="rank", how="anti").drop_nulls("stage")
-    positions = placed
     for rank in open_ranks["rank"].unique(maintain_order=True):
         blocks = open_ranks.filter(pl.col("rank") == rank)
         neighbours = _with_numbers(work.filter(_beside(blocks)).drop("position").join(positions, on="row"), plan)
-        fitting = [at for at in _candidates(blocks, plan) if _fits(_with_numbers(at, plan), neighbours)]
+        whole = ends.join(blocks.head(1), on=RANK_STEP_KEY, how="semi", nulls_equal=True).row(0, named=True)
+        candidates = _candidates(blocks, plan, starts=bool(whole["starts"]), ends=bool(whole["ends"]))
+        fitting = [at for at in candidates if _fits(_with_numbers(at, plan), neighbours)]
         if len(fitting) == 1 and neighbours.height:
             positions = pl.concat([positions, fitting[0].select(positions.columns).cast(positions.schema)])
     return positions
+
+
+def _without_contradicted(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
+    """`placed` without the ranks that are cut, as it seems, but contradict an adjacent stage that has all its blocks: a
+    block inside is missing. Example: where F2 F3 B0 … of a stage would be F1 F2 F3 B0 …, cut at the start, F1 would
+    begin before the stage before had ended its F1."""
+    at = work.drop("position").join(placed, on="row").drop_nulls("stage")
+    sizes = at.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("stage").first())
+    whole = pl.Series([size == len(word(plan, stage)) for size, stage in sizes.select("len", "stage").iter_rows()])
+    if whole.all() or not whole.any():
+        return placed
+    full = at.filter(pl.col("rank").is_in(sizes.filter(whole)["rank"].implode()))
+    wrong = []
+    for rank in sizes.filter(~whole)["rank"]:
+        blocks = at.filter(pl.col("rank") == rank)
+        if not _fits(_with_numbers(blocks, plan), _with_numbers(full.filter(_beside(blocks)), plan)):
+            wrong += blocks["row"].to_list()
+    return placed.filter(~pl.col("row").is_in(wrong))
 
 
 def _beside(blocks: pl.DataFrame) -> pl.Expr:
@@ -43,10 +64,15 @@ def _beside(blocks: pl.DataFrame) -> pl.Expr:
     return (pl.col("host") == pl.lit(host, TEXT)) & pl.col("stage").is_in([stage - 1, stage + 1])
 
 
-def _candidates(blocks: pl.DataFrame, plan: Plan) -> list[pl.DataFrame]:
-    """`blocks` with the positions that its order allows, one frame for each."""
+def _candidates(blocks: pl.DataFrame, plan: Plan, *, starts: bool, ends: bool) -> list[pl.DataFrame]:
+    """`blocks` with the positions that its order and the ends that are surely there allow, one frame for each."""
     letters, expected = blocks["letter"].str.join("").item(), word(plan, blocks["stage"][0])
-    offsets = [at for at in range(len(expected) - len(letters) + 1) if expected.startswith(letters, at)]
+    missing = len(expected) - len(letters)
+    offsets = [
+        at
+        for at in range(missing + 1)
+        if expected.startswith(letters, at) and (at == 0 or not starts) and (at == missing or not ends)
+    ]
     return [blocks.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in offsets]
 
 
