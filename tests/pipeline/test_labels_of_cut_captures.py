@@ -159,6 +159,25 @@ def test_forwards_alone_are_numbered_where_all_ranks_have_as_many(ranks: tuple[i
     assert (found.spans["microbatch"].null_count() == 0) is numbered
 
 
+@pytest.mark.parametrize("seed", seeds(12, 80))
+def test_no_number_of_a_rank_of_which_few_passes_are_there_is_wrong(seed: int, tmp_path: Path) -> None:
+    """One to three blocks of one rank, from anywhere; the others are whole."""
+    draw = random.Random(seed)
+    stages = draw.choice([2, 3, 4])
+    microbatches, order = stages * draw.choice([1, 2, 3]), ORDERS[draw.choice([*ORDERS])]
+    orders = [order(stage, stages, microbatches) for stage in range(stages)]
+    blocks = simulate_blocks(orders, nsys.TIMING, range(draw.choice([1, 2, 3])), random.Random(seed)).blocks
+    rank, count = draw.randrange(stages), draw.choice([1, 2, 3])
+    own = sorted((b for b in blocks if b.rank == rank and b.kind != "OPT"), key=lambda b: b.start_ns)
+    first = draw.randrange(len(own) - count)
+    kept = [b for b in blocks if b.rank != rank or b in own[first : first + count]]
+    epoch = CAPTURES["nsys"](tmp_path, kept, nsys.Megatron() if order is zb_h1 else nsys.Plain())
+    run = trace_export.load(tmp_path, jobs=1, pp=stages)
+    true = {(b.rank, b.start_ns + epoch): b.microbatch for b in kept if b.kind != "OPT"}
+    rows = run.spans.filter(pl.col("microbatch").is_not_null()).select("rank", "start_ns", "microbatch").rows()
+    assert [row for row in rows if true[row[0], row[1]] != row[2]] == []
+
+
 ORDERS = {"1f1b": one_f_one_b, "zb-h1": zb_h1, "gpipe": lambda _, __, microbatches: [
     Operation(kind, number) for kind in "FB" for number in range(microbatches)]}  # fmt: skip
 

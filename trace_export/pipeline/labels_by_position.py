@@ -18,7 +18,7 @@ def whole_ends(profile: Profile, work: pl.DataFrame) -> pl.DataFrame:
 
     It does when the rank has something of the run before and after: another step, an optimizer block, or a collective
     of several stages. A rank that lacks the collective which others have after the step was truncated at the end; that
-    its start is missing too is not assumed.
+    its start is missing too is not assumed, unless it has less than half of the step.
     """
     placed = profile.collectives.drop_nulls("group").join(profile.ranks.select("rank", "stage"), on="rank")
     across = placed.filter(pl.col("stage").n_unique().over("group") > 1).select("rank", "start_ns")
@@ -29,15 +29,17 @@ def whole_ends(profile: Profile, work: pl.DataFrame) -> pl.DataFrame:
         .agg(first=pl.col("start_ns").min(), last=pl.col("start_ns").max())
     )
     steps = work.group_by(RANK_STEP_KEY).agg(
-        pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("replica").first()
+        pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("replica").first(), pl.len()
     )
     begin, end = pl.col("start_ns"), pl.col("end_ns")
     marked = steps.join(outside, on="rank", how="left").with_columns(
         starts=(begin > begin.min().over("rank", "run")) | (pl.col("first") < begin).fill_null(False),
         ends=(end < end.max().over("rank", "run")) | (pl.col("last") >= end).fill_null(False),
     )
-    others = pl.col("ends").any().over("replica", "run", "step")
-    return marked.select(*RANK_STEP_KEY, "ends", starts=pl.col("starts") | (~pl.col("ends") & others))
+    step = "replica", "run", "step"
+    half = 2 * pl.col("len") >= pl.col("len").max().over(step)
+    cut = ~pl.col("ends") & pl.col("ends").any().over(step) & half
+    return marked.select(*RANK_STEP_KEY, "ends", starts=pl.col("starts") | cut)
 
 
 def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
