@@ -215,6 +215,8 @@ def _no_block(
     reasons = [note for note in warnings if note.code == "blocks-not-found"] or warnings[:1]
     if reasons and not lost:
         also = f" (the same for {len(reasons) - 1} more of {sources} sources)" if len(reasons) > 1 else ""
+        rules = dict.fromkeys(note.text for note in warnings if note.code == "marker-unmatched")
+        also += "".join(f"; {rule}" for rule in rules if rule != reasons[0].text)
         remedy = choose.MARK if reasons[0].code == "blocks-not-found" else choose.SEE
         return NothingToExportError(f"{options.log_dir}: {reasons[0].text}{also}", remedy)
     failures = lost or missing

@@ -163,3 +163,25 @@ def test_a_trace_of_megascan_that_is_packed(tmp_path: Path, run_cli: Cli) -> Non
     event = b'[{"name": "forward", "ph": "B", "ts": 1, "args": {"pp_rank": 0, "model_chunk": 0}}]'
     (tmp_path / "a-iter1.json.gz").write_bytes(gzip.compress(event))
     assert "a-iter1.json.gz is packed: unpack it with gunzip" in run_cli(tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("908_kernel_trace.csv", "CSV"), ("marker_api_trace.csv", "CSV"), ("908_results.pftrace", "a Perfetto trace"),
+     ("908_results.json", "JSON"), ("908_results.json.gz", "JSON")],
+)  # fmt: skip
+def test_what_else_rocprofv3_writes_is_named(tmp_path: Path, run_cli: Cli, name: str, what: str) -> None:
+    """Unpacked it is not read either. Beside databases nothing is said of it."""
+    content = b'{"rocprofiler-sdk-tool": [{"metadata": {"pid": 1}}]}'
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    ended = run_cli(tmp_path)
+    assert f"{name} is {what} of rocprofv3, which is not read: record with rocprofv3 --output-format rocpd" in (
+        ended.stderr
+    )
+    assert "gunzip" not in ended.stderr
+
+
+def test_a_csv_file_of_rocprofv3_alone(tmp_path: Path, run_cli: Cli) -> None:
+    path = tmp_path / "908_kernel_trace.csv"
+    path.write_text('"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n"KERNEL_DISPATCH","k",10,20\n')
+    assert "it is a table of a profiler's export: give the folder that the profiler wrote" in run_cli(path).stderr

@@ -113,7 +113,9 @@ def _missing_text(lacks: Absent) -> str:
         what = f"No rank of {stages} has a profile here"
     else:
         stage, count, most = lacks.uneven[0]
-        what = f"Stage {stage} has {count} ranks here and other stages have {most}: profiles are missing"
+        what = (
+            f"Stage {stage} has {count} rank{'s' * (count > 1)} here and other stages have {most}: profiles are missing"
+        )
     return f"{what}; all that follows is about the others."
 
 

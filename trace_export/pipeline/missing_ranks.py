@@ -53,7 +53,7 @@ def notes(profile: Profile) -> list[Note]:
         made.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
     if lacks.uneven:
         stage, count, most = lacks.uneven[0]
-        text = f"stage {stage} has {count} ranks in the data, other stages have {most}"
+        text = f"stage {stage} has {count} rank{'s' * (count > 1)} in the data, other stages have {most}"
         made.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
     if lacks.ranks.ranges:
         several = "s" * (lacks.ranks.count() > 1)

@@ -96,12 +96,13 @@ _ASCEND_MERGED = re.compile(rb'"Ascend Hardware_\d')
 """The processes of a file into which msprof-analyze merged those of several ranks."""
 _ASCEND = re.compile(rb'"Ascend Hardware|"ts"\s*:\s*"\d+(?:\.\d+)?"')
 """The device's process, or a time as text, which no other profiler writes."""
+_ROCPROF = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
+OF_ROCPROF = "{} of rocprofv3, which is not read: record with rocprofv3 --output-format rocpd"
+"""What else rocprofv3 writes, to complete "PATH is …"."""
 _PLAIN_ONLY = (
     ("megascan", re.compile(rb'^\s*\[(?=.*"model_chunk")(?=.*"pp_rank")', re.DOTALL), ""),
     ("primus", re.compile(rb'^\s*\{\s*"\d+"\s*:\s*\{.*"(?:fwd|bwd)_(?:start|end)"', re.DOTALL),
      "a file of Primus without config.json beside it, or not called pp_rank_N.json: take both from the same run"),
-    ("rocpd", re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"'),
-     "JSON of rocprofv3, which is not read: record with rocprofv3 --output-format rocpd"),
 )  # fmt: skip
 """JSON that is read where it is not packed: the kind of its format, how it begins, and what is wrong where that is not
 the packing."""
@@ -124,6 +125,8 @@ def json_of_others(path: Path, start: bytes) -> tuple[str, str] | None:
     if _ASCEND_MERGED.search(start):
         what = "a merge of the traces of several Ascend ranks: give their folders, *_ascend_pt or *_ascend_ms"
         return "ascend", what
+    if _ROCPROF.match(start):
+        return "rocpd", OF_ROCPROF.format("JSON")
     for kind, pattern, remedy in _PLAIN_ONLY:
         if pattern.search(start) and (path.suffix in UNPACKING or remedy):
             return kind, packed(path.name) if path.suffix in UNPACKING else remedy

@@ -27,7 +27,7 @@ SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
 _OF_A_PROFILER = {
     "Start Time(us)", "Task Start Time(us)", "Duration(us)", "Task Duration(us)", "Total Time(us)", "Time(us)",
-    "Communication(Not Overlapped)",
+    "Communication(Not Overlapped)", "Start_Timestamp",
 }  # fmt: skip
 """Columns of tables that are a part of a profile."""
 REMEDY = "give a table that trace-export wrote with `formats` parquet or csv"

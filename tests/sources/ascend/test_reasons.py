@@ -55,3 +55,12 @@ def test_inspect_of_ranks_without_blocks_marks_none_of_them(tmp_path: Path, run_
     assert ended.returncode == 1
     assert "in bold" not in ended.stdout
     assert "Warning" not in ended.stderr
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("rules", [("absent=>F",), ("absent=>F", "gone=>B")])
+def test_a_rule_that_matches_nothing_is_said(tmp_path: Path, run_cli: Cli, rules: tuple[str, ...], text: bool) -> None:
+    record(tmp_path, replace(SMALL, marker=named, level=None, text=text))
+    ended = run_cli(tmp_path, *(word for rule in rules for word in ("--marker", rule)))
+    assert ended.returncode == 1
+    assert all(f"--marker '{rule}' matches no name of a range" in ended.stderr for rule in rules)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
+from trace_export.sources.not_here import OF_ROCPROF
 from trace_export.sources.rocpd.tables import is_rocpd
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
 SUFFIXES = (".db", ".rpd")
+OTHER_OUTPUT = re.compile(
+    r"(?:.+_)?(?:kernel|marker_api|hip_api|hsa_api|rccl_api|memory_copy)_trace\.(?P<csv>csv)|(?:.+_)?results\.pftrace"
+)
+"""What rocprofv3 writes with --output-format csv or pftrace."""
 
 
 def databases(root: Path, folders: list[Folder]) -> SearchResult:
-    """Databases with the tables of rocpd; those of rocmProfileData are not read, but named."""
+    """Databases with the tables of rocpd; those of rocmProfileData, and what else rocprofv3 writes, are not read, but
+    named."""
     sources, others = [], []
     for folder in folders:
+        for name in folder.files:
+            if match := OTHER_OUTPUT.fullmatch(name):
+                what = OF_ROCPROF.format("CSV" if match["csv"] else "a Perfetto trace")
+                others.append(Unrecognised("rocpd", str(folder.path / name), what))
         for path in (folder.path / name for name in folder.files if name.endswith(SUFFIXES)):
             tables = sqlite.tables_of(path)
             if is_rocpd(tables):
