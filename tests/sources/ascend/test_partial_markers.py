@@ -52,3 +52,17 @@ def test_a_run_of_forwards_alone_is_one(tmp_path: Path) -> None:
     assert not [
         note for note in trace_export.load(tmp_path, jobs=1).notes if note.code in ("names-partial", "blocks-inferred")
     ]
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("unmarked", [{0}, {2}, {1, 3}])
+def test_ranks_without_any_marker_have_the_steps_of_the_others(unmarked: set[int], text: bool, tmp_path: Path) -> None:
+    truth = record(
+        tmp_path, Job(marker=lambda block: None if block.rank in unmarked else plain_marker(block), text=text)
+    )
+    run = trace_export.load(tmp_path, jobs=1)
+    found = run.spans.filter(run.spans["kind"].is_in(["F", "B"])).group_by("rank", "step", "kind").len().rows()
+    assert {(rank, step): count for rank, step, kind, count in found if kind == "F"} == {
+        (b.rank, b.step): 6 for b in truth.blocks if b.kind == "F"
+    }
+    assert "no-whole-step" not in {note.code for note in run.notes}

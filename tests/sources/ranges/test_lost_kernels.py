@@ -164,3 +164,15 @@ def test_where_all_kernels_were_lost_their_launches_are_told(profiler: Callable[
     recorder.call(10_100, name="cudaEventRecord")
     with pytest.raises(SourceError, match=r"no GPU work in the file: it was (?:recorded|captured) without"):
         recorder.read(tmp_path)
+
+
+@PROFILERS
+@pytest.mark.parametrize("call", [0, 1 << 20])
+def test_kernels_that_name_no_launch_of_the_file(profiler: Callable[[], Recorder], call: int, tmp_path: Path) -> None:
+    recorder = profiler()
+    for block in range(3):
+        recorder.range(10_000 * block, 10_000 * block + 5_000, f"F{block}.0.0")
+        recorder.call(10_000 * block + 100)
+        recorder.kernel(10_000 * block + 200, 10_000 * block + 300, call)
+    with pytest.raises(SourceError, match="none of its GPU tasks says by a correlation id which call launched it"):
+        recorder.read(tmp_path)

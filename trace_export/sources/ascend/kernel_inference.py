@@ -12,6 +12,7 @@ import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import INT, SPANS, TIME, conform, empty
+from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER
 from trace_export.sources.shared.timestamps import is_far
 from trace_export.stream_order import possible_ends
@@ -68,6 +69,19 @@ def spans(kernels: pl.DataFrame, of_transfers: pl.Series, of_collectives: pl.Ser
     return conform(
         blocks.with_columns(start_ns=start, end_ns=end, rank=pl.lit(rank, INT), origin=pl.lit("inferred")), SPANS
     )
+
+
+def in_steps(spans: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """The inferred blocks with the step of the host (`marker_blocks.STEPS`) in which each begins on the device, where
+    no kernel has a step, and each step has as many forwards as backwards then: where the device runs on after the host
+    has gone on to the next step, they would be of the wrong one."""
+    if steps.is_empty() or spans.is_empty() or spans["step"].count():
+        return spans
+    begun = steps.select("start_ns", "step").sort("start_ns")
+    placed = spans.drop("step").sort("start_ns").join_asof(begun, on="start_ns")
+    counts = placed.group_by("step").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum())
+    is_whole = pl.col("step").is_not_null() & (pl.col("forwards") == pl.col("backwards")) & (pl.col("forwards") > 0)
+    return conform(placed, SPANS) if counts.select(is_whole.all()).item() else spans
 
 
 def why(kernels: pl.DataFrame) -> str:

@@ -260,7 +260,7 @@ def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
         raise SourceError(
             rank.path, f"{what}, as where several ranks are in one", "let each rank write a capture of its own"
         )
-    spans = _of_kernels(kernels, rank.part, profile)
+    spans = kernel_inference.in_steps(_of_kernels(kernels, rank.part, profile), rank.part.steps)
     if spans.is_empty() and any_pass:
         return profile.spans, []
     why = _no_blocks(rank.texts, kernels) if spans.is_empty() else ""
