@@ -186,7 +186,7 @@ def test_ranks_that_are_replicas_of_others_may_be_missing() -> None:
 def test_a_stage_with_fewer_ranks_than_the_others() -> None:
     done = check(without(whole(replicas=2), pl.col("rank") == 6))
     assert noted(done) == {"stages-uneven": ("warning", 1)}
-    assert "stage 2 has 1 ranks" in text(done, "stages-uneven")
+    assert "stage 2 has 1 rank in" in text(done, "stages-uneven")
 
 
 def test_times_of_clocks_that_are_not_aligned_are_not_compared() -> None:

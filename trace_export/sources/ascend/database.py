@@ -353,6 +353,34 @@ def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Se
     return pl.Series([row in busy for row in range(spans.height)], dtype=pl.Boolean)
 
 
+def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
+    """See marker_blocks.Between. Of several devices the kernels of this `device` count."""
+    asked = ranges.select("start_ns", "end_ns").with_row_index("row")
+    found: dict[int, int] = {}
+    for at in range(0, asked.height, BUSY_RANGES):
+        values = ",".join(f"({row},{start},{end})" for row, start, end in asked.slice(at, BUSY_RANGES).rows())
+        sums = db.attempt(
+            f"WITH w(row, s, e) AS (VALUES {values}) SELECT row, SUM(min(t.endNs, w.e) - t.startNs) FROM w JOIN TASK t"
+            " ON t.startNs >= w.s AND t.startNs < w.e JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
+            f" WHERE {_on(device)} GROUP BY row",
+            BUSY_STEPS,
+        )
+        if sums is None:
+            kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only=_on(device))
+            return sum_between(pl.concat([*kernels]), ranges)
+        found.update(sums)
+    return pl.Series([found.get(row, 0) for row in range(ranges.height)], dtype=TIME)
+
+
+def sum_between(kernels: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
+    """See marker_blocks.Between: of `kernels` (start_ns, end_ns), in ranges that do not overlap."""
+    asked = ranges.select(begin="start_ns", until="end_ns").with_row_index("row").sort("begin")
+    placed = kernels.drop_nulls().sort("start_ns").join_asof(asked, left_on="start_ns", right_on="begin")
+    length = pl.min_horizontal("end_ns", "until") - pl.col("start_ns")
+    sums = placed.filter(pl.col("start_ns") < pl.col("until")).group_by("row").agg(length.sum().alias("sum"))
+    return asked.join(sums, on="row", how="left").sort("row")["sum"].fill_null(0)
+
+
 def _on(device: int | None) -> str:
     return "TRUE" if device is None else f"t.deviceId = {device}"
 

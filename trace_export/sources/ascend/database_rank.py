@@ -40,6 +40,7 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
         optimizing=partial(database.kernels_called, db, marker_blocks.OPTIMIZER),
         busy=partial(database.busy, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
         before=partial(database.before, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
+        between=partial(database.between, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
         whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
     )  # fmt: skip
     return _by_device(db, capture) if whole else [capture]
@@ -63,6 +64,7 @@ def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
             counters=whole.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
             busy=whole.busy and partial(database.busy, db, device=device),
             before=whole.before and partial(database.before, db, device=device),
+            between=whole.between and partial(database.between, db, device=device),
         )
         for place, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip

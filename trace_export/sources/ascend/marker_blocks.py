@@ -60,6 +60,9 @@ LONGER = 1.05
 Busy = Callable[[pl.DataFrame], pl.Series]
 """Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it."""
 
+Between = Callable[[pl.DataFrame], pl.Series]
+"""Ranges (start_ns, end_ns) → how long compute kernels that begin in each run in it, on all streams together."""
+
 Before = Callable[[pl.DataFrame], pl.Series]
 """Times (stream, at_ns) → when the last kernel that had begun on the stream before ended, null if unknown."""
 

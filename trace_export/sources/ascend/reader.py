@@ -45,7 +45,7 @@ from trace_export.sources.ascend.recorded import Recorded, before, busy_in, of_e
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.named import NameCounts
-from trace_export.sources.ranges.notes import impossible_times, unmatched, without_times
+from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, unmatched, without_times
 from trace_export.sources.shared.batch import Result, caught, places, split
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
@@ -220,7 +220,7 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
     """The profile of a rank, with the blocks that its kernels show. `says_facts`: markers say something of the run.
     Raises SourceError."""
     part, spans = rank.part, rank.profile.spans
-    any_pass, on_device, *kinds = rank.named
+    ranks, (any_pass, on_device, *kinds) = rank.profile.ranks, rank.named
     on_kernels = part.whole and not options.host_ranges
     if options.host_ranges and not any_pass:
         what = "has no markers of forwards and backwards, so there is nothing of the host to draw"
@@ -231,6 +231,9 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
         spans, notes = _inferred(rank)
     else:
         spans, notes = (spans, []) if all(kinds) or not on_kernels else _completed(part, spans, rank.profile)
+        if on_kernels and not notes and (shares := _between(part, spans)):
+            notes = counted_as_idle(rank.path, shares)
+            ranks = ranks.with_columns(outside=pl.lit(shares[0]))
         if options.optimizer:
             from trace_export.sources.ascend import kernel_inference
 
@@ -241,6 +244,7 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
         of_rules = unmatched(rank.path, dialects.unmatched(rank.texts))
     return replace(
         rank.profile,
+        ranks=conform(ranks, RANKS),
         spans=spans,
         declared=part.meta.declared.or_else(run_facts(spans["marker"]) if says_facts else Declared()),
         notes=(*part.meta.notes, *part.notes, *of_rules, *said),
@@ -302,6 +306,20 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     text = f"no marker names {what}, and kernels do not show them exactly; {outside:.0%} of the computing lies outside"
     then = "all blocks, and the bubble counts it as idle; name all passes (trace-export docs instrument)"
     return spans, [Note("names-partial", "warning", f"{text} {then}")]
+
+
+def _between(part: Recorded, spans: pl.DataFrame) -> list[float]:
+    """The share of the computing that lies between the passes of a step, if kernels were recorded. The passes count as
+    full of it, and what follows the last one as the optimizer's, which is seldom named."""
+    if part.between is None:
+        return []
+    passes = spans.filter(pl.col("kind").is_in(PASSES)).sort("start_ns").with_columns(until=pl.col("end_ns").cum_max())
+    last = pl.col("until").shift(1)
+    of_step = pl.col("step").eq_missing(pl.col("step").shift(1)) & (pl.col("start_ns") > last)
+    gaps = passes.select(start_ns=last, end_ns="start_ns", here=of_step).drop_nulls().filter("here")
+    alone = int(part.between(gaps).sum()) if gaps.height else 0
+    named = passes.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
+    return [alone / (alone + named)] if alone else []
 
 
 def _outside(kernels: pl.DataFrame, spans: pl.DataFrame) -> float:

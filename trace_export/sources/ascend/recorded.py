@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.model import TIME, Note
 from trace_export.sources.ascend.database import Rows
-from trace_export.sources.ascend.marker_blocks import EMPTY_NS, Before, Busy
+from trace_export.sources.ascend.marker_blocks import EMPTY_NS, Before, Between, Busy
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.source import Source
 
@@ -17,8 +17,8 @@ from trace_export.sources.source import Source
 @dataclass(frozen=True)
 class Recorded:
     """One rank. A database has `rows`, whose tables are made for many at once; a text export the `tables` marks,
-    operators and copies. `steps` and `counters` are those of marker_blocks.STEPS and model.COUNTERS, without a
-    rank. `kernels`, `optimizing`, `busy` and `before` look at the kernels when asked. `of_device`: of a process
+    operators and copies. `steps` and `counters` are those of marker_blocks.STEPS and model.COUNTERS, without a rank.
+    `kernels`, `optimizing`, `busy`, `before` and `between` look at the kernels when asked. `of_device`: of a process
     with several devices the one that is this rank; `is_first` of them, and `unreached` of how many ranges none of them
     reached the end. `whole`: all tasks were read; `until`: `Profile.recorded_until`.
     """
@@ -36,6 +36,7 @@ class Recorded:
     optimizing: Callable[[], pl.DataFrame]
     busy: Busy | None
     before: Before | None
+    between: Between | None
     rows: Rows | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()

@@ -17,6 +17,7 @@ from trace_export.errors import SourceError
 from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend import trace_view
+from trace_export.sources.ascend.database import sum_between
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.layout import COMMUNICATION, TABLE, TRACES, home_of
 from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED
@@ -88,6 +89,7 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         kernels=lambda: worked(computing),
         busy=(lambda ranges: busy(computing, ranges)) if len(by_step) else None,
         before=(lambda times: before(computing, times)) if len(by_step) else None,
+        between=(lambda ranges: between(computing, ranges)) if len(by_step) else None,
         optimizing=lambda: kernels_called(computing, OPTIMIZER),
         notes=(*seen.notes, *notes),
     )
@@ -325,6 +327,11 @@ def busy(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
     starts = computing.select("start_ns").collect(engine="streaming")["start_ns"].sort()
     first = starts.search_sorted(ranges["start_ns"], side="left")
     return first < starts.search_sorted(ranges["end_ns"], side="left")
+
+
+def between(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
+    """See marker_blocks.Between."""
+    return sum_between(computing.select("start_ns", "end_ns").collect(engine="streaming"), ranges)
 
 
 def before(computing: pl.LazyFrame, times: pl.DataFrame) -> pl.Series:
