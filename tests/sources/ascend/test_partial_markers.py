@@ -10,6 +10,7 @@ import pytest
 import trace_export
 from samples.generators.ascend import Job, plain_marker, record
 from samples.generators.pipeline import Block, Operation
+from trace_export.sources.ascend import database
 
 NAMED: dict[str, Callable[[Block], bool]] = {
     "no backwards": lambda block: block.kind != "B",
@@ -66,3 +67,28 @@ def test_ranks_without_any_marker_have_the_steps_of_the_others(unmarked: set[int
         (b.rank, b.step): 6 for b in truth.blocks if b.kind == "F"
     }
     assert "no-whole-step" not in {note.code for note in run.notes}
+
+
+@pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("steps", [None, 0])
+@pytest.mark.parametrize("every", [0, 3, 6])
+def test_what_is_computed_in_passes_without_markers_is_told(
+    every: int, steps: int | None, text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `every` so many micro-batches one has no marker. Without an index each task is looked at once."""
+    if steps is not None:
+        monkeypatch.setattr(database, "BUSY_STEPS", steps)
+
+    def marker(block: Block) -> str | None:
+        unmarked = every and block.kind in ("F", "B") and (block.microbatch or 0) % every == every - 2
+        return None if unmarked else plain_marker(block)
+
+    truth = record(tmp_path, Job(marker=marker, text=text))
+    run = trace_export.load(tmp_path, jobs=1)
+    told = sum(note.count for note in run.notes if note.code == "compute-outside-blocks")
+    assert told == (4 if every else 0)
+    passes = [block for block in truth.blocks if block.kind in ("F", "B")]
+    for rank, outside in run.ranks.select("rank", "outside").iter_rows() if every else ():
+        own = [(b.end_ns - b.start_ns, marker(b) is None) for b in passes if b.rank == rank]
+        share = sum(length for length, unmarked in own if unmarked) / sum(length for length, _ in own)
+        assert outside == pytest.approx(share, abs=0.04)
