@@ -356,7 +356,7 @@ def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Se
 def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
     """See marker_blocks.Between. Of several devices the kernels of this `device` count."""
     asked = ranges.select("start_ns", "end_ns").with_row_index("row")
-    found: dict[int, int] = {}
+    lengths: dict[int, int] = {}
     for at in range(0, asked.height, BUSY_RANGES):
         values = ",".join(f"({row},{start},{end})" for row, start, end in asked.slice(at, BUSY_RANGES).rows())
         sums = db.attempt(
@@ -368,8 +368,8 @@ def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl
         if sums is None:
             kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only=_on(device))
             return sum_between(pl.concat([*kernels]), ranges)
-        found.update(sums)
-    return pl.Series([found.get(row, 0) for row in range(ranges.height)], dtype=TIME)
+        lengths.update(sums)
+    return pl.Series([lengths.get(row, 0) for row in range(ranges.height)], dtype=TIME)
 
 
 def sum_between(kernels: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
