@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import polars as pl
 import pytest
 
 from trace_export.steps.guess import transfers
 
 MS = 1_000_000
+HOP = MS // 5
+
+
+def block_table(*parts: tuple[int, Sequence[int], Sequence[int], Sequence[int] | None]) -> pl.DataFrame:
+    """Blocks of a rank each: rank, starts, ends, and when it fell idle before each."""
+    schema = {"rank": pl.Int32, "start": pl.Int64, "end": pl.Int64, "free": pl.Int64}
+    tables = [pl.DataFrame(dict(zip(schema, part, strict=True)), schema) for part in parts]
+    return pl.concat(tables).with_columns(work=True, ended=pl.col("free").fill_null(0))
+
+
+def edge_table(count: int, *ways: tuple[int, int, str, int, int]) -> pl.DataFrame:
+    """Source rank, target rank, direction, and the first rows of the `count` blocks at both ends of each way."""
+    rows = [(a, b, way, src + n, dst + n, False) for a, b, way, src, dst in ways for n in range(count)]
+    schema = {"src_rank": pl.Int32, "dst_rank": pl.Int32, "direction": pl.String, "src": pl.Int64, "dst": pl.Int64}
+    return pl.DataFrame(rows, {**schema, "timed": pl.Boolean}, orient="row")
+
+
+def plus(times: Sequence[int], ns: int) -> list[int]:
+    return [time + ns for time in times]
 
 
 @pytest.mark.parametrize("ago", [3, 5])
 def test_data_that_wait_for_a_busy_rank_are_not_long_on_their_way(ago: int) -> None:
     """Rank 1 runs a forward and a backward of 6 ms each, and is busy always but for the 0.2 ms of the hop, which begins
     when it falls idle. The data of each forward were made `ago` ms before, each time alike."""
-    hop, count = MS // 5, 6
+    count = 6
     free = [12 * MS * k for k in range(count)]
-    forward = {"rank": 0, "start": [f - 10 * MS for f in free], "end": [f - ago * MS for f in free], "free": None}
-    fed = {"rank": 1, "start": [f + hop for f in free], "end": [f + 6 * MS for f in free], "free": free}
-    alone = {"rank": 1, "start": fed["end"], "end": [f + 12 * MS for f in free], "free": fed["end"]}
-    parts = [
-        pl.DataFrame(part, schema_overrides={"rank": pl.Int32, "free": pl.Int64}) for part in (forward, fed, alone)
-    ]
-    blocks = pl.concat(parts).with_columns(work=True, ended=pl.col("free").fill_null(0))
-    edges = pl.DataFrame(
-        {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
-        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
-    ).with_columns(timed=False)
-    begin, length, posted = transfers(edges, blocks)
+    blocks = block_table(
+        (0, plus(free, -10 * MS), plus(free, -ago * MS), None), (1, plus(free, HOP), plus(free, 6 * MS), free),
+        (1, plus(free, 6 * MS), plus(free, 12 * MS), plus(free, 6 * MS)),
+    )  # fmt: skip
+    begin, length, posted = transfers(edge_table(count, (0, 1, "F", 0, count)), blocks)
     assert begin.tolist() == free
-    assert length.tolist() == [hop] * count
+    assert length.tolist() == [HOP] * count
     assert posted.all()
 
 
@@ -38,82 +52,61 @@ def test_receives_are_posted_as_on_the_other_ways(made_before: int) -> None:
     """Rank 2 is always idle when its data are made, which tells nothing of when it posted the receive. Rank 1 begins
     each block a hop of 0.2 ms after it fell idle, though its data were made 4 ms before: it posts it then. Where it was
     idle too, nothing shows it."""
-    hop, count = MS // 5, 6
+    count = 6
     free = [12 * MS * k for k in range(1, count + 1)]
-
-    def block(rank: int, start: int, end: int, idle: list[int] | None) -> pl.DataFrame:
-        at = {"start": [f + start for f in free], "end": [f + end for f in free]}
-        part = {"rank": rank, **at, "free": idle}
-        return pl.DataFrame(part, schema_overrides={"rank": pl.Int32, "free": pl.Int64})
-
-    made = max(-made_before, 0) * MS
-    parts = [
-        block(0, -9 * MS - made_before * MS, -made_before * MS, None), block(3, -9 * MS, 2 * MS, None),
-        block(1, made + hop, 9 * MS, free), block(2, 2 * MS + hop, 9 * MS, free),
-    ]  # fmt: skip
-    blocks = pl.concat(parts).with_columns(work=True, ended=pl.col("free").fill_null(0))
-    n = pl.int_range(count, eager=True)
-    edges = pl.DataFrame(
-        {
-            "src_rank": [0] * count + [3] * count, "dst_rank": [1] * count + [2] * count, "direction": "F",
-            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "timed": False,
-        },
-        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
+    made, late = -made_before * MS, max(-made_before, 0) * MS
+    blocks = block_table(
+        (0, plus(free, made - 9 * MS), plus(free, made), None), (3, plus(free, -9 * MS), plus(free, 2 * MS), None),
+        (1, plus(free, late + HOP), plus(free, 9 * MS), free), (2, plus(free, 2 * MS + HOP), plus(free, 9 * MS), free),
     )  # fmt: skip
-    _, length, posted = transfers(edges, blocks)
-    assert length.tolist() == [hop] * 2 * count
+    _, length, posted = transfers(edge_table(count, (0, 1, "F", 0, 2 * count), (3, 2, "F", count, 3 * count)), blocks)
+    assert length.tolist() == [HOP] * 2 * count
     assert posted.tolist() == [made_before > 0] * 2 * count
 
 
 def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     """Rank 1 takes forwards from rank 0 and backwards from rank 2, each made long before; those of rank 0 start 5 ms
     after the rank fell idle, for their receive is posted then, the others at once."""
-    count, link, hop = 8, 5 * MS, MS // 5
+    count, link = 8, 5 * MS
     free = [20 * MS * k for k in range(count)]
-    made = pl.DataFrame({"rank": 0, "start": [f - 15 * MS for f in free], "end": [f - 9 * MS for f in free]})
-    back = made.with_columns(rank=2, start=pl.col("start") + 10 * MS, end=pl.col("end") + 10 * MS)
-    fed = pl.DataFrame({"rank": 1, "start": [f + link for f in free], "end": [f + 10 * MS for f in free], "free": free})
-    next_ = pl.DataFrame({"rank": 1, "start": fed["end"] + hop, "end": fed["end"] + 9 * MS, "free": fed["end"]})
-    parts = [made.with_columns(free=pl.lit(None, pl.Int64)), back.with_columns(free=pl.lit(None, pl.Int64)), fed, next_]
-    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(
-        work=True, ended=pl.col("free").fill_null(0)
-    )
-    n = pl.int_range(count, eager=True)
-    edges = pl.DataFrame(
-        {
-            "src_rank": [0] * count + [2] * count, "dst_rank": 1, "direction": ["F"] * count + ["B"] * count,
-            "src": pl.concat([n, n + count]), "dst": pl.concat([n + 2 * count, n + 3 * count]), "timed": False,
-        },
-        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
+    ended = plus(free, 10 * MS)
+    blocks = block_table(
+        (0, plus(free, -15 * MS), plus(free, -9 * MS), None), (2, plus(free, -5 * MS), plus(free, MS), None),
+        (1, plus(free, link), ended, free), (1, plus(ended, HOP), plus(ended, 9 * MS), ended),
     )  # fmt: skip
-    _, length, posted = transfers(edges, blocks)
+    _, length, posted = transfers(edge_table(count, (0, 1, "F", 0, 2 * count), (2, 1, "B", count, 3 * count)), blocks)
     assert posted[:count].all()
-    assert length.tolist() == [link - hop] * count + [0] * count  # what both ways wait is the rank's
+    assert length.tolist() == [link - HOP] * count + [0] * count  # what both ways wait is the rank's
 
 
 @pytest.mark.parametrize("stalls", ["rank", "link"])
 def test_a_rank_that_stalls_now_and_then_is_told_from_a_link_that_does(stalls: str) -> None:
     """Rank 1 falls idle before each forward is made, and runs a backward that needs nothing after it. Every fourth
-    forward starts 9 ms late, and of a rank that stalls so does every fourth backward."""
-    count, hop, stall = 24, MS // 5, 9 * MS
+    forward starts 9 ms late. Of a rank that stalls so does every fourth backward; of the other these start as late as a
+    transfer takes, which is no stall."""
+    count, stall = 24, 9 * MS
     made = [40 * MS * k + 10 * MS for k in range(count)]
     late = [stall * (k % 4 == 0) for k in range(count)]
-    start = [m + hop + x for m, x in zip(made, late, strict=True)]
-    sent = pl.DataFrame({"rank": 0, "start": [m - 5 * MS for m in made], "end": made})
-    fed = pl.DataFrame({"rank": 1, "start": start, "end": [s + 5 * MS for s in start]})
-    gap = pl.Series([stall * (k % 4 == 2 and stalls == "rank") for k in range(count)])
-    alone = fed.select("rank", start=pl.col("end") + gap).with_columns(end=pl.col("start") + 5 * MS)
-    parts = [
-        sent.with_columns(free=pl.lit(None, pl.Int64)), fed.with_columns(free=pl.Series([m - MS for m in made])),
-        alone.with_columns(free=fed["end"]),
-    ]  # fmt: skip
-    blocks = pl.concat([part.with_columns(pl.col("rank").cast(pl.Int32)) for part in parts]).with_columns(
-        work=True, ended=pl.col("free").fill_null(0)
+    start = [m + HOP + x for m, x in zip(made, late, strict=True)]
+    ended = plus(start, 5 * MS)
+    alone = [end + (k % 4 == 2) * (stall if stalls == "rank" else HOP) for k, end in enumerate(ended)]
+    blocks = block_table(
+        (0, plus(made, -5 * MS), made, None), (1, start, ended, plus(made, -MS)), (1, alone, plus(alone, 5 * MS), ended)
     )
-    edges = pl.DataFrame(
-        {"src_rank": 0, "dst_rank": 1, "direction": "F", "src": range(count), "dst": range(count, 2 * count)},
-        schema_overrides={"src_rank": pl.Int32, "dst_rank": pl.Int32},
-    ).with_columns(timed=False)
-    _, length, posted = transfers(edges, blocks)
+    _, length, posted = transfers(edge_table(count, (0, 1, "F", 0, count)), blocks)
     assert not posted.any()  # the rank was idle before: when it asked for the data changed nothing
-    assert length.tolist() == [hop + (x if stalls == "link" else 0) for x in late]
+    assert length.tolist() == [HOP + (x if stalls == "link" else 0) for x in late]
+
+
+def test_a_few_late_launches_are_no_longer_transfers() -> None:
+    """The first two forwards are made while rank 1 is idle, and start a hop later; the others were made 2 ms before it
+    fell idle, and start at once, but four of them 1 ms late."""
+    late = [k in range(2, 6) for k in range(20)]
+    free = [20 * MS * k for k in range(1, 21)]
+    made = [f + (MS if k < 2 else -2 * MS) for k, f in enumerate(free)]
+    start = [m + HOP if k < 2 else f + MS * x for k, (f, m, x) in enumerate(zip(free, made, late, strict=True))]
+    ended = plus(start, 5 * MS)
+    blocks = block_table((0, plus(made, -5 * MS), made, None), (1, start, ended, free), (1, ended, ended, ended))
+    _, length, posted = transfers(edge_table(20, (0, 1, "F", 0, 20)), blocks)
+    assert length.tolist() == [HOP] * 20
+    assert not posted.any()

@@ -34,9 +34,9 @@ def profile(spans: list[dict[str, object]], stages: dict[int, int], messages: li
     return with_messages(concluded(made), table(messages, MESSAGES))
 
 
-def worked_example() -> Profile:
+def worked_example(sent: dict[tuple[str, int], int] | None = None) -> Profile:
     """Two stages, two micro-batches, 1F1B: forwards of 10 and 14 ms, backwards of 20 and 28, wires of 2 ms, and a delay
-    of 1 ms before F1 of stage 0 and before F0 of stage 1 (its wire ends at 12)."""
+    of 1 ms before F1 of stage 0 and before F0 of stage 1 (its wire ends at 12). `sent`: other starts of sends."""
     blocks = [
         (0, "F", 0, 0, 10), (0, "F", 1, 11, 21), (0, "B", 0, 57, 77), (0, "B", 1, 99, 119),
         (1, "F", 0, 13, 27), (1, "B", 0, 27, 55), (1, "F", 1, 55, 69), (1, "B", 1, 69, 97),
@@ -47,7 +47,8 @@ def worked_example() -> Profile:
     at = lambda ms: ORIGIN + ms * MS  # noqa: E731
     messages = [
         {"src_rank": int(way == "B"), "dst_rank": int(way == "F"), "direction": way, "microbatch": m, "chunk": 0,
-         "send_start_ns": at(send), "send_end_ns": at(end), "recv_start_ns": at(receive), "recv_end_ns": at(end)}
+         "send_start_ns": at((sent or {}).get((way, m), send)), "send_end_ns": at(end),
+         "recv_start_ns": at(receive), "recv_end_ns": at(end)}
         for way, m, send, receive, end in transfers
     ]  # fmt: skip
     return profile([span(r, k, m, a * MS, b * MS, chunk=0) for r, k, m, a, b in blocks], {0: 0, 1: 1}, messages)
@@ -85,6 +86,16 @@ def test_who_waited_for_whom_in_the_worked_example() -> None:
         for i in np.flatnonzero(graph.src >= 0)
     }
     assert moved == {("T:F", 10): (10, 0), ("T:F", 27): (27, 0), ("T:B", 55): (55, 0), ("T:B", 97): (97, 0)}
+
+
+@pytest.mark.parametrize(("sent", "ms"), [({("B", 0): 52}, 3), ({("F", 1): 18}, 0)])
+def test_a_transfer_that_begins_within_the_block_that_makes_its_data_overlaps_with_it(
+    sent: dict[tuple[str, int], int], ms: int
+) -> None:
+    """B0 is made at 55. F1 is made at 21, and its transfer begins with its receive, at 27, however early it was sent.
+    All work takes 144 ms."""
+    graph, _, _ = graph_of(worked_example(sent))
+    assert graph.overlap == pytest.approx(ms / 144)
 
 
 def test_transfers_of_the_worked_example() -> None:
