@@ -75,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: "running_browser" not in getattr(item, "fixturenames", ()))  # one process starts it
     if config.getoption("--slow"):
         return
     kept = [item for item in items if "slow" not in item.keywords]

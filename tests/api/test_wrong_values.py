@@ -194,7 +194,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@settings(max_examples=30, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_only_errors_of_the_program_come_out(name: str, data: st.DataObject, run: Run, place: Place) -> None:
     names, call = FUNCTIONS[name]

@@ -212,12 +212,11 @@ def test_layers_of_two_kinds_are_not_counted(tmp_path: Path) -> None:
 def test_ranges_that_some_stages_lack_count_no_layers(form: str, tmp_path: Path) -> None:
     """Then kernels are counted, as without ranges."""
     shapes = {stage: Shape(layers=count) for stage, count in enumerate(HELD)}
-    for name, ranges in (("none", None), ("some", LayerRanges((4, 4, 0, 4), "fsdp"))):
-        WRITERS[form](tmp_path / name, replace(RANGED, shapes=shapes, layers=ranges))
-        split, by = counted(tmp_path / name, detail="kernels")
-        assert (split, "flash_fwd_kernel" in by) == (HELD, True)
-        with pytest.raises(UsageError, match="no ranges name the passes and layers"):
-            counted(tmp_path / name)
+    WRITERS[form](tmp_path, replace(RANGED, shapes=shapes, layers=LayerRanges((4, 4, 0, 4), "fsdp")))
+    split, by = counted(tmp_path, detail="kernels")
+    assert (split, "flash_fwd_kernel" in by) == (HELD, True)
+    with pytest.raises(UsageError, match="no ranges name the passes and layers"):
+        counted(tmp_path)
 
 
 def test_forwards_that_overlap_on_the_host_count_no_layers() -> None:
