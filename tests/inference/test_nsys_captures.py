@@ -1,56 +1,30 @@
-"""Captures of Nsight Systems in which no pass is named: every block that is found is that of the truth, to the
-nanosecond."""
+"""What is peculiar to captures of Nsight Systems in which no pass is named, and of parts of any."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import trace_export
 from samples.generators.nsys_export import Export, thread_id
-from samples.generators.pipeline import Block
 from samples.generators.unmarked import REDUCED, Program, write
+from tests.inference import tools
+from tests.inference.tools import SMALL, profiles, spans
 from tests.support.databases import changing
 from trace_export.errors import SourceError
 from trace_export.model import Profile
-from trace_export.sources.read import read
-from trace_export.sources.source import ReadOptions, Source
 
-SMALL = Program(stages=3, microbatches=6, layers=1)
-"""One stage of each kind: the first, one between, the last."""
-PROGRAMS = {
-    "1f1b": SMALL,
-    "with experts": replace(SMALL, experts=True),
-    "with varying experts": replace(SMALL, experts=True, varying=True),
-    "with recomputation": replace(SMALL, recompute=True),
-    "without waits": replace(SMALL, waits=False),
-    "without counted tokens": replace(SMALL, tokens=False),
-    "graphs of layers": replace(SMALL, graphs=True),
-    "interleaved": Program(schedule="interleaved", stages=4, microbatches=8),
-    "two stages": Program(stages=2, microbatches=5),
-    "through the host": replace(SMALL, host_transfers=True),
-    "with operators": replace(SMALL, operators=True),
-    "interleaved, with operators": Program(schedule="interleaved", operators=True),
-}
+truth = partial(tools.truth, "nsys")
 
 
-def of(folder: Path, **options: object) -> Profile:
-    return read(Source("nsys", folder / "node0.sqlite", "node0"), ReadOptions(**options)).validate()  # type: ignore[arg-type]
-
-
-def spans(profile: Profile) -> list[tuple[object, ...]]:
-    return sorted(profile.spans.select("rank", "kind", "start_ns", "end_ns").rows())
-
-
-def truth(blocks: list[Block], kinds: str = "F B W OPT") -> list[tuple[object, ...]]:
-    return sorted(
-        (b.rank, b.kind, b.start_ns + Export.epoch_ns, b.end_ns + Export.epoch_ns)
-        for b in blocks
-        if b.kind in kinds.split()
-    )
+def of(folder: Path, **options: Any) -> Profile:
+    (found,) = profiles("nsys", folder, **options)
+    return found
 
 
 def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
@@ -66,61 +40,10 @@ def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
     assert profile.spans["step"].null_count() == profile.spans.height
 
 
-@pytest.mark.parametrize(("name", "threads"), [
-    *((name, False) for name in PROGRAMS),
-    *((name, True) for name in ("1f1b", "interleaved", "through the host", "with operators")),
-])  # fmt: skip
-def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, name: str, threads: bool) -> None:
-    blocks = write(tmp_path, PROGRAMS[name], threads=threads)
-    profile = of(tmp_path)
-    assert spans(profile) == truth(blocks)
-    assert profile.spans.select(pl.col("origin").unique(), marker=pl.col("marker").is_null().all()).rows() == [
-        ("inferred", True)
-    ]
-    (note,) = [note for note in profile.notes if note.code == "blocks-inferred"]
-    assert "inferred" in note.text
-    assert note.count == len(blocks)
-
-
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        (SMALL, "separated by transfers between them"),
-        (replace(SMALL, host_transfers=True), "separated by waits of the host between them, for want of transfers"),
-    ],
-)
-def test_a_note_says_what_separates_the_passes(tmp_path: Path, program: Program, words: str) -> None:
-    write(tmp_path, program)
-    (note,) = [note for note in of(tmp_path).notes if note.code == "blocks-inferred"]
-    assert words in note.text
-
-
-@pytest.mark.parametrize("marked", [frozenset[int](), frozenset(range(3))], ids=["unmarked", "marked"])
-@pytest.mark.parametrize("end", ["start - 1", '"end" + 31536000000000000', "0"], ids=["before", "a year later", "zero"])
-def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
-    tmp_path: Path, end: str, marked: frozenset[int]
-) -> None:
-    """The last kernel of a forward: nothing but the end of this block may change, and only become earlier."""
-    blocks = write(tmp_path, replace(SMALL, marked=marked))
-    hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
-    with changing(tmp_path / "node0.sqlite") as db:
-        change = f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {end} WHERE "end" = {hit.end_ns}'
-        assert db.execute(change).rowcount == 1
-        db.commit()
-    profile = of(tmp_path)
-    ((rank, kind, first, last),) = set(spans(profile)) - set(truth(blocks))
-    (was,) = set(truth(blocks)) - set(spans(profile))
-    assert was[:3] == (rank, kind, first)
-    assert isinstance(first, int) and isinstance(last, int)
-    assert first < last < hit.end_ns + Export.epoch_ns
-    (note,) = [note for note in profile.notes if note.code == "times-unusable"]
-    assert (note.level, note.count) == ("warning", 1)
-
-
 @pytest.mark.parametrize("stream", ["NULL", "-1", "4294967302", "streamId - 4294967296"])
 @pytest.mark.parametrize("table", ["KERNEL", "MEMCPY"])
 def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, table: str, stream: str) -> None:
-    blocks = write(tmp_path, PROGRAMS["through the host"])
+    blocks = write(tmp_path, replace(SMALL, host_transfers=True))
     with changing(tmp_path / "node0.sqlite") as db:
         db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET streamId = {stream}")
         db.commit()
@@ -156,18 +79,6 @@ def test_labels_of_an_interleaved_capture_follow_from_its_order(tmp_path: Path, 
         (b.rank, b.end_ns + Export.epoch_ns, b.kind, b.microbatch, b.chunk or 0) for b in blocks if b.kind in "FB"
     ]
     assert sorted(found.rows()) == sorted(wanted)
-
-
-def test_names_count_where_there_are_any(tmp_path: Path) -> None:
-    blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))))
-    named = of(tmp_path)
-    assert spans(named) == truth(blocks)
-    assert set(named.spans["origin"]) == {"device"}
-    assert named.spans["marker"].null_count() == 0
-    inferred = of(tmp_path, infer="only")
-    assert spans(inferred) == truth(blocks)
-    assert set(inferred.spans["origin"]) == {"inferred"}
-    assert inferred.spans["marker"].null_count() == inferred.spans.height
 
 
 def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
@@ -208,28 +119,6 @@ def test_what_the_calling_thread_asks_of_the_device_ends_a_backward(tmp_path: Pa
         launch(at + 20_000, "multi_tensor_apply_kernel<Adam>")
     export.write(tmp_path / "node0.sqlite")
     assert of(tmp_path).spans["kind"].to_list() == ["F", "F", "B", "B", "OPT"] * 3
-
-
-def test_a_program_of_one_thread_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, replace(SMALL, one_thread=True))
-    words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
-    with pytest.raises(SourceError, match=words) as caught:
-        of(tmp_path)
-    assert "trace-export run" in str(caught.value)
-    with pytest.raises(SourceError, match="no NVTX ranges in the file"):
-        of(tmp_path, infer="off")
-
-
-def test_a_process_of_two_gpus_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, Program(stages=1, microbatches=2))
-    with changing(tmp_path / "node0.sqlite") as db:
-        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 20 = 0")  # a few do not count
-        db.commit()
-        assert of(tmp_path).spans.height == 10
-        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 2")
-        db.commit()
-    with pytest.raises(SourceError, match="one process runs several GPUs"):
-        of(tmp_path)
 
 
 def test_graphs_of_whole_steps_are_refused(tmp_path: Path) -> None:
