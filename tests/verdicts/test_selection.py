@@ -53,6 +53,16 @@ def test_a_rank_that_is_read_alone_of_its_stage_may_be_slow_with_it(name: str, s
     assert first["next"].startswith(f"read the other ranks of stage {stage} too")
 
 
+@pytest.mark.parametrize("seed", seeds(1, 8))
+def test_a_late_collective_is_nobodys_where_ranks_are_missing(seed: int, tmp_path: Path) -> None:
+    """Of the replica whose rank begins it late: nobody knows whether it waited for one of the others."""
+    case = drawn(7000 + seed, "late gather", "kineto")
+    replica = case.job.place(case.place["ranks"][0])[0]
+    read = sorted(rank for s in range(case.job.stages) for rank in case.job.lane(replica, s))
+    document = report(tmp_path, case.job, case.form, "--ranks", ",".join(map(str, read)))
+    assert "late-collective" not in {cause["code"] for cause in document["causes"]}
+
+
 def _shown(ranks: list[int]) -> str:
     """`0,4,8` or `0-3`."""
     parts: list[list[int]] = []
