@@ -88,7 +88,7 @@ def test_a_rank_that_lacks_a_window_keeps_its_place_in_the_others(name: str, lac
     assert steps.filter("whole")["window"].to_list() == [w for w in (1, 1, 2, 2, 3, 3) if w in windows[1]]
 
 
-@pytest.mark.parametrize("name", RESTARTED)
+@pytest.mark.parametrize("name", few(RESTARTED))
 def test_of_several_starts_the_newest_complete_one_is_read(name: str, tmp_path: Path) -> None:
     truth = WRITERS[name](tmp_path, STARTS)
     run = load(tmp_path)

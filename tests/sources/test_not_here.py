@@ -15,6 +15,7 @@ import pytest
 from samples.generators.paddle import Job, write_logs
 from tests.conftest import Cli
 from tests.sources.spans.test_other_tools import primus
+from tests.support.rows import crossed
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -86,16 +87,17 @@ def table_of(folder: Path, run_cli: Cli) -> list[str]:
     return (folder.parent / "out" / "pipeline_profile.csv").read_text().splitlines()
 
 
-@pytest.mark.parametrize("ending", PACKINGS)
-@pytest.mark.parametrize(("sample", "names"), [("mindspore", "trace_view.json"), ("kineto/two_hosts", "*.json.gz")])
-@pytest.mark.parametrize("share", [1, 4])
+TRACES = {"mindspore": "trace_view.json", "kineto/two_hosts": "*.json.gz"}
+
+
+@pytest.mark.parametrize(("sample", "ending", "share"), crossed(TRACES, PACKINGS, [1, 4]))
 def test_a_packed_json_trace_is_read(
-    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, names: str, ending: str, share: int
+    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, ending: str, share: int
 ) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(samples / sample, logs)
     plain = table_of(logs, run_cli)
-    for path in sorted(logs.rglob(names))[:share]:
+    for path in sorted(logs.rglob(TRACES[sample]))[:share]:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         path.unlink()
@@ -114,18 +116,21 @@ def test_a_packed_trace_that_is_cut(samples: Path, tmp_path: Path, run_cli: Cli,
     assert ended.returncode == 1 or "[trace-truncated]" in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("ending", [".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst"])
+PROFILES = {
+    "paddle/single": "workerlog.0", "nsys/two_hosts": "*.sqlite", "rocpd/two_hosts": "*_results.db",
+    "kineto/two_hosts": "*.json.gz", "recorder/two_hosts": "*.blocks",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("sample", "names"),
-    [("paddle/single", "workerlog.0"), ("nsys/two_hosts", "*.sqlite"), ("rocpd/two_hosts", "*_results.db"),
-     ("kineto/two_hosts", "*.json.gz"), ("recorder/two_hosts", "*.blocks")],
-)  # fmt: skip
+    ("sample", "ending"), crossed(PROFILES, [".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2", ".tar.zst"])
+)
 def test_an_archive_of_a_profile_beside_others_is_a_warning(
-    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, names: str, ending: str
+    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, ending: str
 ) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(samples / sample, logs)
-    path = min(logs.rglob(names))
+    path = min(logs.rglob(PROFILES[sample]))
     moved = path.rename(path.with_name(path.name.removesuffix(".gz") + ending))
     (logs / "weights.tar.gz").write_bytes(b"")
     ended = run_cli("inspect", logs)

@@ -14,12 +14,12 @@ def seeds(fast: int, count: int) -> list[Any]:
     return [_row((n,), fast=n < fast) for n in range(count)]
 
 
-def crossed(*factors: Iterable[object]) -> list[Any]:
+def crossed(*factors: Iterable[object], every: int = 1) -> list[Any]:
     """All combinations of the values of the factors. In every run are as many as the longest factor has values: each
-    value of each factor in one of them at least, the others are slow."""
+    value of each factor in one of them at least, the others are slow. `every`: only that many-th of these."""
     values = [list(factor) for factor in factors]
     sizes = [len(each) for each in values]
-    fast = {tuple((n + k * (n // size)) % size for k, size in enumerate(sizes)) for n in range(max(sizes))}
+    fast = {tuple((n + k * (n // size)) % size for k, size in enumerate(sizes)) for n in range(0, max(sizes), every)}
     return [
         _row([each[i] for each, i in zip(values, index, strict=True)], fast=index in fast)
         for index in product(*map(range, sizes))
