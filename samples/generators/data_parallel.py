@@ -84,7 +84,8 @@ class Job:
     in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken and
     what the next ones need is there; what it sends is taken once the receiver has come to the batch of its receive.
     There one kernel sends and receives (nsys and kineto). Unless gradients are `clipped`, all ranks reduce no norm, and
-    nothing but data joins the stages.
+    nothing but data joins the stages. With `together` all ranks begin a step when the last has ended the one before;
+    nothing records that.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -142,6 +143,7 @@ class Job:
     overlap: int = 0
     rendezvous: bool = False
     clipped: bool = True
+    together: bool = False
     buckets: int = 1
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
@@ -388,6 +390,8 @@ class _Simulator:
                     self.found.blocks.append(Block(rank, step, "OPT", None, end, until))
                     done = max(done, until)
                 posted[cell], begin[cell] = done, done + job.gap
+            if job.together:
+                begin = dict.fromkeys(job.cells, max(begin.values()))
         return self.found
 
     def _reduced(self, step: int, members: list[Cell], free: Mapping[Cell, int]) -> int:

@@ -27,7 +27,7 @@ from trace_export.steps.graph import (
     needs_transfer,
     ready_of,
 )
-from trace_export.steps.operations import Operations
+from trace_export.steps.operations import Names, Operations, wait
 from trace_export.steps.recorded import Recorded
 
 TOGETHER = 0.25
@@ -38,18 +38,16 @@ MOSTLY = 0.8
 
 @dataclass(frozen=True)
 class Barriers:
-    """Points, one per barrier and step, with their `step` and `start`; all `waits` of the graph with them; and the
-    `names` of the barriers: kind of operation, and who waits (`all`, `replica 1`, `stage 0`)."""
+    """Points, one per barrier and step, with their `step` and `start`; and all `waits` of the graph with them."""
 
     step: Ints
     start: Times
     waits: Waits
-    names: tuple[tuple[str, str], ...]
 
 
 def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]) -> Barriers:
     """The barriers of the graph of these operations."""
-    once, names, met = _candidates(recorded, operations, first, waits, kinds), [], []
+    once, met = _candidates(recorded, operations, first, waits, kinds), []
     ends = ends_before(recorded, operations, first)
     for kind in once["kind"].unique(maintain_order=True).to_list():
         rows = once.filter(pl.col("kind") == kind)
@@ -59,17 +57,60 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
             meetings, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
             if meetings.is_empty():
                 continue
-            names += [(kind, level if level == "all" else f"{level} {who}") for who in meetings["who"].unique().sort()]
             members = groups.join(meetings, on=["who", "step"], maintain_order="left")
             met.append((kind == "fed", members.select("operation", "who", "step"), others))
             rows = rows.join(
                 groups.join(meetings.select("who").unique(), on="who", how="semi"), on="operation", how="anti"
             )
     nothing = np.empty(0, np.int64)
-    result = Barriers(nothing, nothing, waits, tuple(names))
+    result = Barriers(nothing, nothing, waits)
     for fed, table, others in met:
         result = _join(table, fed, others, operations, result)
     return result
+
+
+def of_replicas(
+    recorded: Recorded, operations: Operations, first: Flags, names: Names
+) -> tuple[Operations, list[Waits]]:
+    """Points at which the replicas of each stage have ended their last blocks of a step, with what waits for them.
+
+    Replicas add up their gradients, whether or not that was recorded: the optimizer of each, or where there is none its
+    first block of the next step, waits for the last block of all. Not in a stage where one begins before.
+    """
+    if recorded.of_host or not recorded.parts.is_empty():  # which say it themselves, or are ahead of the device
+        return operations, []
+    count, base = len(first), len(operations.start)
+    rank, step = operations.rank[:count], operations.step[:count]
+    segment, work = recorded.steps["segment"].to_numpy()[step], np.flatnonzero(operations.sort[:count] == WORK)
+    number = packed(rank, step)
+    latest = np.full(int(number.max(initial=-1)) + 1, -1)
+    np.maximum.at(latest, number[work], work)
+    last = np.unique(latest[latest >= 0])
+    after = np.minimum(last + 1, count - 1)  # an optimizer, or the first block of the next step
+    follows = (rank[after] == rank[last]) & (segment[after] == segment[last]) & (after > last)
+    ends = pl.DataFrame(
+        {
+            "last": last, "after": after, "follows": follows, "rank": rank[last].astype(np.int32), "step": step[last],
+            "end": operations.end[last], "start": operations.start[after],
+        }
+    ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
+    group = ["stage", "step"]
+    ends = ends.with_columns(at=pl.col("end").max().over(group), replicas=pl.col("replica").n_unique().over(group))
+    early = (pl.col("follows") & (pl.col("start") < pl.col("at"))).any().over("stage")
+    ends = ends.filter(~early, pl.col("follows").any().over(group), pl.col("replicas") > 1)
+    points = ends.select(*group, "at").unique(group, maintain_order=True)
+    of = ends.join(points.select(*group, point=pl.int_range(pl.len())), on=group, maintain_order="left")
+    point = base + of["point"].to_numpy()
+    at = points["at"].to_numpy()
+    operations = operations.and_also(
+        sort=POINT, kind=names.number("barrier"), step=points["step"].to_numpy(), start=at, end=at, when=at
+    )
+    met, waiting = of["last"].to_numpy(), of["follows"].to_numpy()
+    held = of["after"].to_numpy()[waiting]
+    return operations, [
+        wait(point, met, at[point - base], operations),
+        wait(held, point[waiting], operations.start[held], operations),
+    ]
 
 
 def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
@@ -90,19 +131,23 @@ def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.
 
 
 def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`together` of the first blocks `rows`, and of a single one; and those of `ends` (with `who`) that they wait for.
-    A group begins each step after them where the time since the last varies no more than the time since its first
-    blocks were ready: where they always end last, nothing tells, but clipped gradients are of all stages."""
+    """`together` of the first blocks `rows`, and of those that were ready at one time; and those of `ends` (with `who`)
+    that they wait for. A group begins each step after them where the time since the last varies no more than the time
+    since its first blocks were ready: where they always end last, nothing tells, but clipped gradients are of all
+    stages. Or where they begin soon after the last, and long after they were ready."""
     meetings = together(rows)
-    joint = rows.filter((pl.len().over("who", "step") == 1) | pl.col("who").is_in(meetings["who"].implode()))
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
-        joint.group_by("who", "step").agg(pl.col("start").min(), pl.col("ready").max())
+        rows.group_by("who", "step").agg(
+            pl.col("start").min(), pl.col("ready").max(), alike=pl.col("ready").n_unique() == 1
+        )
         .join(ends.group_by("who", "step").agg(pl.col("end").max()), on=["who", "step"])
         .group_by("who").agg(
-            steadier=of_all.max() - of_all.min() <= pause.max() - pause.min(), after=of_all.min() >= 0
+            joint=pl.col("alike").all() | pl.col("who").is_in(meetings["who"].implode()).first(),
+            steadier=of_all.max() - of_all.min() <= pause.max() - pause.min(), after=of_all.min() >= 0,
+            soon=of_all.median() <= TOGETHER * pause.median(),
         )
-        .filter("steadier", "after")
+        .filter("after", (pl.col("joint") & pl.col("steadier")) | pl.col("soon"))
     )  # fmt: skip
     awaited = ends.join(each, on="who", how="semi")
     last = awaited.group_by("who", "step").agg(last_ready=pl.col("end").max())
@@ -210,5 +255,4 @@ def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Op
         np.concatenate([before.step, points["step"].to_numpy()]),
         np.concatenate([before.start, at]),
         waits,
-        before.names,
     )

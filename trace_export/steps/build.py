@@ -67,13 +67,13 @@ def build(recorded: Recorded) -> Graph:
             sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
         )
     first, blind, guessed = (_longer(marked, more) for marked in marks)
-    names_of_barriers, waits = joined.names, joined.waits.only(rows)
+    waits = joined.waits.only(rows)
     del joined, levelled, rows
     columns = {column.name: getattr(operations, column.name) for column in fields(Columns)}
     del operations
     graph = Graph(
         recorded=recorded, kinds=names.kinds, **columns, first=first, blind=blind, guessed=guessed, waits=waits,
-        levels=order, early_ns=early, barriers=names_of_barriers, cut=cut,
+        levels=order, early_ns=early, cut=cut,
     )  # fmt: skip
     return replace(graph, waits=launched(graph))
 
@@ -93,9 +93,10 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     of_lane = wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
     first = lanes.first_of(blocks["step_index"].to_numpy())
     operations, joint = collectives(recorded, lanes, operations, names)
-    operations, moved, guessed = transfers(recorded, lanes, first, joint, operations, names)
-    waits = of_lane.and_also(*joint, *moved)
-    del of_lane, joint, moved
+    operations, met = barriers.of_replicas(recorded, operations, first, names)
+    operations, moved, guessed = transfers(recorded, lanes, first, [*joint, *met], operations, names)
+    waits = of_lane.and_also(*joint, *met, *moved)
+    del of_lane, joint, met, moved
     operations, pauses = _goes_on(recorded, lanes, first, operations, waits, names)
     waits = waits.and_also(*pauses)
     operations, begun = _origins(recorded, first, operations, waits, names)
@@ -143,23 +144,24 @@ def _goes_on(
     met = openings.join(last, on=["who", "step"], how="left", maintain_order="left")
     delay = met.select((pl.col("start") - pl.max_horizontal("ready", "last_ready")).clip(0)).to_series().to_numpy()
     usual = round(lowest_fifth(operations.rank[free], delay))
-    ended = operations.end[rows - 1]
+    base = len(operations.start)
+    point_of = np.full(base, -1, np.int32)
+    point_of[rows] = base + np.arange(len(rows))
+    taken, moved = point_of[waits.of], operations.sort[waits.on] == TRANSFER
+    before = waits.only(np.flatnonzero((taken >= 0) & ~moved))
+    ended = ready_of(before, operations.start, operations.end)[rows]
     at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
-    point = len(operations.start) + np.arange(len(rows))
     operations = operations.and_also(
         sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
         end=at, when=operations.start[rows - 1] + 1,
     )  # fmt: skip
-    block_of = np.full(len(operations.start), -1, np.int32)
-    block_of[rows] = point
-    taken = block_of[waits.of]
-    receives = (taken >= 0) & (operations.sort[waits.on] == TRANSFER)
-    receives &= operations.rank[waits.on] == operations.rank[waits.of]
-    of, on = waits.on[receives], taken[receives]
+    receives = (taken >= 0) & moved & (operations.rank[waits.on] == operations.rank[waits.of])
+    of, on, point = waits.on[receives], taken[receives], point_of[before.of]
     return operations, [
-        wait(point, rows - 1, at, operations), wait(rows, point, operations.start[rows], operations),
+        wait(point, before.on, operations.start[point], operations),
+        wait(rows, point_of[rows], operations.start[rows], operations),
         wait(of, on, operations.start[of], operations),
-    ]  # fmt: skip
+    ]
 
 
 def _origins(

@@ -86,8 +86,8 @@ class Graph(Columns):
 
     `kinds`: the name of each `kind`. `first`: the first block of a rank in a step; `pause`: those of them that wait for
     no transfer; `blind`: blocks whose input was not recorded. `early_ns`: the time by which messages seem to have ended
-    before they began; and where there is none, by which blocks used data that were not made yet. `barriers`: kind and
-    group of the barriers that were inferred. `cut`: waits in a circle that were left out.
+    before they began; and where there is none, by which blocks used data that were not made yet. `cut`: waits in a
+    circle that were left out.
     """
 
     recorded: Recorded
@@ -98,7 +98,6 @@ class Graph(Columns):
     levels: Levels
     guessed: Flags
     early_ns: int
-    barriers: tuple[tuple[str, str], ...]
     cut: int
 
     def __len__(self) -> int:

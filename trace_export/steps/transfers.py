@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trace_export.steps import barriers, batches, guess
+from trace_export.steps import batches, guess
 from trace_export.steps.graph import COLLECTIVE, TRANSFER, WORK, Flags, Ints, Times, Waits
 from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
 from trace_export.steps.recorded import Recorded
@@ -24,7 +24,8 @@ def transfers(
 ) -> tuple[Operations, list[Waits], Flags]:
     """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
     which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
-    long as the gap that it leaves where it can be seen, else as the median of such gaps on its way."""
+    long as the gap that it leaves where it can be seen, else as the median of such gaps on its way. `joint`: the waits
+    of blocks for what several ranks did."""
     edges = recorded.edges
     src: Ints = edges["src"].to_numpy().astype(np.int64)
     dst: Ints = edges["dst"].to_numpy().astype(np.int64)
@@ -120,7 +121,7 @@ def _transfer_times(
     blocks = pl.DataFrame(
         {
             "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
-            "end": operations.end[:count], "ended": _done_before(recorded, lanes, first, joint, operations),
+            "end": operations.end[:count], "ended": _done_before(lanes, first, joint, operations),
             "work": operations.sort[:count] == WORK,
         }
     ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
@@ -129,28 +130,15 @@ def _transfer_times(
     return start, np.where(timed, np.maximum(start, arrived), begin + took), posted
 
 
-def _done_before(recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
+def _done_before(lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
     """When the rank of each block was done with what was before it: with the block before; for the first block of a
-    step also with the collectives (`joint`) that it waits for, and with what it seems to wait for on other ranks of its
-    stage, with which it starts together. 0 for the first block of a recording."""
+    step also with what it waits for besides (`joint`). 0 for the first block of a recording."""
     count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
     ended[lanes.first] = 0
     for waits in joint:
         opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
         np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
-    made = np.zeros(count, np.int64)
-    np.maximum.at(made, recorded.edges["dst"].to_numpy(), operations.end[recorded.edges["src"].to_numpy()])
-    rows = np.flatnonzero(first & (ended > 0))
-    openings = pl.DataFrame(
-        {
-            "row": rows, "rank": operations.rank[rows].astype(np.int32), "step": operations.step[rows],
-            "start": operations.start[rows], "end": operations.end[rows], "ready": np.maximum(ended, made)[rows],
-        }
-    ).join(recorded.ranks.select("rank", who="stage"), on="rank", how="left")  # fmt: skip
-    held = openings.join(barriers.together(openings), on=["who", "step"])
-    row = held["row"].to_numpy()
-    ended[row] = np.minimum(held["last_ready"].to_numpy(), operations.start[row])
     return ended
 
 
