@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_matrix
 
+from samples.generators import data_parallel
 from samples.generators.paddle import Job
+from samples.generators.pipeline import MS
 from tests.support.clock_runs import START_NS, Clocks, Run, make
 from tests.support.profiles import concluded
+from trace_export import load
 from trace_export.clocks import graph
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
@@ -264,6 +268,14 @@ def test_blocks_alone_align_the_machines_of_a_log(error_us: int, seed: int) -> N
     before, after = (block_messages(p) for p in (profile, done))
     assert violations(before) > 0
     assert violations(after) == 0
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_a_host_that_starts_all_blocks_late_keeps_its_clock(stage: int, tmp_path: Path) -> None:
+    """In a table of blocks of four hosts with one clock. The blocks that need nothing from another stage show it."""
+    job = data_parallel.Job(stages=4, replicas=2, hosts=4, held={(a, stage): 3 * MS for a in range(2)})
+    data_parallel.WRITERS["work"](tmp_path, job)
+    assert load(tmp_path).align().profile.clocks["offset_ns"].abs().max() < 0.1 * MS  # type: ignore[operator]
 
 
 def test_one_message_gives_a_large_uncertainty_and_warnings() -> None:

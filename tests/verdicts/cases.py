@@ -230,6 +230,11 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "slow rank in its group": (one_of_group, {"tensor": 2, "exchanges": 4}, ("kineto", "table")),
     "collecting rank, few steps": (collecting_rank, {**LONG, "steps": 3, "stages": 4}, ("nsys", "kineto")),
     "data loading, blocks alone": (data_loading, {"replicas": 3, "tensor": 1}, ("paddle", "work")),
+    "data loading, one step boundary": (data_loading, {"replicas": 3, "tensor": 1, "steps": 2}, ("paddle", "work")),
+    "held host, blocks alone": (
+        held_host, {"stages": 4, "replicas": 4, "tensor": 1, "hosts": 4}, ("paddle", "work")
+    ),
+    "long optimizer, all wait": (long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("paddle",)),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

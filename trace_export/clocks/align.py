@@ -62,7 +62,8 @@ def align(
 
         _refuse_set_back(set_back(profile))
         moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
-        edges, unplaced = block_messages(moved), set(moved.without_wall_clock) - set(by_host)
+        edges = block_messages(moved, prompt=moved.messages.is_empty())
+        unplaced = set(moved.without_wall_clock) - set(by_host)
         observed = moved.messages, moved.collectives, moved.ranks, edges
         data = gather(*observed)
         steps = find_steps(data, moved)

@@ -13,11 +13,14 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trace_export.model import INT, MESSAGES, Profile, conform, empty
+from trace_export.model import INT, MESSAGES, STEP_KEY, WORK_KINDS, Profile, conform, empty
+from trace_export.tolerances import STEADY_NS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+FIFTH, ENOUGH = 0.2, 3
+"""How soon a rank starts its blocks is seen at the lowest fifth of at least so many."""
 MESSAGE, BLOCKS = 0, 1
 """Kinds of observations between two hosts: true messages, or dependencies between blocks."""
 
@@ -99,9 +102,9 @@ def first_times(profile: Profile) -> pl.DataFrame:
     return by_host.agg(pl.col("first").min()).drop_nulls().sort("host")
 
 
-def block_messages(profile: Profile) -> pl.DataFrame:
+def block_messages(profile: Profile, *, prompt: bool = False) -> pl.DataFrame:
     """Dependencies between blocks on different hosts as pseudo messages (schema `MESSAGES`): the producer's end, the
-    consumer's start.
+    consumer's start; with `prompt` that of a rank that starts no later than others.
 
     There are none where the profile has not been interpreted.
     """
@@ -113,10 +116,31 @@ def block_messages(profile: Profile) -> pl.DataFrame:
     edges = edges.filter(host.gather(edges["src"]) != host.gather(edges["dst"]))
     sides = spans.select("microbatch", "chunk", src_rank="rank", send_end_ns="end_ns")
     source = sides[edges["src"]].with_columns(send_start_ns="send_end_ns")
-    target = spans.select(dst_rank="rank", recv_end_ns="start_ns")[edges["dst"]].with_columns(
-        recv_start_ns="recv_end_ns"
-    )
+    target = spans.select(dst_rank="rank", recv_end_ns="start_ns")[edges["dst"]]
+    if prompt:
+        late = _lateness(profile)
+        by = target["dst_rank"].replace_strict(late["rank"], late["late"], default=0)
+        target = target.with_columns(recv_end_ns=pl.col("recv_end_ns") - by)
+    target = target.with_columns(recv_start_ns="recv_end_ns")
     return conform(pl.concat([source, target, edges.select("direction")], how="horizontal"), MESSAGES)
+
+
+def _lateness(profile: Profile) -> pl.DataFrame:
+    """rank, late: how much longer than others a rank takes to start blocks that need nothing from another one, or where
+    it has none, the ranks of its host. It starts other blocks as late after their data are here, as if its clock were
+    off by a half of that."""
+    edges, rank = profile.edge_rows(), profile.spans["rank"]
+    fed = edges.filter(rank.gather(edges["src"]) != rank.gather(edges["dst"]))["dst"]
+    gap = pl.col("start_ns") - pl.col("end_ns").shift().over("rank", *STEP_KEY)
+    each = (
+        profile.spans.lazy().with_row_index("row").filter(pl.col("kind").is_in(WORK_KINDS)).sort("rank", "start_ns")
+        .with_columns(gap=gap).filter(~pl.col("row").is_in(fed.implode())).drop_nulls("gap").group_by("rank")
+        .agg(pl.len(), soonest=pl.col("gap").quantile(FIFTH, "lower")).filter(pl.col("len") >= ENOUGH).collect()
+    )  # fmt: skip
+    late = pl.col("soonest") - pl.col("soonest").quantile(FIFTH, "lower")
+    each = each.select("rank", late=pl.when(late > STEADY_NS).then(late).otherwise(0).cast(pl.Int64))
+    ranks = profile.ranks.select("rank", "host").unique("rank").join(each, on="rank", how="left")
+    return ranks.select("rank", late=pl.coalesce("late", pl.col("late").min().over("host")).fill_null(0))
 
 
 def gather(

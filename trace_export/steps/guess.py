@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import Flags, Floats, Times
+from trace_export.steps.graph import FIFTH, Flags, Floats, Times
 from trace_export.tolerances import POSTED_NS
 
 ALIKE, MOSTLY = 0.1, 0.8
@@ -161,8 +161,8 @@ def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
 
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
-    that need nothing from another rank; in others only where those of all ways take much longer than a transfer, for
-    the receive may have been posted late, and one link may be slow."""
+    that need nothing from another rank; in others only where those of all ways take much longer than a transfer, and
+    than on the ranks that take least, for the receive may have been posted late, and one link may be slow."""
     of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
     gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
     here = _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
@@ -173,13 +173,18 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     of_way = waits.group_by("rank", "alone", "way").agg(pl.len(), late=pl.col("wait").median()).collect()
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
-    ordinary = by_itself["late"].median()
-    transfer = float(table.select(pl.col("gap").filter("seen").median()).item() or 0)
+    least, transfer = _lowest(by_itself["late"]), _lowest(pl.Series(gaps[gaps > 0]))
     others = others.join(by_itself, on="rank", how="anti").join(_soonest(table, blocks), on="rank", how="left")
     others = others.select("rank", late=pl.min_horizontal("late", "soonest"))
-    least = ordinary if isinstance(ordinary, float) else 0.0
-    much = pl.when(pl.col("late") > least + MUCH * transfer).then("late").otherwise(least)
+    posted = _lowest(others["late"]) - least  # what a receive takes that is posted when its rank falls idle
+    posted = posted if 0 < posted <= MUCH * transfer else 0.0
+    much = pl.when(pl.col("late") > least + posted + MUCH * transfer).then(pl.col("late") - posted).otherwise(least)
     return pl.concat([by_itself, others.with_columns(late=much)])
+
+
+def _lowest(values: pl.Series) -> float:
+    """The value at the lowest fifth: of ranks, half may be late; 0 where there is none."""
+    return float(values.quantile(FIFTH, "lower") or 0)
 
 
 def _soonest(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:

@@ -58,7 +58,7 @@ def _last(of: Ints, met: Times, count: int) -> Times:
 
 
 def soonest(rank: Ints, gap: Times) -> float:
-    """Of the gaps at the lowest fifth of each rank that of the middle rank."""
+    """Of the gaps at the lowest fifth of each rank that of the rank at the lowest fifth: half of them may be late."""
     fifth = pl.col("gap").quantile(FIFTH, "lower")
     each = pl.DataFrame({"rank": rank, "gap": gap}).group_by("rank").agg(fifth)["gap"]
-    return max(float(each.quantile(0.5, "lower") or 0), 0.0)
+    return max(float(each.quantile(FIFTH, "lower") or 0), 0.0)
