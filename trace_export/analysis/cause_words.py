@@ -205,7 +205,10 @@ def _gain(row: Row) -> str:
         "hidden": "without all of them",
     }
     how = "at its speed" if row["code"] == "slow-collective" else then.get(row["code"].split("-")[0], "without it")
-    return f"{how}, a step would be {duration(row['gain_ns'])} ({row['gain']:.1%}) shorter, ± {row['band']:.0%} of that"
+    gain = f"{duration(row['gain_ns'])} ({row['gain']:.1%}) shorter"
+    if row["code"] == "long-pause":  # every job pauses a little
+        return f"{how}, a step would be up to {gain}"
+    return f"{how}, a step would be {gain}, ± {row['band']:.0%} of that"
 
 
 def _move_layers(row: Row) -> str:

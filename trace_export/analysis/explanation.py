@@ -42,9 +42,9 @@ be negative, and depend on their order."""
 
 SAID = 0.01
 """A cause that gains this share of a step is worth a sentence."""
-LONG = {"long-pause": 0.06, "long-optimizer": 0.15}
-"""From which share of a step on a pause between steps, or the optimizer on the critical path, is a cause: every job has
-some of both."""
+LONG_PAUSE, LONG_OPTIMIZER, BOTH = 0.06, 0.15, 0.1
+"""From which share of a step on a pause between steps, or the optimizer on the critical path, is a cause, and a pause
+that may have an optimizer in it: every job has some of both."""
 PLAIN = 0.05
 PLAIN_CODES = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
 """Where gains cannot be given, blocks that are slower than those of their peers by this share are named without one."""
@@ -112,7 +112,10 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     levels = _levels(list(zip(("work", *prompt, *delays), steps, strict=True)))
     pause = _pause(levels)
     marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
-    long = {"long-pause": (pause, True, -pause if marked else 0.0), "long-optimizer": (optimizer, False, 0.0)}
+    long = {
+        "long-pause": (pause, LONG_PAUSE if marked else BOTH, True, -pause if marked else 0.0),
+        "long-optimizer": (optimizer, LONG_OPTIMIZER, False, 0.0),
+    }
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
@@ -208,19 +211,19 @@ def _causes(
     candidates: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
     measured: float,
-    long: Mapping[str, tuple[float, bool, float]],
+    long: Mapping[str, tuple[float, float, bool, float]],
     seen: Sequence[tuple[int | None, int | None]],
     behind: Mapping[int, float],
     *,
     exact: bool,
 ) -> pl.DataFrame:
-    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, whether a step could
-    do without, and its order among the others, which is minus the gain. `seen`: the run and step that each costs most.
-    `behind`: of causes that hide one another the gain of the one that alone gains most; where that is worth a row, it
-    comes before. `exact`: gains can be given."""
+    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, from which share of
+    a step on that is a cause, whether a step could do without, and its order among the others, which is minus the gain.
+    `seen`: the run and step that each costs most. `behind`: of causes that hide one another the gain of the one that
+    alone gains most; where that is worth a row, it comes before. `exact`: gains can be given."""
     rows: list[dict[str, object]] = []
-    for code, (lasts, spare, order) in long.items():
-        if lasts > LONG[code] * measured:
+    for code, (lasts, least, spare, order) in long.items():
+        if lasts > least * measured:
             gain = lasts if spare and exact else None
             rows.append(
                 {
