@@ -18,8 +18,12 @@ Ints = npt.NDArray[np.int64]
 COMPUTE, TRANSFER, OTHER = range(3)
 """Roles of device work: kernels and graphs; kernels that send or receive; the rest."""
 
-CALLS = {"start": pl.Int64(), "thread": pl.Int64(), "correlation": pl.Int64(), "waits": pl.Boolean()}
-"""Calls that concern the device, of any thread. `waits`: whether the call waits for the device."""
+CALLS = {
+    "start": pl.Int64(), "thread": pl.Int64(), "correlation": pl.Int64(), "waits": pl.Boolean(),
+    "launches": pl.Boolean(),
+}  # fmt: skip
+"""Calls that concern the device, of any thread. `waits`: whether the call waits for the device; `launches`: whether it
+launches a kernel, false of all where graphs run, into which kernels are captured that never run themselves."""
 TASKS = {
     "correlation": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "stream": pl.Int64(), "name": pl.Int32(),
     "role": pl.Int8(),
@@ -30,12 +34,13 @@ TASKS = {
 class Counts(NamedTuple):
     """The device work of a process: how many `tasks` there were, how many `orphans` without a call; of how many calls
     the work began before them and was left out (`early`), and of how many it ended after the next one of its stream had
-    begun, which is now its end (`cut`)."""
+    begun, which is now its end (`cut`); and how many kernels were launched whose work is not in the file (`lost`)."""
 
     tasks: int = 0
     orphans: int = 0
     early: int = 0
     cut: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ LEFT_OUT = None
 def test_the_name_and_what_is_said_of_it_give_the_role(
     name: str, between: int | None, otherwise: int | None, unsaid: int | None
 ) -> None:
-    calls = pl.DataFrame([(at, 1, at, False) for at in (10, 20, 30)], CALLS, orient="row")
+    calls = pl.DataFrame([(at, 1, at, False, True) for at in (10, 20, 30)], CALLS, orient="row")
     tasks = pl.DataFrame({"correlation": [10, 20, 30], "start": [11, 21, 31], "end": [12, 22, 32], "stream": [7] * 3})
     names, codes = coded(pl.Series([name] * 3))
     tasks, said = tasks.with_columns(codes), pl.Series([True, False, None])

@@ -16,9 +16,11 @@ from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.threads import AUTOGRAD
 from trace_export.inference.work import CALLS, TASKS
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
+from trace_export.sources.kineto.gpu_work import CALLS as CALL_NAMES
 from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
 from trace_export.sources.ranges.launched import coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
 
@@ -40,7 +42,7 @@ class _Content:
     """Pieces of `calls` (see CALLS), `tasks` (_TASKS), and of operators: thread, start, end, name and
     seq, their sequence number; the threads named like the autograd engine's; of annotations (which in 2021 the
     operators are, too) how many of each thread are nodes of autograd (ANNOTATIONS); how many kernels ran on each
-    device; how many tasks have invalid times."""
+    device; how many tasks have invalid times; whether graphs were launched."""
 
     calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
     tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_TASKS)])
@@ -49,6 +51,7 @@ class _Content:
     annotations: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=ANNOTATIONS)])
     devices: Counter[int] = field(default_factory=Counter)
     untimed: int = 0
+    graphs: bool = False
 
 
 def read_process(path: Path, ranges: Ranges) -> Process:
@@ -58,6 +61,8 @@ def read_process(path: Path, ranges: Ranges) -> Process:
         for events in trace.events():
             _gather(content, events)
     calls, tasks, operators = pl.concat(content.calls), pl.concat(content.tasks), pl.concat(content.operators)
+    if content.graphs:
+        calls = calls.with_columns(launches=pl.lit(False))
     named = content.named or (_engine(pl.concat(content.annotations)) if operators.is_empty() else set())
     names, codes = coded(tasks["name"])
     work = work_of(calls, tasks.with_columns(codes), KernelNames(names), tasks["between"])
@@ -70,7 +75,10 @@ def _gather(content: _Content, events: pl.DataFrame) -> None:
     content.named |= set(names.select(thread()).to_series())
     calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
     waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
-    content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits))
+    launches = pl.col("name").str.contains(CALL_NAMES[KERNEL_LAUNCHES]).fill_null(False).alias("launches")
+    graphs = pl.col("name").str.contains("GraphLaunch", literal=True).fill_null(False)
+    content.graphs |= bool(calls.select(graphs.any()).item())
+    content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits, launches))
     every = events.filter(kind == "kernel")
     tasks = every.filter(TIMED)
     content.untimed += every.height - tasks.height

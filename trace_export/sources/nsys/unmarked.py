@@ -21,7 +21,7 @@ from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import COMPUTE, Ints
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.session import THREADS, autograd_threads
-from trace_export.sources.ranges.by_launch import ORPHANS
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, ORPHANS
 from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, work_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
@@ -85,28 +85,40 @@ def _calls(db: Database, tasks: Parts) -> Parts:
     """The calls of the processes with `tasks` that concern the device, with the columns of CALLS; all calls of a
     process in which fewer bear the names of such calls than there are tasks."""
     patterns = " OR ".join(f"value GLOB 'cu{pattern}'" for pattern in DEVICE_CALLS)
-    named = db.texts(f"SELECT id, value GLOB '*Synchronize*' FROM StringIds WHERE {patterns}")
-    waiting = [number for number, waits in named if waits]
-    parts = _read_calls(db, listed("nameId", (number for number, _ in named)), waiting, tasks)
+    asked = ("*Synchronize*", f"cu{KERNEL_LAUNCHES}", "*GraphLaunch*")
+    globs = ", ".join(f"value GLOB '{pattern}'" for pattern in asked)
+    named = db.texts(f"SELECT id, {globs} FROM StringIds WHERE {patterns}")
+    waiting = [number for number, waits, *_ in named if waits]
+    graphs = any(graph for *_, graph in named)
+    launching = [number for number, _, launches, _ in named if launches and not graphs]
+    names = waiting, launching
+    parts = _read_calls(db, listed("nameId", (number for number, *_ in named)), names, tasks)
     few = [
         process for process, pieces in tasks.items() if _rows(parts.get(process, ())) < _rows(pieces) * (1 - ORPHANS)
     ]
-    return parts | _read_calls(db, "TRUE", waiting, few) if few else parts
+    return parts | _read_calls(db, "TRUE", names, few) if few else parts
 
 
 def _rows(parts: Iterable[pl.DataFrame]) -> int:
     return sum(part.height for part in parts)
 
 
-def _read_calls(db: Database, condition: str, waiting: Collection[int], processes: Collection[int]) -> Parts:
-    """The calls of the processes that meet the condition; `waiting`: the names of those that wait for the device."""
+def _read_calls(db: Database, condition: str, names: tuple[list[int], list[int]], processes: Collection[int]) -> Parts:
+    """The calls of the processes that meet the condition; `names`: of those that wait for the device, and of those that
+    launch kernels."""
     packed = _packed("nameId", "correlationId", "COALESCE(nameId, 0)", f"COALESCE(correlationId, {_NO_CORRELATION})")
     sql = f"""SELECT start AS start, globalTid AS thread, {packed} AS packed
         FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     parts: Parts = defaultdict(list)
-    thread, waits = pl.col("thread").fill_null(0), _high("packed").is_in(list(waiting))
+    thread, (waits, launches) = pl.col("thread").fill_null(0), (_high("packed").is_in(list(of)) for of in names)
     for chunk in db.frames(LAUNCH_TABLE, sql):
-        columns = ("start", thread, _low("packed").alias("correlation"), waits.alias("waits"))
+        columns = (
+            "start",
+            thread,
+            _low("packed").alias("correlation"),
+            waits.alias("waits"),
+            launches.alias("launches"),
+        )
         of_process = chunk.select((thread // THREADS).alias("process"), *columns).partition_by(
             "process", as_dict=True, include_key=False
         )

@@ -125,10 +125,13 @@ def _notes(path: Path, inferred: Mapping[int, Inferred], blocks: int) -> list[No
         )
         notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))
     drawn = [one for one in inferred.values() if not one.impossible]
-    tasks, orphans, early, cut = (sum(numbers) for numbers in zip(*(one.counts for one in drawn), strict=True))
+    tasks, orphans, early, cut, lost = (sum(numbers) for numbers in zip(*(one.counts for one in drawn), strict=True))
     if orphans:
         notes.append(without_launch(path, orphans, tasks))
     notes += impossible_times(path, early, cut)
+    if lost:
+        text = "kernels that were launched are not in the file; the blocks inferred from the others may be too short"
+        notes.append(Note("kernels-lost", "warning", text, str(path), lost))
     if untimed := sum(one.untimed for one in drawn):
         notes.append(without_times(path, untimed))
     notes += counted_as_idle(path, (one.outside for one in drawn))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
@@ -36,7 +38,16 @@ def work_of(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames, betwee
         sends = (sends & unsaid) | ((sends | generic) & said)
     role = np.where(moves, np.where(sends, TRANSFER, OTHER), COMPUTE).astype(np.int8)
     kept = tasks.with_columns(pl.Series("role", role))
-    return join(calls, kept.filter(role != OTHER) if (role == OTHER).any() else kept, names)
+    work = join(calls, kept.filter(role != OTHER) if (role == OTHER).any() else kept, names)
+    return replace(work, counts=work.counts._replace(lost=_lost(calls, tasks)))
+
+
+def _lost(calls: pl.DataFrame, tasks: pl.DataFrame) -> int:
+    """How many kernels were launched before the last one that is there, and are not."""
+    ran = pl.col("correlation").is_in(tasks["correlation"].implode())
+    launches = calls.filter("launches", pl.col("correlation") >= 0).select("start", ran=ran)
+    last = pl.col("start").filter("ran").max()
+    return int(launches.select((~pl.col("ran") & (pl.col("start") < last)).sum()).item())
 
 
 def coded(names: pl.Series) -> tuple[pl.Series, pl.Series]:

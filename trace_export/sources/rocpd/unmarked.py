@@ -15,6 +15,7 @@ from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import CALLS, TASKS
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
 from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
@@ -40,10 +41,14 @@ def _calls(tables: Tables) -> pl.DataFrame:
     """The calls of HIP that concern the device: schema CALLS."""
     named = " OR ".join(tables.named(f"hip{pattern}") for pattern in DEVICE_CALLS)
     sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
-        COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation, {tables.named("hip*Synchronize*")} AS waits
+        COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation, {tables.named("hip*Synchronize*")} AS waits,
+        {tables.named(f"hip{KERNEL_LAUNCHES}")} AS launches, {tables.named("hip*GraphLaunch*")} AS graphs
         FROM {tables.rows("region", "tid")} {tables.event()} WHERE {named}"""
     parts = tables.db.frames(tables.name("region"), sql)
-    return pl.concat([pl.DataFrame(schema=CALLS), *(part.cast({"waits": pl.Boolean}) for part in parts)])
+    schema = {**CALLS, "graphs": pl.Boolean()}
+    flags = pl.col("waits", "launches", "graphs").cast(pl.Boolean)
+    calls = pl.concat([pl.DataFrame(schema=schema), *(part.with_columns(flags) for part in parts)])
+    return calls.with_columns(launches=pl.col("launches") & ~pl.col("graphs").any()).drop("graphs")
 
 
 def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
