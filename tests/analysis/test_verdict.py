@@ -16,6 +16,7 @@ from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.completeness import mark_whole_steps
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
+from trace_export.units import duration
 
 MS = 1_000_000
 STAGES, MICROBATCHES, STEPS = 4, 8, 3
@@ -142,6 +143,20 @@ def test_a_cause_is_shown_in_the_step_that_it_costs_most(step: int) -> None:
     assert first(result)[0].startswith("late")
     assert result.causes["step"][0] == step
     assert result.steps["step"][result.explained] == step
+
+
+def test_parts_add_up_to_the_time_that_is_said_before_them() -> None:
+    """Of three steps the middle one lacks a block: only the first is followed by a step, after a pause of 60 ms."""
+    made = run([one()])
+    spans = made.spans.with_columns(pl.col("start_ns", "end_ns") + pl.col("step").cast(pl.Int64) * 60 * MS)
+    spans = spans.filter(~((pl.col("step") == 1) & (pl.col("rank") == 2) & (pl.col("microbatch") == 3)))
+    spans = spans.with_columns(id=pl.int_range(pl.len(), dtype=made.spans.schema["id"]))
+    result = report_of(mark_whole_steps(concluded(replace(made, spans=spans)), one_clock=True, all_ranks=True))
+    step = next(each for each in result.verdict if each.code == "step")
+    total = result.explanation.levels["adds_ns"].sum()
+    assert result.steps["whole"].to_list() == [True, False, True]
+    assert abs(total - step.facts["step_ns"]) > 20 * MS
+    assert f"; the 2 steps that are explained take {duration(total)} in the mean: " in step.text
 
 
 def test_without_all_stages_there_is_no_model() -> None:

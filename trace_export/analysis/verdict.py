@@ -70,8 +70,13 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
     said, facts = _made_of(explanation, theory, whole)
     length, of_run = measured.step_ns or measured.pipeline_ns or 0.0, explanation.step_ns
     part = not explanation.path.steps.join(measured.steps, on=STEP_KEY, how="anti", nulls_equal=True).is_empty()
-    if said.startswith(":") and (part or measured.step_ns is None) and abs(of_run - length) > SMALL * length:
-        said = f"{'; a step of the run takes' if part else ', with what follows it'} {duration(of_run)}{said}"
+    if said.startswith(":") and abs(of_run - length) > SMALL * length:
+        if part:
+            said = f"; a step of the run takes {duration(of_run)}{said}"
+        elif measured.step_ns is None:
+            said = f", with what follows it {duration(of_run)}{said}"
+        else:  # some steps are followed by none that tells how long they take
+            said = f"; the {explanation.steps} steps that are explained take {duration(of_run)} in the mean{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
     ahead = _slow_steps(measured.steps, explanation)
     if ahead:
