@@ -14,9 +14,10 @@ import pytest
 
 import trace_export
 from samples.generators.kineto_trace import Trace
-from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
 from tests.inference.tools import SMALL, TOOLS, captures, profiles, spans, truth
+from tests.support.captures import drawn
+from tests.support.captures import truth as numbered
 from tests.support.databases import changing
 from trace_export.errors import SourceError
 
@@ -122,20 +123,12 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
     assert (note.level, note.count) == ("warning", 1)
 
 
-def times(tool: str, blocks: list[Block]) -> list[tuple[object, ...]]:
-    """Rank, kind, micro-batch, start and end of each block."""
-    epoch = TOOLS[tool].epoch_ns
-    return sorted(((b.rank, b.kind, b.microbatch, b.start_ns + epoch, b.end_ns + epoch) for b in blocks), key=str)
-
-
 @pytest.mark.parametrize("tool", TOOLS)
 def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: Path, tool: str) -> None:
     blocks = write(tmp_path, replace(SMALL, one_thread=True, operators=True), **TOOLS[tool].write)
-    found = trace_export.load(tmp_path, jobs=1).spans
-    assert sorted(found.select("rank", "kind", "microbatch", "start_ns", "end_ns").rows(), key=str) == times(
-        tool, blocks
-    )
-    assert found["origin"].unique().to_list() == ["inferred"]
+    run = trace_export.load(tmp_path, jobs=1)
+    assert drawn(run.profile) == numbered(blocks, TOOLS[tool].epoch_ns)
+    assert run.spans["origin"].unique().to_list() == ["inferred"]
 
 
 @pytest.mark.parametrize("tool", TOOLS)

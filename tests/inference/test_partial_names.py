@@ -14,25 +14,13 @@ import pytest
 import trace_export
 from samples.generators import nsys
 from samples.generators.nsys_export import Export
-from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
-from tests.support.captures import CAPTURES
+from tests.support.captures import CAPTURES, drawn, truth
 from tests.support.databases import changing
 from tests.support.rows import crossed
-from trace_export.model import Profile
 
 SMALL = Program(stages=3, microbatches=6, layers=1)
 FORMATS: dict[str, dict[str, Any]] = {"nsys": {}, "kineto": {"kineto": True}, "rocpd": {"rocpd": "db"}}
-
-
-def truth(blocks: list[Block], epoch: int) -> list[tuple[object, ...]]:
-    rows = [(b.rank, b.step, b.kind, b.microbatch, b.start_ns + epoch, b.end_ns + epoch) for b in blocks]
-    return sorted(rows, key=str)
-
-
-def drawn(profile: Profile) -> list[tuple[object, ...]]:
-    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
-    return sorted(profile.spans.select(columns).rows(), key=str)
 
 
 @pytest.mark.parametrize(

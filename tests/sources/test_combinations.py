@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from samples.generators.nsys_export import Export
 from samples.generators.pipeline import Block
 from samples.generators.unmarked import Program, write
 from tests.sources.rocpd.test_reader import in_one_file
+from tests.support.captures import drawn, truth
 from tests.support.rows import crossed
 from trace_export import load
 from trace_export.run import Run
@@ -33,11 +34,54 @@ def test_steps_are_marked_and_passes_are_not(form: str, named: str, tmp_path: Pa
     program = Program(stages=3, microbatches=6, layers=1, around=name)
     blocks = write(tmp_path, program, **UNMARKED[form])
     run = load(tmp_path, markers=() if rule is None else [rule])
-    epoch = 0 if form == "rocpd" else Export.epoch_ns
-    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
-    truth = [(b.rank, b.step, b.kind, b.microbatch, b.start_ns + epoch, b.end_ns + epoch) for b in blocks]
-    assert sorted(run.spans.select(columns).rows(), key=str) == sorted(truth, key=str)
+    assert drawn(run.profile) == truth(blocks, 0 if form == "rocpd" else Export.epoch_ns)
     assert run.spans["origin"].unique().to_list() == ["inferred"]
+
+
+DIALECTS = {
+    "zero bubble": nsys.Dialect(), "torch": nsys.Torch(), "deepspeed": nsys.DeepSpeed(), "plain": nsys.Plain(),
+    "mapping": nsys.Mapping(),
+}  # fmt: skip
+OF_ROCPD = [("torch", 3), *((name, 4) for name in DIALECTS if name != "plain")]
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_blocks_and_transfers_of_every_dialect_in_exports(name: str, tmp_path: Path) -> None:
+    """Whether the name tells step and micro-batch or the order; the clock of the second host is ahead."""
+    chance, errors = random.Random(3), (0, 3_700_000)
+    blocks = nsys.blocks_of(4, 6, 2, chance, split=DIALECTS[name].split)
+    sides = nsys.record(tmp_path, blocks, 2, errors, chance, DIALECTS[name])
+    as_recorded(tmp_path, blocks, [Export.epoch_ns + error for error in errors])
+    assert sides_of(load(tmp_path, jobs=1)) == sorted(
+        (rank, role, kind, start + Export.epoch_ns, end + Export.epoch_ns) for rank, role, kind, start, end in sides
+    )
+
+
+@pytest.mark.parametrize(("name", "schema"), OF_ROCPD)
+def test_blocks_and_transfers_of_every_dialect_in_databases(name: str, schema: int, tmp_path: Path) -> None:
+    """The same, on hosts that were booted days apart."""
+    chance, booted = random.Random(3), (2 * rocpd.DAY_NS, 30 * rocpd.DAY_NS)
+    blocks = nsys.blocks_of(4, 6, 2, chance, split=DIALECTS[name].split)
+    sides = rocpd.record(tmp_path, blocks, booted, chance, DIALECTS[name], schema)
+    run = as_recorded(tmp_path, blocks, booted)
+    assert sides_of(run) == sorted(sides)
+    ranks = run.ranks.select("rank", "rank_origin", "host", "device").rows()
+    assert ranks == [(rank, "recorded", f"node{rank // 2}", rank % 2) for rank in range(4)]
+    assert run.profile.hosts.select("host", "epoch").rows() == [("node0", "boot"), ("node1", "boot")]
+    assert run.profile.declared.world == 4
+
+
+def as_recorded(folder: Path, blocks: list[Block], began: Sequence[int]) -> Run:
+    """What lies in the folder; its blocks are these, on the clocks of two hosts that began then."""
+    run = load(folder, jobs=1)
+    assert not run.failures
+    wanted = [truth([block], began[block.rank // 2])[0] for block in blocks]
+    assert drawn(run.profile) == sorted(wanted, key=str)
+    return run
+
+
+def sides_of(run: Run) -> list[tuple[object, ...]]:
+    return sorted(run.profile.p2p.select("rank", "role", "direction", "start_ns", "end_ns").rows())
 
 
 def _exports(folder: Path, blocks: list[Block], *, merged: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import stat
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from tests.conftest import Cli
 from tests.support.databases import changing
 from tests.support.one_source import read
 from trace_export.errors import SourceError
-from trace_export.model import Declared, Profile
-from trace_export.pipeline.interpret import interpret
+from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.merge import merge
 from trace_export.sources.nsys.reader import read_tasks
@@ -578,47 +576,3 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     (reports / "x.nsys-rep").write_text("not a database")
     with pytest.raises(SourceError, match=r"reports/x\.nsys-rep: is not an SQLite database"):
         read(source, ReadOptions())
-
-
-DIALECTS = {
-    "zero bubble": generator.Dialect(), "torch": generator.Torch(), "deepspeed": generator.DeepSpeed(),
-    "plain": generator.Plain(), "mapping": generator.Mapping(),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", DIALECTS)
-def test_blocks_and_transfers_of_every_dialect(name: str, tmp_path: Path) -> None:
-    """Every block with its time, kind, step and micro-batch, whether the name tells it or the order."""
-    chance, dialect = random.Random(3), DIALECTS[name]
-    blocks = generator.blocks_of(4, 6, 2, chance, split=dialect.split)
-    errors = (0, 3_700_000)
-    sides = generator.record(tmp_path, blocks, 2, errors, chance, dialect)
-    profile, refused = merge(read(source, ReadOptions()) for source in find(tmp_path).sources)
-    assert not refused
-    profile = interpret(profile, Declared())
-    moved = {rank: Export.epoch_ns + errors[rank // 2] for rank in range(4)}
-    wanted = [
-        (b.rank, b.step, b.kind, b.microbatch, b.start_ns + moved[b.rank], b.end_ns + moved[b.rank]) for b in blocks
-    ]
-    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
-    assert sorted(profile.spans.select(columns).rows(), key=str) == sorted(wanted, key=str)
-    mine = profile.p2p.select("rank", "role", "direction", "start_ns", "end_ns").rows()
-    assert sorted(mine) == sorted(
-        (r, role, kind, s + Export.epoch_ns, e + Export.epoch_ns) for r, role, kind, s, e in sides
-    )
-
-
-def test_the_sample_is_drawn_on_the_true_clock(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """Two hosts 2.7 ms apart: the transfers between them bring every block to where it really ran, one origin kept."""
-    done = run_cli("--log_dir", samples / "nsys" / "two_hosts", "--out", tmp_path, "--format", "parquet")
-    assert done.returncode == 0, done.stderr
-    spans = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
-    truth = pl.read_csv(samples / "nsys" / "two_hosts" / "truth.csv", infer_schema_length=None)
-    ints = truth.with_columns(pl.col("rank", "step", "microbatch").cast(pl.Int32))
-    both = spans.join(ints, on=["rank", "step", "kind", "marker"])
-    assert both.height == truth.height == spans.height
-    assert both["microbatch"].equals(both["microbatch_right"])
-    assert both["stage"].equals(both["rank"])
-    error = (both["start_ns"] - both["true_start_ns"]).to_numpy()
-    assert error.max() - error.min() < 3_000
-    assert ((both["end_ns"] - both["start_ns"]) - (both["true_end_ns"] - both["true_start_ns"])).abs().max() <= 1

@@ -11,19 +11,15 @@ from typing import Any
 import polars as pl
 import pytest
 
-import trace_export as te
 from samples.generators import nsys as nsys_generator
 from samples.generators import rocpd as generator
 from samples.generators.rocpd_export import Export
-from tests.conftest import Cli
 from tests.support.databases import changing
 from tests.support.one_source import read
 from trace_export.errors import SourceError
-from trace_export.model import Declared, Profile
-from trace_export.pipeline.interpret import interpret
+from trace_export.model import Profile
 from trace_export.sources.choose import nothing_found
 from trace_export.sources.find import find
-from trace_export.sources.merge import merge
 from trace_export.sources.rocpd.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -40,53 +36,6 @@ def block(export: Export, at: int, text: str) -> None:
 def load(export: Export, folder: Path, options: ReadOptions | None = None) -> Profile:
     source = Source("rocpd", export.write(folder / "1_results.db"), "folder")
     return read(source, options or ReadOptions()).validate()
-
-
-DIALECTS = {
-    "zero bubble": nsys_generator.Dialect(), "torch": nsys_generator.Torch(), "deepspeed": nsys_generator.DeepSpeed(),
-    "mapping": nsys_generator.Mapping(),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "schema"), [("torch", 3), *((name, 4) for name in DIALECTS)])
-def test_blocks_and_transfers_of_every_dialect(name: str, schema: int, tmp_path: Path) -> None:
-    """Every block with its time, kind, step and micro-batch, on hosts that were booted days apart."""
-    chance, dialect = random.Random(3), DIALECTS[name]
-    blocks = nsys_generator.blocks_of(4, 6, 2, chance, split=dialect.split)
-    booted = (2 * DAY, 30 * DAY)
-    sides = generator.record(tmp_path, blocks, booted, chance, dialect, schema)
-    profile, refused = merge(read(source, ReadOptions()) for source in find(tmp_path).sources)
-    assert not refused
-    profile = interpret(profile, Declared())
-    wanted = [
-        (b.rank, b.step, b.kind, b.microbatch, b.start_ns + booted[b.rank // 2], b.end_ns + booted[b.rank // 2])
-        for b in blocks
-    ]
-    columns = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
-    assert sorted(profile.spans.select(columns).rows(), key=str) == sorted(wanted, key=str)
-    assert sorted(profile.p2p.select("rank", "role", "direction", "start_ns", "end_ns").rows()) == sorted(sides)
-    ranks = profile.ranks.select("rank", "rank_origin", "host", "device").rows()
-    assert ranks == [(r, "recorded", f"node{r // 2}", r % 2) for r in range(4)]
-    assert profile.hosts.select("host", "epoch").rows() == [("node0", "boot"), ("node1", "boot")]
-    assert profile.declared.world == 4
-
-
-def test_the_sample_is_drawn_on_one_clock(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """Two hosts booted a week apart: the transfers between them bring every block to where it really ran."""
-    folder = samples / "rocpd" / "two_hosts"
-    done = run_cli("--log_dir", folder, "--out", tmp_path, "--format", "parquet")
-    assert done.returncode == 0, done.stderr
-    assert "clock-without-wall-time" in done.stderr + done.stdout
-    spans = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
-    truth = pl.read_csv(folder / "truth.csv", infer_schema_length=None)
-    both = spans.join(
-        truth.with_columns(pl.col("rank", "step", "microbatch").cast(pl.Int32)), on=["rank", "step", "kind", "marker"]
-    )
-    assert both.height == truth.height == spans.height
-    assert both["microbatch"].equals(both["microbatch_right"])
-    error = (both["start_ns"] - both["true_start_ns"]).to_numpy()
-    assert error.max() - error.min() < 3_000
-    assert ((both["end_ns"] - both["start_ns"]) - (both["true_end_ns"] - both["true_start_ns"])).abs().max() <= 1
 
 
 @pytest.mark.parametrize("schema", [3, 4])
@@ -228,8 +177,3 @@ def test_json_is_named_with_the_remedy(beside: bool, samples: Path, tmp_path: Pa
     assert bool(found.sources) is beside
     said = [u.what for u in found.unrecognised] if beside else [str(nothing_found(found, tmp_path))]
     assert any("--output-format rocpd" in what for what in said)
-
-
-def test_the_api_reads_it(samples: Path) -> None:
-    run = te.load(samples / "rocpd" / "two_hosts", family="rocpd").align()
-    assert run.profile.clocks["status"].to_list() == ["fitted", "fitted"]
