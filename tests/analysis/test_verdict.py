@@ -76,18 +76,6 @@ def first(result: Report) -> tuple[str, str]:
     return result.verdict[0].code, result.verdict[0].text
 
 
-def test_a_sound_run_has_no_culprit() -> None:
-    result = report_of(run([one()] * 2))
-    assert first(result)[0] == "nothing-stands-out"
-    codes = [each.code for each in result.verdict]
-    assert codes == ["nothing-stands-out", "step", "certainty"]
-    made_of = result.verdict[1].facts
-    work = MICROBATCHES * 30 * MS + 5 * MS  # with the optimizer
-    assert made_of["work_ns"] == pytest.approx(work)
-    assert made_of["schedule_ns"] == pytest.approx((STAGES - 1) * 30 * MS)
-    assert made_of["stages_ns"] == pytest.approx(0)
-
-
 def test_the_verdict_and_the_tables_share_one_basis() -> None:
     """The time from start to start, which is longer than the pipeline time by optimizer and pause."""
     s = schedule("1f1b", STAGES, MICROBATCHES)

@@ -32,9 +32,8 @@ def tracks(path: Path) -> set[str]:
     return {names[e["tid"]] for e in events if e["ph"] == "X" and e["name"][0] in "FB"}
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_one_rank_stands_for_each_stage(many: Path, tmp_path: Path, run_cli: Cli, jobs: int) -> None:
-    result = run_cli("--log_dir", many, "--out", tmp_path, "--json", "--pp", STAGES, "--jobs", jobs)
+def test_one_rank_stands_for_each_stage(many: Path, tmp_path: Path, run_cli: Cli) -> None:
+    result = run_cli("--log_dir", many, "--out", tmp_path, "--json", "--pp", STAGES, "--jobs", 2)
     assert result.returncode == 0, result.stderr
     document = orjson.loads(result.stdout)
     assert (document["ranks"], document["stages"]) == (STAGES * MACHINES, STAGES)

@@ -132,32 +132,19 @@ def test_a_folder_that_is_empty_at_first(tmp_path: Path, monkeypatch: pytest.Mon
     assert found[-1].problem == ""
 
 
-def test_a_rank_that_appears_late(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sizes", [{}, {"pp": 3}])
+def test_a_rank_that_appears_late(sizes: dict[str, int], logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sizes fit only when it is there."""
     monkeypatch.setattr(growth, "FIND_S", 0.0)
     logs.write(0, 1, ranks=range(2))
-    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)])
+    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)], **sizes)
+    assert found[-1].problem == ""
     assert found[-1].run is not None
     assert found[-1].run.spans["rank"].unique().sort().to_list() == [0, 1, 2]
     assert found[-1].run.ranks["rank"].to_list() == [0, 1, 2]  # each was read as one of two ranks before
     in_step = found[-1].run.spans.filter(step=2)
     assert in_step["rank"].value_counts(sort=True)["count"].to_list() == [len(logs.blocks) // 20 // 3] * 3
     assert steps(found)[-1] == 2
-
-
-def test_sizes_that_fit_only_when_the_last_rank_is_there(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "FIND_S", 0.0)
-    logs.write(0, 1, ranks=range(2))
-    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)], pp=3)
-    assert found[-1].problem == ""
-    assert steps(found)[-1] == 2
-
-
-def test_a_log_that_is_removed_is_named_and_the_others_go_on(logs: GrowingLogs) -> None:
-    logs.write(0, 1, 2)
-    found = looks(logs.folder, [logs.path(1).unlink, lambda: logs.write(3, ranks=range(0, 3, 2))])
-    assert [str(e) for e in found[-1].failures if "workerlog.1" in str(e)]
-    assert steps(found) == [0, 1, 2]
-    assert found[-1].run is not None
 
 
 def test_a_log_that_is_removed_stays_named(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +155,7 @@ def test_a_log_that_is_removed_stays_named(logs: GrowingLogs, monkeypatch: pytes
         [logs.path(1).unlink, lambda: None, *(lambda s=s: logs.write(s, ranks=range(0, 3, 2)) for s in (3, 4))],
     )  # type: ignore[misc]
     assert [str(e) for e in found[-1].failures if "workerlog.1" in str(e)]
+    assert steps(found) == [0, 1, 2]
     assert found[-1].problem == "waiting for rank 1: step 3 is not finished there, and others have finished step 4"
     assert found[-1].run is not None
 
