@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -45,7 +46,12 @@ class Candidates:
         place = np.minimum(self.compared.rows(self.graph.rank), len(self.ranks) - 1)
         self.row = np.where(self.graph.sort != POINT, place, -1)
         self.stage, self.replica, self.host = self.compared.stage, self.compared.replica, self.compared.host
-        self.usual = (self.typical.length, self.typical.usual_delay)
+        self.usual = self.typical.usual
+
+    @cached_property
+    def rank_means(self) -> Floats:
+        """Of each block the mean `work` of those of its rank with the same unit."""
+        return self.typical.means(self.graph.rank, of=self.typical.work)
 
     def all(self) -> list[Candidate]:
         """Every cause that may be one."""
@@ -118,7 +124,7 @@ class Candidates:
         """Rank × unit: the mean length of a rank's blocks of one kind and chunk; NaN where it has none."""
         typical, blocks = self.typical, np.flatnonzero(self.typical.is_block)
         means = np.full((len(self.ranks), int(typical.unit.max(initial=-1)) + 1), np.nan)
-        means[self.row[blocks], typical.unit[blocks]] = typical.rank_means[blocks]
+        means[self.row[blocks], typical.unit[blocks]] = self.rank_means[blocks]
         return means
 
     def _as_peers(
@@ -152,7 +158,7 @@ class Candidates:
         above = np.nan_to_num(means - left)
         surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
         even, blocks = lengths.copy(), np.flatnonzero(typical.is_block)
-        now = typical.rank_means.copy()
+        now = self.rank_means.copy()
         now[members] *= factor[self.row[members], typical.unit[members]]
         even[blocks] *= 1 + surplus[typical.unit[blocks]] / np.maximum(now[blocks], 1.0)
         means[:] = left
@@ -184,7 +190,8 @@ class Candidates:
         """Those among the transfers `rows`."""
         graph, least = self.graph, 0.0
         if graph.guessed[rows].all():
-            least = (graph.launch + self.typical.usual_delay)[graph.launch > 0].max(initial=0.0)
+            launch = graph.launch
+            least = (launch + self.typical.usual_delay)[launch > 0].max(initial=0.0)
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
         pairs, pair = distinct(src * len(ranks) + dst)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import numpy as np
 import polars as pl
@@ -92,24 +91,28 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         )
     path = CriticalPath(graph, replay.windows)
     optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
-    measured = float(replay.means([(typical.length, typical.delay)])[0])
+    measured_lengths = replay.step_lengths([(typical.length, typical.delay)])
+    measured = float(measured_lengths.mean(axis=0)[0])
     give_back()
     candidates = Candidates(typical, every, measured).all()
-    without = (each for one in candidates for each in (one.base, one.without, one.even) if each is not None)
-    delays = {"delays": typical.usual_delay, "late": typical.delay}
-    lengths = replay.means(chain(((typical.length, delay) for delay in delays.values()), without))
-    gains = _gains(candidates, lengths[len(delays) :])
+    usual_lengths = replay.step_lengths([typical.usual])
+    asked = [each for one in candidates for each in (one.base, one.without, one.even) if each is not None]
+    others = iter(replay.step_lengths(each for each in asked if each is not typical.usual).T)
+    columns = [usual_lengths[:, 0] if each is typical.usual else next(others) for each in asked]
+    lengths = np.stack([usual_lengths[:, 0], measured_lengths[:, 0], *columns], axis=1).mean(axis=0)
+    gains = _gains(candidates, lengths[2:])
     late = [
         each.members
         for each, (gain, _) in zip(candidates, gains, strict=True)
         if each.late and gain >= WORTH * measured
     ]
-    sure = trust(typical, replay, late, measured)
+    kept = usual_lengths if not late else replay.step_lengths([(typical.length, _kept(typical, late))])
+    sure = trust(typical, replay.windows, late, float(kept.mean(axis=0)[0]), measured)
     give_back()
     work = _work(typical, replay.windows, apart)
     prompt, scenarios = zip(*_scenarios(typical, apart), strict=True)
-    steps = [work, *replay.without_launches().means(make() for make in scenarios), *lengths[: len(delays)]]
-    levels = _levels(list(zip(("work", *prompt, *delays), steps, strict=True)))
+    steps = [work, *replay.without_launches().means(make() for make in scenarios), *lengths[:2]]
+    levels = _levels(list(zip(("work", *prompt, "delays", "late"), steps, strict=True)))
     pause = _pause(levels)
     marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
     long = {
@@ -130,6 +133,14 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
     return replace(whole, levels=levels.clear()) if whole.incomplete else whole
+
+
+def _kept(typical: Typical, late: Sequence[Ints]) -> Floats:
+    """The delays of a step with some late starts alone."""
+    kept = typical.usual_delay.copy()
+    for members in late:
+        kept[members] = typical.delay[members]
+    return kept
 
 
 def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:

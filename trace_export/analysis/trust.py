@@ -11,7 +11,7 @@ import polars as pl
 from trace_export.analysis.typical import Typical
 from trace_export.ordering import packed
 from trace_export.steps.graph import WORK, Graph, Ints
-from trace_export.steps.replay import Replay, Windows
+from trace_export.steps.replay import Windows
 
 TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
 """Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
@@ -72,22 +72,23 @@ class Trust:
         return not far and self.overlap <= ROUGH * TRUSTED_OVERLAP and not self.unrecorded
 
 
-def trust(typical: Typical, replay: Replay, late: Sequence[Ints], measured: float) -> Trust:
-    """The trust in replays of steps that take `measured`; `late`: the operations of each late start that was named."""
-    kept, graph = typical.usual_delay.copy(), typical.graph
-    for members in late:
-        kept[members] = typical.delay[members]
-    replayed = float(replay.means([(typical.length, kept)])[0]) / measured if measured else 1.0
-    time = replay.windows.steps * len(graph.recorded.ranks) * measured
-    idle = _idle(graph, replay.windows)
+def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: float, measured: float) -> Trust:
+    """The trust in replays of steps that take `measured`. `late`: the operations of each late start that was named;
+    `replayed`: what a step takes with ordinary delays, and these."""
+    graph = typical.graph
+    time = windows.steps * len(graph.recorded.ranks) * measured
+    idle = _idle(graph, windows)
     named = np.unique(graph.rank[np.concatenate([*late, np.empty(0, np.int64)]).astype(np.int64)])
-    measured_steps = np.isin(graph.step, replay.windows.step)  # those that `measured` is the mean of
+    measured_steps = np.isin(graph.step, windows.step)  # those that `measured` is the mean of
     unknown = float(typical.delay[graph.blind & graph.counted & measured_steps].sum())
     much = idle.filter(pl.col("share") > IDLE)["rank"]
     if 2 * len(much) > len(idle) or 2 * int((~much.is_in(named.tolist())).sum()) >= max(len(idle), 1):
         unknown += float(idle["measured"].sum())
     return Trust(
-        replayed, graph.overlap, unknown / max(1.0, time), (*_lacking(graph), *_after_backwards(idle), *_blind(graph))
+        replayed / measured if measured else 1.0,
+        graph.overlap,
+        unknown / max(1.0, time),
+        (*_lacking(graph), *_after_backwards(idle), *_blind(graph)),
     )
 
 

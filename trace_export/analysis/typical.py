@@ -11,6 +11,7 @@ import polars as pl
 from trace_export.ordering import packed
 from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
 from trace_export.steps.inner import Inner, inner
+from trace_export.steps.replay import Scenario
 
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of
@@ -53,7 +54,7 @@ class Typical:
     @cached_property
     def work(self) -> Floats:
         """Of blocks the length without what they wait for inside: that of a rank by itself."""
-        return self.length - self.inner.waited
+        return self.length - self.inner.waited if self.inner.waited.any() else self.length
 
     @cached_property
     def delay(self) -> Floats:
@@ -95,28 +96,23 @@ class Typical:
         return means
 
     @cached_property
-    def rank_means(self) -> Floats:
-        """Of the `work` of each block of a rank."""
-        return self.means(self.graph.rank, of=self.work)
-
-    @cached_property
     def usual_delay(self) -> Floats:
         """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of
         blocks that follow another of their rank what four fifths of the launches of the middle rank vary by; of a
         collective at least what its other members take after what they wait for: they do in common what nobody
         recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
         of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
-        graph, delay = self.graph, self.delay.copy()
+        graph, launch, delay = self.graph, self.graph.launch, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
             of = ordinary & (graph.kind == kind)
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             delay[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        of = ordinary & graph.follows & (graph.launch > 0)
+        of = ordinary & graph.follows & (launch > 0)
         each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
         varies = each.group_by("rank").agg(pl.col("delay").quantile(1 - FIFTH))["delay"].quantile(0.5, "lower") or 0.0
-        delay[of] = np.clip(np.minimum(varies, graph.launch[of]), delay[of], self.delay[of])
+        delay[of] = np.clip(np.minimum(varies, launch[of]), delay[of], self.delay[of])
         rows, in_common, others = self._members()
         delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
@@ -127,6 +123,11 @@ class Typical:
             self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
         )
         return delay
+
+    @cached_property
+    def usual(self) -> Scenario:
+        """A run as it is, but for what is delayed beyond the usual."""
+        return self.length, self.usual_delay
 
     def _members(self) -> tuple[Ints, Floats, Floats]:
         """The collectives, what their members but the last ordinarily take after their work, and the delays that they

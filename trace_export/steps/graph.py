@@ -108,11 +108,11 @@ class Graph(Columns):
         """When all that an operation waits for had happened; its start where it waits for nothing."""
         return ready_of(self.waits, self.start, self.end)
 
-    @cached_property
+    @property
     def launch(self) -> Times:
         """How much of that was the launch after the last of it."""
-        lag = np.append(self.waits.lag, 0)  # the last: of what waits for nothing
-        launch: Times = np.maximum(lag[self.binding], 0)
+        launch, waits = np.zeros(len(self), np.int64), np.flatnonzero(self.binding >= 0)
+        launch[waits] = np.maximum(self.waits.lag[self.binding[waits]], 0)
         return launch
 
     @cached_property

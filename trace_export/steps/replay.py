@@ -90,8 +90,16 @@ class Replay:
         """Step × scenario: the length of each of the `windows`. Scenarios are taken as they are run."""
         size = max(1, SCENARIO_BYTES // max(1, 32 * len(self.graph)))
         left, parts = iter(scenarios), [np.empty((len(self.windows), 0))]
+        (since, begin), (until, following), (ends, end) = map(
+            self._places, (self.windows.since, self.windows.until, self.windows.ends)
+        )
         while some := list(islice(left, size)):
-            parts.append(self._some(some))
+            length, ended = self._times(some)
+            begun = np.minimum.reduceat(ended[since] - length[since], begin)
+            if len(until):
+                parts.append(np.minimum.reduceat(ended[until] - length[until], following) - begun)
+            else:
+                parts.append(np.maximum.reduceat(ended[ends], end) - begun)
         return np.concatenate(parts, axis=1)
 
     def means(self, scenarios: Iterable[Scenario]) -> Floats:
@@ -99,31 +107,31 @@ class Replay:
         mean: Floats = self.step_lengths(scenarios).mean(axis=0)
         return mean
 
-    def _some(self, scenarios: Sequence[Scenario]) -> Floats:
+    def _places(self, operations: Sequence[Ints]) -> tuple[Ints, Ints]:
+        """Where in the order of the levels the operations of all windows are, and where among these each window's
+        begin."""
+        sizes = np.cumsum([0, *map(len, operations)])
+        return self._place[np.concatenate([np.empty(0, np.int64), *operations])], sizes[:-1]
+
+    def _times(self, scenarios: Sequence[Scenario]) -> tuple[Floats, Floats]:
+        """The length of each operation in the order of the levels, and its end."""
         order = self.graph.levels.order
-        length, delay = np.empty((2, len(order), len(scenarios)))
-        for n, scenario in enumerate(scenarios):
-            length[:, n], delay[:, n] = scenario[0][order], self._in_order(scenario[1])
-        times = self.times(length, delay)
-        end, place, windows = times[: len(order)], self._place, self.windows
-        lengths = np.empty((len(windows), len(scenarios)))
-        for n, (since, until, ends) in enumerate(zip(windows.since, windows.until, windows.ends, strict=True)):
-            begin = (end[place[since]] - length[place[since]]).min(axis=0)
-            at = place[until] if len(until) else place[ends]
-            lengths[n] = ((end[at] - length[at]).min(axis=0) if len(until) else end[at].max(axis=0)) - begin
-        return lengths
+        length = _columns([length[order] for length, _ in scenarios])
+        delay = _columns([self._in_order(delay) for _, delay in scenarios])
+        return length, self.times(length, delay)[: len(order)]
 
     def _in_order(self, delay: Floats) -> Floats:
-        """`delay` in the order of the levels. Scenarios that follow one another mostly share their delays."""
+        """`delay` in the order of the levels. Scenarios that follow one another mostly share their delays, and many
+        have none."""
         if self._last is None or self._last[0] is not delay:
-            self._last = delay, delay[self.graph.levels.order]
+            self._last = delay, delay[self.graph.levels.order] if delay.any() else delay
         return self._last[1]
 
     def times(self, length: Floats, delay: Floats) -> Floats:
         """The end of each operation in the order of the levels; below them their starts, where waits need those. Both
-        arguments are in this order, operation × scenario."""
+        arguments are in this order, operation × scenario; a single column is that of all scenarios."""
         count, graph, levels = len(self.graph), self.graph, self.graph.levels
-        times = np.empty((2 * count if self._from_start else count, length.shape[1]))
+        times = np.empty((2 * count if self._from_start else count, max(length.shape[1], delay.shape[1])))
         for (low, high), turns, late in zip(pairwise(levels.bounds.tolist()), levels.turns, self._late, strict=True):
             ready = None
             for (a, b), lagged in zip(turns, late, strict=True):
@@ -136,12 +144,18 @@ class Replay:
                 else:
                     np.maximum(ready[: b - a], other, out=ready[: b - a])
             if ready is None:
-                ready = graph.ready[levels.order[low:high]].astype(np.float64)[:, None]
+                ready = graph.start[levels.order[low:high]].astype(np.float64)[:, None]
             ready = ready + delay[low:high]
             if self._from_start:
                 times[count + low : count + high] = ready
             np.add(ready, length[low:high], out=times[low:high])
         return times
+
+
+def _columns(columns: Sequence[Floats]) -> Floats:
+    """A column for each scenario; one where all share it."""
+    same = all(column is columns[0] for column in columns)
+    return columns[0][:, None] if same else np.stack(columns, axis=1)
 
 
 def _windows(graph: Graph, *, with_first: bool) -> Windows:
