@@ -60,6 +60,24 @@ class _Whole:
         return _windows(self.profile.spans, self.profile.steps, places)
 
     @cached_property
+    def ranks(self) -> pl.DataFrame:
+        tail = _optimizer_tail(self.profile.spans, self.windows)
+        gaps = idle_by_cause(self.graph)
+        give_back()
+        inner = [f"{cause}_ns" for cause in INNER]
+        return (
+            self.windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+            .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
+            .with_columns(
+                warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
+                cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
+            )
+            .select(*self.windows.columns, *(f"{cause}_ns" for cause in CAUSES))
+            .sort(*STEP_KEY, "rank")
+        )
+
+    @cached_property
     def steps(self) -> pl.DataFrame:
         return _steps(self.profile, self.windows)
 
@@ -98,22 +116,7 @@ class Bubbles:
 
         Columns: those of `windows`, and a column per cause, `warm_up_ns` … `cool_down_ns`, whose sum is global_ns.
         """
-        windows = self.windows
-        tail = _optimizer_tail(self.whole.spans, windows)
-        gaps = idle_by_cause(self.graph)
-        give_back()
-        inner = [f"{cause}_ns" for cause in INNER]
-        return (
-            windows.join(tail, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-            .join(gaps, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-            .with_columns(pl.col(*inner, "optimizer_ns").fill_null(0))
-            .with_columns(
-                warm_up_ns=pl.col("first_ns") - pl.col("step_start_ns"),
-                cool_down_ns=pl.col("step_end_ns") - pl.col("last_ns") - pl.col("optimizer_ns"),
-            )
-            .select(*windows.columns, *(f"{cause}_ns" for cause in CAUSES))
-            .sort(*STEP_KEY, "rank")
-        )
+        return self._of_shown(self._whole.ranks)
 
     @cached_property
     def windows(self) -> pl.DataFrame:
@@ -123,10 +126,14 @@ class Bubbles:
         the rank's blocks), step_start_ns, step_end_ns (of all ranks' of its replica), busy_ns, global_ns and own_ns
         (the two bubbles).
         """
+        return self._of_shown(self._whole.windows)
+
+    def _of_shown(self, ranks: pl.DataFrame) -> pl.DataFrame:
+        """The rows of the ranks and steps that are shown, of a table of all."""
         if self._shows_all:
-            return self._whole.windows
+            return ranks
         shown = self.profile.spans.filter(pl.col("kind").is_in(WORK_KINDS)).select(RANK_STEP_KEY).unique()
-        return self._whole.windows.join(shown, on=RANK_STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
+        return ranks.join(shown, on=RANK_STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
 
     @cached_property
     def steps(self) -> pl.DataFrame:
