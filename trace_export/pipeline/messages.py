@@ -13,6 +13,7 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import MESSAGES, WIRE_NS, Note, Profile, conform
+from trace_export.ordering import ordered
 from trace_export.pipeline.message_search import agreeing, search
 
 LABELS = ("direction", "microbatch", "chunk")
@@ -146,9 +147,9 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
     sides = []
     for side, rank in ((sends, "src_rank"), (receives, "dst_rank")):
         placed = side.select(rank, "channel", "at", "step", "microbatch", "chunk", "end_ns")
-        based = placed.join(base.rename({"rank": rank}), on=rank)
+        based = placed.join(base.rename({"rank": rank}), on=rank, maintain_order="left")
         relative = based.select("channel", "at", "step", "microbatch", "chunk", end=pl.col("end_ns") - pl.col("first"))
-        sides.append(relative.sort("channel", "at"))
+        sides.append(ordered(relative, "channel", "at"))
     return sides[0], sides[1]
 
 

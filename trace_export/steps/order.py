@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -29,13 +30,12 @@ class Levels:
 def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
     """The levels of `count` operations, where `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None
     where some wait in a circle. O(waits) and a few calls of numpy a level."""
-    depth, rest = _depths(count, of, on)
-    if rest:
-        return None
     waits = np.bincount(of, minlength=count)
-    most_waits = int(waits.max(initial=0))
-    order = rows_by(depth.astype(np.int64) * (most_waits + 1) + most_waits - waits)
-    bounds = np.searchsorted(depth[order], np.arange(int(depth.max(initial=-1)) + 2))
+    fronts = [front[np.argsort(-waits[front], kind="stable")] for front in _fronts(waits, of, on)]
+    order = np.concatenate([np.empty(0, np.int32), *fronts])
+    if len(order) < count:
+        return None
+    bounds = np.cumsum([0, *map(len, fronts)])
     place = np.empty(count, np.int32)
     place[order] = np.arange(count, dtype=np.int32)
     by_place = rows_by(place[of])
@@ -52,17 +52,16 @@ def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
     return Levels(order, bounds, tuple(turns)), rows
 
 
-def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
-    """The level of each operation, and how many have none because they wait in a circle."""
-    missing = np.bincount(of, minlength=count).astype(np.int32)
+def _fronts(waits: Ints, of: Ints, on: Ints) -> Iterator[Ints]:
+    """The operations of each level; those that wait in a circle are in none. `waits`: how many each operation has."""
+    missing, count = waits.astype(np.int32), len(waits)
     followers, first = (
         of[rows_by(on)],
         np.concatenate([[0], np.cumsum(np.bincount(on, minlength=count))]),
     )
-    depth, level, front, left = np.zeros(count, np.int32), 0, np.flatnonzero(missing == 0), count
-    seen_at = np.empty(count, np.int32)
+    front, seen_at = np.flatnonzero(missing == 0), np.empty(count, np.int32)
     while len(front):
-        depth[front], left = level, left - len(front)
+        yield front.astype(np.int32)
         sizes = first[front + 1] - first[front]
         ends = np.cumsum(sizes)
         at = np.arange(ends[-1]) + np.repeat(first[front + 1] - ends, sizes)
@@ -71,8 +70,7 @@ def _depths(count: int, of: Ints, on: Ints) -> tuple[Ints, int]:
         free = reached[missing[reached] == 0]
         here = np.arange(len(free), dtype=np.int32)
         seen_at[free] = here  # an operation that is there twice keeps its last place
-        front, level = free[seen_at[free] == here], level + 1
-    return depth, left
+        front = free[seen_at[free] == here]
 
 
 def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
