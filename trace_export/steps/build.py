@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -98,13 +99,12 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     waits = of_lane.and_also(*joint, *met, *moved)
     del of_lane, joint, met, moved
     operations, pauses = _goes_on(recorded, lanes, first, operations, waits, names)
-    waits = waits.and_also(*pauses)
-    operations, begun = _origins(recorded, first, operations, waits, names)
+    operations, begun = _origins(recorded, first, operations, [waits, *pauses], names)
     fed = np.zeros(len(blocks), np.bool_)
     fed[recorded.edges["dst"].to_numpy()] = True
     blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations.start)
     marks = (_longer(marked, count - len(marked)) for marked in (first, blind, guessed))
-    return _Seen(operations, waits.and_also(begun), *marks)
+    return _Seen(operations, waits.and_also(*pauses, begun), *marks)
 
 
 def _longer(marked: Flags, more: int) -> Flags:
@@ -165,7 +165,7 @@ def _goes_on(
 
 
 def _origins(
-    recorded: Recorded, first: Flags, operations: Operations, waits: Waits, names: Names
+    recorded: Recorded, first: Flags, operations: Operations, waits: Sequence[Waits], names: Names
 ) -> tuple[Operations, Waits]:
     """Each segment begins with its first block. What waits for nothing that was recorded, and did not begin before,
     starts with it."""
@@ -177,7 +177,8 @@ def _origins(
     np.minimum.at(begin, segment[rows], operations.start[rows])
     base = len(operations.start)
     waiting = np.zeros(base, np.bool_)
-    waiting[waits.of] = True
+    for some in waits:
+        waiting[some.of] = True
     free = np.flatnonzero(~waiting & (operations.start >= begin[segment]))
     operations = operations.and_also(
         sort=POINT, kind=np.full(count, names.number("origin")), start=begin, end=begin, when=begin

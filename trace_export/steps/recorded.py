@@ -193,7 +193,7 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
     """The dependencies whose both blocks are there, each with its message."""
     posted = pl.max_horizontal("recv_start_ns", "ready_ns")  # where the send was not recorded
     messages = profile.messages.lazy().drop_nulls("recv_end_ns").select(
-        "src_pass", "dst_pass", "src_rank", "dst_rank", pl.col("direction").cast(pl.String),
+        "src_pass", "dst_pass", "src_rank", "dst_rank", "direction",
         sent=pl.coalesce("send_start_ns", posted) - zero, arrived=pl.col("recv_end_ns") - zero,
         received=pl.coalesce("recv_start_ns", "send_start_ns", "ready_ns") - zero,
     ).collect()  # fmt: skip
@@ -226,7 +226,7 @@ def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "src": pl.Series(src, dtype=pl.UInt32), "dst": pl.Series(dst, dtype=pl.UInt32),
-            "src_pass": named["src"], "dst_pass": named["dst"], "direction": named["direction"].cast(pl.String),
+            "src_pass": named["src"], "dst_pass": named["dst"], "direction": named["direction"],
             "src_rank": blocks["rank"].gather(src), "dst_rank": blocks["rank"].gather(dst),
             "made": blocks["end"].gather(src), "used": blocks["end"].gather(dst),
         }

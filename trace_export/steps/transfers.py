@@ -41,7 +41,7 @@ def transfers(
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        start, end, posted = _transfer_times(recorded, edges, timed, lanes, first, joint, operations)
+        start, end, posted = _transfer_times(edges, timed, lanes, first, joint, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
@@ -109,24 +109,22 @@ def _exchanged(
 
 
 def _transfer_times(
-    recorded: Recorded, edges: pl.DataFrame, timed: Flags, lanes: Lanes, first: Flags, joint: list[Waits],
-    operations: Operations,
-) -> tuple[Times, Times, Flags]:  # fmt: skip
+    edges: pl.DataFrame, timed: Flags, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations
+) -> tuple[Times, Times, Flags]:
     """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
+    count, nothing = len(first), np.zeros(len(timed), np.int64)
+    begin, took, posted = nothing, nothing, nothing > 0
+    if not timed.all():
+        blocks = pl.DataFrame(
+            {
+                "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
+                "end": operations.end[:count], "ended": _done_before(lanes, first, joint, operations),
+                "work": operations.sort[:count] == WORK,
+            }
+        ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
+        begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks)
     sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
-    met = np.maximum(sent, received)
-    if timed.all():
-        return met, np.maximum(met, arrived), np.zeros(len(timed), np.bool_)
-    count = len(first)
-    blocks = pl.DataFrame(
-        {
-            "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
-            "end": operations.end[:count], "ended": _done_before(lanes, first, joint, operations),
-            "work": operations.sort[:count] == WORK,
-        }
-    ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
-    begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks)
-    start = np.where(timed, met, begin)
+    start = np.where(timed, np.maximum(sent, received), begin)
     return start, np.where(timed, np.maximum(start, arrived), begin + took), posted
 
 
