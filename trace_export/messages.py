@@ -583,6 +583,11 @@ NOTES: dict[str, Explanation] = {
         "so were marked ranges that begin or end while a kernel of their stream runs, or hold no kernel.",
         "Nothing if few. Otherwise export the profile again.",
     ),
+    "times-without-unit": Explanation(
+        "`--columns` gives no unit of the times, and as nanoseconds they make a forward too short to be one. All times "
+        "are wrong if they are in another unit.",
+        "Name the unit: `start=COLUMN:us`, or `:ms` or `:s`, and the same for `end` or `duration`.",
+    ),
     "too-many-slices": Explanation(
         "The trace has more slices than a browser can hold.",
         "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",

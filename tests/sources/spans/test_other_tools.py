@@ -510,3 +510,69 @@ def test_a_table_whose_steps_count_from_zeros_of_their_own(tmp_path: Path) -> No
     length = {step: max(b.end_ns for b in blocks if b.step == step) - min(b.start_ns for b in blocks if b.step == step)
               for step in range(3)}  # fmt: skip
     assert (bounds["end_ns"] - bounds["start_ns"]).to_list() == list(length.values())
+
+
+def of_blocks(made: list[Block], **columns: pl.Expr) -> pl.DataFrame:
+    """A table of blocks: times since the epoch in nanoseconds, unless `columns` give others."""
+    rows = [{"rank": b.rank, "step": b.step, "kind": b.kind, "mb": b.microbatch, "start": b.start_ns, "end": b.end_ns}
+            for b in made]  # fmt: skip
+    times = pl.col("start", "end") + 1_760_000_000_000_000_000
+    return pl.DataFrame(rows, infer_schema_length=None).with_columns(times).with_columns(**columns)
+
+
+def drawn_run(seed: int, stages: int = 4) -> list[Block]:
+    order = [one_f_one_b(stage, stages, 6) for stage in range(stages)]
+    timing = Timing({"F": 2_000_000, "B": 4_000_000, "OPT": 1_000_000}, 300_000, gap=2_000_000, first=5_000_000)
+    return simulate(order, timing, range(2), random.Random(seed)).blocks
+
+
+OF_BLOCKS = "rank=rank,stage=rank,step=step,kind=kind,microbatch=mb,start=start{0},end=end{0}"
+
+
+@pytest.mark.parametrize(("unit", "size"), [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("since", ["epoch", "start"])
+def test_times_whose_unit_is_not_given(tmp_path: Path, unit: str, size: int, whole: bool, since: str) -> None:
+    """They are taken for nanoseconds, with a warning, which is gone when the unit is given."""
+    made = drawn_run(1)
+    zero = 0 if since == "epoch" else 1_760_000_000_000_000_000
+    table = of_blocks(made).with_columns((pl.col("start", "end") - zero) / size)
+    if whole:
+        table = table.with_columns(pl.col("start", "end").floor().cast(pl.Int64))
+    table.write_parquet(tmp_path / "t.parquet")
+
+    def said(columns: str) -> list[str]:
+        run = api.load(tmp_path / "t.parquet", columns=columns)
+        return [note.code for note in run.notes if note.code == "times-without-unit"]
+
+    assert said(OF_BLOCKS.format("")) == ["times-without-unit"]
+    assert said(OF_BLOCKS.format(f":{unit}")) == []
+
+
+def test_nanoseconds_need_no_unit(tmp_path: Path) -> None:
+    of_blocks(drawn_run(2)).write_parquet(tmp_path / "t.parquet")
+    run = api.load(tmp_path / "t.parquet", columns=OF_BLOCKS.format(""))
+    assert "times-without-unit" not in [note.code for note in run.notes]
+
+
+@pytest.mark.parametrize("per_step", [False, True])
+@pytest.mark.parametrize("stages", [2, 4])
+def test_ranks_that_count_from_their_own_first_block_are_refused(tmp_path: Path, stages: int, per_step: bool) -> None:
+    zero = pl.col("start").min().over("rank", *(["step"] if per_step else []))
+    made = drawn_run(3, stages)
+    table = of_blocks(made, start=pl.col("start") - zero, end=pl.col("end") - zero)
+    table.write_parquet(tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="as where each rank counts from its own start"):
+        api.load(tmp_path / "t.parquet", columns=OF_BLOCKS.format(""))
+    shared = pl.col("start").min().over("step") if per_step else pl.col("start").min()
+    of_blocks(made, start=pl.col("start") - shared, end=pl.col("end") - shared).write_parquet(tmp_path / "t.parquet")
+    assert api.load(tmp_path / "t.parquet", columns=OF_BLOCKS.format("")).spans.height == len(made)
+
+
+@pytest.mark.parametrize("by", [1, 100, 10_000])
+def test_a_span_that_ends_little_before_it_starts_is_refused(tmp_path: Path, by: int) -> None:
+    """A floating-point number holds a date to 256 ns."""
+    odd = pl.when(pl.int_range(pl.len()) == 20)
+    of_blocks(drawn_run(4), end=odd.then(pl.col("start") - by).otherwise("end")).write_parquet(tmp_path / "t.parquet")
+    with pytest.raises(SourceError, match="ends before it starts"):
+        api.load(tmp_path / "t.parquet", columns=OF_BLOCKS.format(""))

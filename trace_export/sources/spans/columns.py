@@ -16,16 +16,18 @@ PARAMETER = "columns"
 
 @dataclass(frozen=True)
 class Columns:
-    """`names`: field → column. `unit_ns`: the nanoseconds of the unit of all times."""
+    """`names`: field → column. `unit_ns`: the nanoseconds of the unit of all times; `has_unit`: whether it is given."""
 
     names: tuple[tuple[str, str], ...]
     unit_ns: int
+    has_unit: bool = True
 
     @staticmethod
     def parse(text: str) -> Columns:
         """`rank=rank,kind=optype,start=start_ts:s,end=…`. Raises UsageError."""
         names: dict[str, str] = {}
         units: dict[str, str] = {}
+        given = False
         for part in filter(None, (word.strip() for word in text.split(","))):
             field, equals, column = part.partition("=")
             if not equals or not column or field not in FIELDS:
@@ -34,11 +36,11 @@ class Columns:
             if field in names:
                 raise UsageError(f"{field} is given twice", "give each field once", parameter=PARAMETER)
             if field in TIMES:
-                column, _, unit = column.rpartition(":") if ":" in column else (column, "", "ns")
+                column, has_unit, unit = column.rpartition(":") if ":" in column else (column, "", "ns")
                 if unit not in UNITS:
                     what = f'"{unit[:20]}" is not a unit of time'
                     raise UsageError(what, f"choose {', '.join(UNITS)}", parameter=PARAMETER)
-                units[field] = unit
+                units[field], given = unit, given or bool(has_unit)
             names[field] = column
         lacking = [field for field in NEEDED if field not in names]
         if not lacking and ("end" in names) == ("duration" in names):
@@ -49,4 +51,4 @@ class Columns:
         if len(set(units.values())) > 1:
             mixed = ", ".join(f"{field} in {unit}" for field, unit in units.items())
             raise UsageError(f"times are in different units ({mixed})", "give all in one unit", parameter=PARAMETER)
-        return Columns(tuple(names.items()), UNITS[units["start"]])
+        return Columns(tuple(names.items()), UNITS[units["start"]], given)

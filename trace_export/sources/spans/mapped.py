@@ -13,8 +13,9 @@ import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file
-from trace_export.model import OUTSIDE, RANKS, Declared, Note, Profile, conform
+from trace_export.model import OUTSIDE, RANKS, WORK_KINDS, Declared, Note, Profile, conform
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
+from trace_export.schedules.passes import FORWARDS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
@@ -23,7 +24,7 @@ from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import kind_of, of_ranks, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
 from trace_export.sources.spans.layouts import iterations
-from trace_export.units import EPOCH_NS
+from trace_export.units import EPOCH_NS, duration
 
 MEGASCAN = Columns.parse(
     "rank=pid,kind=name,start=ts:us,end=end:us,step=iteration,stage=pp_rank,microbatch=microbatch,chunk=model_chunk"
@@ -42,6 +43,8 @@ DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
 
 NO_WORK = r"(?i)send|recv|receive|p2p|comm|reduce|gather|scatter|broadcast|all.?to.?all|[nhr]ccl|barrier|wait|sync|idle"
 """Kinds that say of communication or of a wait."""
+SHORTEST_NS = 20_000
+"""A kernel takes some microseconds, and the forward of a stage has many."""
 ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes this many times as long as another's."""
 
@@ -79,7 +82,19 @@ def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) 
 
     Raises SourceError when a column is missing, or holds what it cannot.
     """
-    return _with_other_work(_profile(_rows(source.path, columns), source, epoch), source.path)
+    profile = _with_other_work(_profile(_rows(source.path, columns), source, epoch), source.path)
+    return profile if columns.has_unit else _with_doubts_of_unit(profile, source.path)
+
+
+def _with_doubts_of_unit(profile: Profile, path: Path) -> Profile:
+    """With a warning where forwards whose unit was not given would be shorter than any."""
+    forwards = profile.spans.filter(FORWARDS).select((pl.col("end_ns") - pl.col("start_ns")).median())
+    usual = forwards.item() if forwards.height else None
+    if usual is None or usual >= SHORTEST_NS:
+        return profile
+    what = f"times without a unit are taken for nanoseconds, and a forward then takes {duration(usual)} (median)"
+    text = f"{what}; if they are in another unit, say so: start=COLUMN:us, or :ms or :s"
+    return profile.with_notes([Note("times-without-unit", "warning", text, path_text(path))])
 
 
 def _with_other_work(profile: Profile, path: Path) -> Profile:
@@ -133,7 +148,23 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
 def _profile(rows: pl.DataFrame, source: Source, epoch: str | None) -> Profile:
     if rows.select((pl.col("start").min() < EPOCH_NS).fill_null(False)).item():
         epoch = "start"
-    return profile_of(_placed(rows, source.path), source, Declared(), epoch=epoch)
+    placed = _placed(rows, source.path)
+    _refuse_own_zeros(placed, source.path)
+    return profile_of(placed, source, Declared(), epoch=epoch)
+
+
+def _refuse_own_zeros(placed: pl.DataFrame, path: Path) -> None:
+    """Raises SourceError where each rank seems to count from its own first block: all stages begin the same micro-batch
+    at one time, though a later stage has its input only when the one before has ended."""
+    if not {"stage", "microbatch"} <= set(placed.columns):
+        return
+    work = placed.filter(pl.col("kind").is_in(WORK_KINDS), pl.col("op").is_null()).sort("start_ns")
+    first = work.group_by("rank").first().filter(pl.all_horizontal(pl.col("stage", "microbatch") >= 0))
+    same = pl.all_horizontal(pl.col("start_ns", "microbatch").n_unique() == 1) & (pl.col("kind") == "F").all()
+    long = (pl.col("end_ns") - pl.col("start_ns")).min() >= SHORTEST_NS  # else the unit may be wrong
+    if first.select(same & long & (pl.col("stage").n_unique() > 1)).item():
+        what = "has all stages begin the same micro-batch at one time, as where each rank counts from its own start"
+        raise SourceError(path, what, "add to the times of each rank when it began, on one clock")
 
 
 def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
@@ -273,7 +304,7 @@ def _exact(durations: pl.Series, starts: pl.Series) -> pl.Series:
 def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     times = [pl.col(end).cast(pl.Float64) for end in ("start", "end")]
     valid = pl.all_horizontal(t.is_finite() & (t.abs() < LARGEST_NS) for t in times)
-    bad = rows.filter(~(valid & (times[1] >= times[0]) & (pl.col("rank") >= 0)).fill_null(False))
+    bad = rows.filter(~(valid & (pl.col("end") >= pl.col("start")) & (pl.col("rank") >= 0)).fill_null(False))
     if bad.height:
         row = bad.row(0, named=True)
         if row["rank"] is None or row["start"] is None or row["end"] is None:
