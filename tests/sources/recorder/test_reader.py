@@ -246,11 +246,3 @@ def test_ranks_that_nobody_named_are_numbered_in_order(tmp_path: Path) -> None:
     run = load(tmp_path)
     assert run.ranks.select("rank", "rank_origin").rows() == [(0, "assumed"), (1, "assumed")]
     assert "rank-numbers-assumed" in {note.code for note in run.notes}
-
-
-def test_the_sample_is_what_its_generator_writes(tmp_path: Path, samples: Path) -> None:
-    generate.write_truth(tmp_path, generate.write(tmp_path, microbatches=6, steps=2))
-    sample = samples / "recorder" / "two_hosts"
-    assert {path.name: path.read_bytes() for path in sample.iterdir()} == {
-        path.name: path.read_bytes() for path in tmp_path.iterdir()
-    }
