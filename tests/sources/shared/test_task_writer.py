@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from unittest.mock import patch
 
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import table
 from trace_export.model import KERNELS
-from trace_export.sources.shared import task_writer
 from trace_export.sources.shared.task_writer import TaskWriter
 
 START_NS = 10**18
@@ -46,28 +43,3 @@ def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, obj
         return start, end, stream, name, category or ""
 
     assert found == sorted(rows, key=order)
-
-
-ORDERS = {
-    "one after the other": lambda piece, row: piece * ROWS + row,
-    "the last first": lambda piece, row: (PIECES - piece) * ROWS + row,
-    "all at once": lambda piece, row: row * PIECES + piece,
-    "two by two": lambda piece, row: piece // 2 * 2 * ROWS + 2 * row + piece % 2,
-}
-PIECES, ROWS = 200, 50
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_every_task_is_sorted_a_few_times_in_any_order_of_pieces(order: str, tmp_path: Path) -> None:
-    """Once as it comes, and once for each level of the merge: 200 pieces that all overlap have two, some three."""
-    writer, starts = TaskWriter(tmp_path, ROWS), []
-    with patch.object(task_writer, "_sorted", wraps=task_writer._sorted) as spy:
-        for piece in range(PIECES):
-            starts += (own := [START_NS + ORDERS[order](piece, row) for row in range(ROWS)])
-            rows = [{"stream": "stream 7", "name": "k", "start_ns": start, "end_ns": start + 1} for start in own]
-            writer.add(0, table(rows, KERNELS))
-        (file,) = writer.files()
-    sorted_rows = sum(call.args[0].height for call in spy.call_args_list)
-    assert pl.read_ipc(file.path)["start_ns"].to_list() == sorted(starts)
-    assert sorted_rows <= (4 if order == "all at once" else 2) * PIECES * ROWS
-    assert [path.name for path in file.path.parent.iterdir()] == [file.path.name]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from pathlib import Path
-from unittest import mock
 
 import polars as pl
 import pytest
 
-from tests.support import trace_processor
 from tests.support.trace_processor import TraceProcessor, TraceProcessorError
 
 
@@ -49,23 +45,3 @@ def test_wrong_sql_and_use_after_the_end(empty: Path) -> None:
         processor.query("select 1 from nothing")
     with pytest.raises(ValueError, match="closed"):
         processor.query("select 1")
-
-
-def test_its_memory_is_free_at_the_end(empty: Path, tmp_path: Path) -> None:
-    """Of a file that is refused, too: hundreds of them are opened in one process."""
-    machines: list[weakref.ref[object]] = []
-    start = trace_processor._Machine.__init__
-
-    def note(machine: trace_processor._Machine) -> None:
-        machines.append(weakref.ref(machine))
-        start(machine)
-
-    broken = tmp_path / "broken.json"
-    broken.write_text("no trace")
-    with mock.patch.object(trace_processor._Machine, "__init__", note):
-        with TraceProcessor(empty):
-            pass
-        with pytest.raises(TraceProcessorError):
-            TraceProcessor(broken)
-    gc.collect()
-    assert [machine() for machine in machines] == [None, None]
