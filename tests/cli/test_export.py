@@ -35,6 +35,14 @@ def test_the_folder_may_stand_alone_and_either_spelling_is_right(run_cli: Cli, s
     assert len({(tmp_path / str(n) / "pipeline_profile.csv").read_bytes() for n in range(5)}) == 1
 
 
+def test_several_files_are_one_run(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    files = sorted((samples / "nsys" / "two_hosts").glob("*.sqlite"))
+    for count, ranks in ((1, 2), (2, 4)):
+        result = run_cli("export", *files[:count], "--format", "csv", "--out", tmp_path, "--json")
+        assert result.returncode == 0, result.stderr
+        assert orjson.loads(result.stdout)["ranks"] == ranks
+
+
 def test_a_family_that_is_not_there(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     result = run_cli("export", "--source", "nsys", "--log_dir", samples / "paddle" / "single", "--out", tmp_path)
     assert result.returncode == 1
