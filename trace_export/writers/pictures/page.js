@@ -91,26 +91,22 @@
   }
   for (const [fill, all] of lengths) lengths.set(fill, Float64Array.from(all).sort());
 
-  // From which width on blocks of a colour have their labels: where the longest has room, or where the next gap between
-  // their widths is, so that blocks of about one width have all their labels, or none.
+  // From which width on blocks of a colour have their labels, as `_gap_near` in svg.py: where the longest has room, or in
+  // the nearest gap between their widths, so that blocks of about one width have all their labels, or none.
   function leastLabelled(fill) {
     const room = pen.measureText(longest.get(fill)).width + 2;
     const scale = plotWidth() / (view.to - view.from);
-    const from = 0.95 * room, to = 1.15 * room;
-    let best = room, nearest = Infinity, below = from;
     const all = lengths.get(fill);
     let low = 0, high = all.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (all[middle] * scale > from) high = middle; else low = middle + 1;
+      if (all[middle] * scale > 0.9 * room) high = middle; else low = middle + 1;
     }
-    for (let i = low; below < to; i++) {
-      const above = i < all.length ? Math.min(all[i] * scale, to) : to;
-      const distance = Math.max(below - room, room - above, 0);
-      if (above - below >= 0.02 * room && distance < nearest) {
-        nearest = distance;
-        best = distance ? (below + above) / 2 : room;
-      }
+    let best = room, nearest = room;
+    for (let i = low, below = low ? all[low - 1] * scale : 0; below < 1.6 * room; i++) {
+      const above = i < all.length ? all[i] * scale : Infinity;
+      const distance = Math.max((below - room) / 0.6, (room - above) / 0.1, 0);
+      if (above >= 1.1 * below && distance < nearest) [nearest, best] = [distance, above];
       below = above;
     }
     return best;

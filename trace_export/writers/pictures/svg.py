@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from textwrap import wrap
 from typing import Any
 
@@ -40,9 +40,21 @@ LETTER = 0.64
 WORDS = 0.56
 """Mean width of a letter of running text in font sizes."""
 
-NARROW, WIDE = "fijlrt.,:;|!' ()-", "mwMW%→×"
-WIDTHS = {**dict.fromkeys(NARROW, 0.29), **dict.fromkeys(WIDE, 0.86)}
-"""Widths of letters in font sizes, about those of Helvetica; of any other it is `WORDS`."""
+WIDTHS = {
+    letter: width / 1000
+    for width, letters in {
+        222: "ijl", 278: " !,./:;Ift", 333: "()-r·", 500: "Jcksvxyz", 611: "FTZ", 667: "ABEKPSVXY", 722: "CDHNRUw",
+        778: "GOQ", 833: "Mm", 889: "%", 944: "W",
+    }.items()
+    for letter in letters
+}  # fmt: skip
+"""Widths of letters in font sizes, those of Helvetica and Arial; of any other it is `WORDS`."""
+
+APART = 1.1
+"""Blocks are of about one width unless one is this many times as wide as the next narrower one."""
+MOST_HIDDEN, MOST_TIGHT = 0.6, 0.1
+"""By these shares of the room for a label may a block be wider and yet have none, or narrower and yet have it, so that
+blocks of about one width are alike."""
 
 HATCHES = (
     "", "M0 6L6 0", "M0 0L6 6", "M0 3H6", "M3 0V6", "M0 3H6M3 0V6", "M0 6L6 0M0 0L6 6", "M0 1.5H6M0 4.5H6",
@@ -302,12 +314,14 @@ def _least_labelled(labelled: pl.DataFrame, text: float) -> pl.Series:
 
 
 def _gap_near(room: float, widths: list[float]) -> float:
-    """`room`, moved into the nearest gap between the `widths`; as it is where there is none nearby."""
-    near = [0.95 * room, *(width for width in widths if 0.95 < width / room < 1.15), 1.15 * room]
-    gaps = [(below, above) for below, above in pairwise(near) if above - below >= 0.02 * room]
-    distance = lambda gap: max(gap[0] - room, room - gap[1], 0)  # noqa: E731
-    below, above = min(gaps, key=distance, default=(room, room))
-    return room if below <= room <= above else (below + above) / 2
+    """`room`, moved over the nearest gap between the `widths` (sorted); as it is where there is none nearby.
+
+    Widths of 20, 21 and 30 with room for 20.5: the gap from 21 to 30 is the nearest, so that only 30 has its label.
+    """
+    gaps = [(below, above) for below, above in pairwise([0.0, *widths, inf]) if above >= APART * below]
+    distance = lambda gap: max((gap[0] - room) / MOST_HIDDEN, (room - gap[1]) / MOST_TIGHT, 0)  # noqa: E731
+    nearest = min(gaps, key=distance)
+    return nearest[1] if distance(nearest) <= room else room
 
 
 def _axis(size: _Size, top: float) -> str:
