@@ -415,7 +415,7 @@ NOTES: dict[str, Explanation] = {
         "Nothing.",
     ),
     "schedule-unknown": Explanation(
-        "The block order matches no known schedule. Micro-batches of steps that are whole on all ranks "
+        "The blocks follow no known schedule. Micro-batches of steps that are whole on all ranks "
         "are numbered in order of appearance.",
         "Record whole steps. Where the source allows it, put the micro-batch number into the marker.",
     ),

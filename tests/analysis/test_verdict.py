@@ -180,7 +180,7 @@ def test_missing_ranks_come_first_and_then_the_cause() -> None:
     result = report_of(mark_whole_steps(concluded(part), one_clock=True, all_ranks=True))
     code, text = first(result)
     assert code == "missing-ranks"
-    assert text.startswith("3 of 8 ranks have no profile here (ranks 1,5-6, and with that all of stage 1 of 4)")
+    assert text.startswith("3 of 8 ranks have no profile here (ranks 1,5-6, including all of stage 1 of 4)")
     assert "slow-stage" in [each.code for each in result.verdict]
     chosen = report_of(
         mark_whole_steps(concluded(part), one_clock=True, all_ranks=False)
@@ -194,7 +194,7 @@ def test_an_order_of_no_known_schedule_says_what_cannot_be_said() -> None:
     result = report_of(mark_whole_steps(concluded(replace(sound, spans=forward)), one_clock=True, all_ranks=True))
     said = next(each for each in result.verdict if each.code == "step")
     assert said.facts["schedule"] is None
-    assert "the order of the blocks is that of no known schedule" in said.text
+    assert "the blocks follow no known schedule" in said.text
 
 
 def test_of_nothing_it_is_said_that_there_is_no_step() -> None:

@@ -26,7 +26,7 @@ from trace_export.writers import mark, step_task_info
 
 FORMATS = ("perfetto", "chrome", "svg", "png", "html", "parquet", "csv")
 THEIRS = '{"mine": "by hand"}\n'
-NOT_OURS = "exists and is not known to be an output of trace-export"
+NOT_OURS = "exists, and trace-export did not write it"
 State = dict[str, tuple[object, ...]]
 
 

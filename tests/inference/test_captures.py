@@ -61,7 +61,7 @@ def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, tool: str, name
         assert (profile.spans["pair"].null_count() < profile.spans.height) is program.operators
     notes = [note for profile in found for note in profile.notes if note.code == "blocks-inferred"]
     assert sum(note.count for note in notes) == len(blocks)
-    separated = "waits of the host between them, for want of transfers" if program.host_transfers else "transfers"
+    separated = "waits of the host between them, because there are no transfers" if program.host_transfers else "transfers"
     assert program.operators or all(f"separated by {separated}" in note.text for note in notes)
 
 
@@ -145,7 +145,7 @@ def test_names_count_where_there_are_any(tmp_path: Path, tool: str) -> None:
 @pytest.mark.parametrize("tool", TOOLS)
 def test_a_program_of_one_thread_is_refused(tmp_path: Path, tool: str) -> None:
     write(tmp_path, replace(SMALL, one_thread=True), **TOOLS[tool].write)
-    words = "no pass is named, and they cannot be found from the launches: one thread launches everything"
+    words = "no pass is named, and the launches do not show any: one thread launches everything"
     with pytest.raises(SourceError, match=words) as caught:
         profiles(tool, tmp_path)
     assert ("ti.auto()" if tool == "kineto" else "trace-export run") in str(caught.value)

@@ -151,7 +151,7 @@ _TITLES: dict[str, Callable[[Row], str]] = {
     "unequal-microbatches": lambda row: "The micro-batches are of unequal length",
     "long-pause": lambda row: "Between the steps all ranks pause",
     "long-optimizer": lambda row: "The optimizer is long",
-    "hidden-causes": lambda row: f"Several causes cost more together ({', '.join(row['parts'])})",
+    "hidden-causes": lambda row: f"Several causes hide one another ({', '.join(row['parts'])})",
 }  # fmt: skip
 """The subject of a sentence, by code."""
 
@@ -172,13 +172,13 @@ _BESIDE = {
 def _how(row: Row) -> str:
     """How much slower or later."""
     if row["code"] == "unequal-microbatches":
-        return f"forward and backward of one are long together, a long one takes {row['ratio']:.2f} × the usual time"
+        return f"a long one takes {row['ratio']:.2f} × the usual time, forward and backward alike"
     if row["code"] == "hidden-causes":
-        return "without one of them, the others still make the step as long"
+        return "if only one is fixed, the others still hold the step up"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         perhaps = "data loading, checkpoints, an optimizer without marks"
-        return f"no block starts for {late} although nothing is missing that was recorded ({perhaps})"
+        return f"no block starts for {late}, although no recorded input is missing ({perhaps})"
     if row["code"] == "long-optimizer":
         return f"it takes {late} of a step"
     if row["code"] == "data-loading":
@@ -216,9 +216,11 @@ def _move_layers(row: Row) -> str:
         return f"give stage {row['stage']} fewer layers"
     if row["even_ns"] <= 0:
         return f"find what slows its blocks: moving layers from stage {row['stage']} to the others gains nothing"
+    alone = len(row["ranks"]) == 1  # more work and a slower device look the same
+    check = f"; if it holds no more work than they do, check {_devices(row)}" if alone else ""
     return (
         f"move layers from stage {row['stage']} to the others; with its surplus spread evenly over all stages, a step"
-        f" would be {duration(row['even_ns'])} shorter"
+        f" would be {duration(row['even_ns'])} shorter{check}"
     )
 
 

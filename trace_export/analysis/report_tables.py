@@ -220,7 +220,7 @@ def _causes(report: Report) -> ReportTable:
     """Each cause with its gain."""
     causes, trust = report.causes, report.explanation.trust
     if causes.is_empty():
-        text = f"none: nothing that is slow or late costs {WORTH:.1%} of a step"
+        text = f"Nothing that is slow or late costs {WORTH:.1%} of a step."
         return ReportTable("Causes", pl.DataFrame(), text)
     frame = causes.select(
         pl.Series("cause", [cause_words.title(row) for row in causes.iter_rows(named=True)]),

@@ -108,12 +108,12 @@ def why_unknown(recognition: Recognition, stages: int) -> str:
     if recognition.plan is not None and not recognition.distance:
         *first, last = (TITLES[name] for name in (recognition.plan.name, *recognition.twins))
         alike = f"{', '.join(first)} and {last}" if first else last
-        return f"the order of the blocks that were read is that of {alike}"
+        return f"the blocks that were read follow {alike}"
     if recognition.of_runs:
-        return f"that of the runs differs: {', '.join(TITLES[name] for name in recognition.of_runs)}"
+        return f"the runs follow different ones: {', '.join(TITLES[name] for name in recognition.of_runs)}"
     if stages == 1:
         return "a single stage shows no schedule"
-    why = "the order of the blocks is that of no known schedule"
+    why = "the blocks follow no known schedule"
     if recognition.plan is None:
         return why
     return f"{why}; {TITLES[recognition.plan.name]} is closest, {recognition.distance:.1%} differ"

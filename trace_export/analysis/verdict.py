@@ -111,7 +111,7 @@ def _missing_text(lacks: Absent) -> str:
     stages = f"stage{'s' * (lacks.stages.count() > 1)} {lacks.stages} of {lacks.stage_count}"
     ranks = f"rank{'s' * (lacks.ranks.count() > 1)} {lacks.ranks}"
     if lacks.ranks.ranges:
-        whole = f", and with that all of {stages}" if lacks.stages.ranges else ""
+        whole = f", including all of {stages}" if lacks.stages.ranges else ""
         have = "has" if lacks.ranks.count() == 1 else "have"
         what = f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile here ({ranks}{whole})"
     elif lacks.stages.ranges:
@@ -225,7 +225,7 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
 
 
 def _unread(explanation: Explanation) -> str:
-    return "without the other ranks" if explanation._graph.recorded.partial else "because not all was recorded"
+    return "without the other ranks" if explanation._graph.recorded.partial else "because not everything was recorded"
 
 
 def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sentence:
@@ -319,11 +319,11 @@ def _sure(facts: dict[str, Any], explanation: Explanation, unless: str) -> Itera
         yield f"{who} could not be aligned, so waits for {whom} may be wrong"
     inferred = [
         _of_ranks(facts["stages_inferred"]),
-        f"the micro-batch of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
+        f"the micro-batch numbers of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
         f"{_blocks(facts['blocks_inferred'])} themselves" if facts["blocks_inferred"] else "",
     ]
     words = ", ".join(filter(None, inferred))
-    yield f"inferred and not recorded: {words}" if words else "nothing is inferred"
+    yield f"inferred, not recorded: {words}" if words else "nothing is inferred"
     if facts["chosen"]:
         yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
     if facts["blocks_host"]:
@@ -334,12 +334,12 @@ def _sure(facts: dict[str, Any], explanation: Explanation, unless: str) -> Itera
         yield f"{facts['whole_steps']} of {facts['steps']} steps are whole"
     if odd := explanation._graph.recorded.odd:
         more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
-        yield f"what a step is made of leaves out step {odd[0][1]}{more}, over {ODD} times as long as most"
+        yield f"the parts of a step leave out step {odd[0][1]}{more}, over {ODD} times as long as most"
     recorded, doubts = explanation._graph.recorded, explanation.trust.doubts
     if recorded.incomplete:
         doubts.append("stages of the pipeline were not read")
     elif recorded.partial and not explanation.causes.is_empty():
-        yield "gains are upper bounds, for ranks that were not read may hold the step"
+        yield "gains are upper bounds, because ranks that were not read may hold the step"
     if explanation.trust.unrecorded and not recorded.incomplete and explanation.causes.is_empty():
         return  # the first sentence says why
     if doubts:

@@ -86,10 +86,11 @@ def _show_runs(runs: pl.DataFrame) -> None:
 
 def _beginning(facts: dict[str, Any]) -> str:
     """What was read, and what was not."""
-    what = (
-        f"only the beginning of {facts['beginnings']} large sources; counts are of that, and the number of steps is an"
+    sources = f"{facts['beginnings']} large source{'s' * (facts['beginnings'] != 1)}"
+    return (
+        f"read: only the beginning of {sources}, which the counts are about; the number of steps is an estimate"
+        f" (--full reads all {facts['bytes'] / 1e6:,.0f} MB)"
     )
-    return f"read: {what} estimate (--full reads all {facts['bytes'] / 1e6:,.0f} MB)"
 
 
 def _show_ranks(ranks: pl.DataFrame) -> None:

@@ -56,9 +56,7 @@ def model_rows(model: ModelSummary) -> list[tuple[str, str]]:
 
 def _schedule(run: Summary) -> str:
     if run.schedule is None:
-        return (
-            "the order of the blocks is that of no known schedule" if run.stages > 1 else "not shown by a single stage"
-        )
+        return "the blocks follow no known schedule" if run.stages > 1 else "not shown by a single stage"
     return run.schedule + {"exact": ", exactly", "likely": ", probably (see report --full)"}[run.schedule_certainty]
 
 

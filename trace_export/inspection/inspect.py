@@ -243,14 +243,16 @@ def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
 
 def _what(facts: dict[str, Any]) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
-    order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "an order of no known schedule"
+    order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "unknown schedule"
     if facts["forward_only"]:
         order = "forwards only"
     if facts["deeper"]:
         order = "part of a pipeline of unknown depth (give --pp)"
     steps = _counted(facts["steps"], "step")
     if facts["beginnings"]:
-        steps = f"at least {steps}" if facts["about_steps"] is None else f"about {facts['about_steps']:,} steps"
+        steps = (
+            f"at least {steps}" if facts["about_steps"] is None else f"about {_counted(facts['about_steps'], 'step')}"
+        )
     lacking = Numbers.parse(facts["missing_stages"], "stages") if facts["missing_stages"] else None
     drawn = f"{facts['stages']} of " if lacking else ""
     stages = _counted(facts["stages"] + (lacking.count() if lacking else 0), "stage")
@@ -271,7 +273,7 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _counted(number: int | None, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}{'es' if what.endswith('ch') else 's'}"
+    return f"1 {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith('ch') else 's'}"
 
 
 def _several(what: str, numbers: str) -> str:
@@ -282,7 +284,7 @@ def _several(what: str, numbers: str) -> str:
 def _clocks(facts: dict[str, Any]) -> str:
     if facts["hosts"] < 2:
         return "one clock"
-    counts = [(facts[f"{what}_between_hosts"], what) for what in ("messages", "collectives")]
-    observed = " and ".join(f"{count:,} {what}" for count, what in counts if count)
+    counts = [(facts[f"{what}s_between_hosts"], what) for what in ("message", "collective")]
+    observed = " and ".join(_counted(count, what) for count, what in counts if count)
     observed += " in the beginning" if observed and facts["beginnings"] else ""
     return f"clocks of {facts['hosts']} hosts: " + (observed or "no messages, only the order of the blocks")

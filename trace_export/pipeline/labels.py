@@ -214,7 +214,7 @@ def _of_loop(
         if vee
         else "micro-batches of steps that are surely whole are numbered in order of appearance"
     )
-    text = f"the order of the blocks matches no known schedule; {how}"
+    text = f"the blocks follow no known schedule; {how}"
     return pl.concat([conform(f, _FOUND) for f in parts]), (
         [Note("schedule-unknown", "warning", text)] if None in alike else []
     )

@@ -56,7 +56,7 @@ def notes(profile: Profile) -> list[Note]:
         text = f"stage {stage} has {count} rank{'s' * (count > 1)} in the data, other stages have {most}"
         made.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
     if lacks.ranks.ranges:
-        several = "s" * (lacks.ranks.count() > 1)
-        text = f"no profile of rank{several} {lacks.ranks} of the {lacks.world} ranks of the job is in the data"
+        who = f"rank {lacks.ranks} has" if lacks.ranks.count() == 1 else f"ranks {lacks.ranks} have"
+        text = f"{who} no profile in the data; the job has {lacks.world} ranks"
         made.append(Note("ranks-missing", "warning" if made else "note", text, count=lacks.ranks.count()))
     return made

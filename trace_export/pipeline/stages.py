@@ -61,7 +61,9 @@ def resolve(profile: Profile, user: Declared) -> Profile:
         waits = inferred is not None and inferred.deeper and behind is None
         if _goes_on(placed, profile, waits=waits) or (waits and profile.p2p.is_empty()):
             declared = replace(declared, pp=None, deeper=True)
-            how = "waits for its first backward as for" if profile.p2p.is_empty() else "exchanges data with"
+            how = "waits for its first backward as if others followed"
+            if not profile.p2p.is_empty():
+                how = "exchanges data with a later one"
             notes.append(_deeper_note(_above(placed["stage"]), how))
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
 
@@ -271,7 +273,7 @@ def _goes_on(ranks: pl.DataFrame, profile: Profile, *, waits: bool) -> bool:
 
 def _deeper_note(stages: int, how: str) -> Note:
     who = "the one stage that was read" if stages == 1 else f"the last of the {stages} stages that were read"
-    text = f"{who} {how} a later one, and nothing says how many stages there are; give --pp"
+    text = f"{who} {how}, and the number of stages is not recorded; give --pp"
     return Note("stages-deeper", "warning", text)
 
 

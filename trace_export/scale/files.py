@@ -127,7 +127,10 @@ def _cohorts(overview: Overview, links: Mapping[int, str]) -> Iterator[Table]:
         typical = (
             "" if overview.representative is None else f" Replica {overview.representative} is most like the others."
         )
-        alike = "The same micro-batches and order of blocks; the work takes as long as in the next replica within 3 %."
+        alike = (
+            "Those of a group have the same micro-batches and order of blocks, and work that differs by at most 3 %"
+            " from one to the next."
+        )
         rows = words.cohort_rows(overview)
         yield Table("Replicas that behave alike", rows, alike + typical, {}, _typical(overview, links))
 

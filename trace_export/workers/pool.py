@@ -142,7 +142,7 @@ class _Worker:
 
 
 def _died(item: HasPath, code: int) -> SourceError:
-    how = f"the process that read it {_how(code)}, also at a second try, perhaps for lack of memory"
+    how = f"the process that read it {_how(code)} twice; perhaps it ran out of memory"
     return SourceError(item.path, how, "try `jobs` 1")
 
 

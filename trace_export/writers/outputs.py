@@ -77,7 +77,7 @@ class Outputs:
             what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
             raise OutputError(path, f"cannot be written: {what}", ELSEWHERE)
         if not (self._force or is_marked(path) or is_chart(path)):
-            what = "exists and is not known to be an output of trace-export"
+            what = "exists, and trace-export did not write it"
             raise UsageError(f"{path}: {what}", f"replace it with `force`, or {ELSEWHERE}")
 
     def _check_folder(self, path: Path) -> None:

@@ -533,7 +533,7 @@ def test_the_most_frequent_names_are_shown(tmp_path: Path, layout: str) -> None:
     trace = Trace()
     trace.range(20, 30, "aten::linear")
     path = trace.write(tmp_path / "t.json", layout)
-    with pytest.raises(SourceError, match=r"all names here are the framework's own; record again .*ti\.auto\(\)"):
+    with pytest.raises(SourceError, match=r"all names here belong to the framework; record again .*ti\.auto\(\)"):
         loaded(path)
     for i in range(9):
         trace.range(i, i + 1, f"my_pass_{i % 2}")

@@ -143,7 +143,7 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
     unnamed = Export()
     block(unnamed, 1_000, "my_layer")
     alone = refusal(unnamed, tmp_path)
-    assert "no pass is named, and they cannot be found from the launches: one thread launches everything" in alone
+    assert "no pass is named, and the launches do not show any: one thread launches everything" in alone
     assert "the most frequent names here: my_layer" in alone
     assert "my_layer" in refusal(unnamed, tmp_path)
     idle = Export()

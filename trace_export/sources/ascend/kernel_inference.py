@@ -89,7 +89,7 @@ def why(kernels: pl.DataFrame) -> str:
     if kernels.is_empty():
         return "no kernels of the device are recorded"
     if _voting(kernels).is_empty():
-        return f"none of the types of its {kernels.height} kernels is of a forward or a backward alone"
+        return f"its {kernels.height} kernels have no type that only forwards or only backwards have"
     return f"its kernels show fewer than {LEAST} forwards or fewer than {LEAST} backwards"
 
 

@@ -117,7 +117,9 @@ class Devices:
         text = f"{SEVERAL}; each of its {devices} devices is drawn as a rank of its own{number}"
         notes = [Note("ranks-of-devices", "note", text, str(path), len(self.parts))]
         if self.left_out:
-            what = "sends, receives and collectives of a process with several devices, left out: no device is known"
+            what = (
+                "sends, receives and collectives of a process with several devices, left out: their device is unknown"
+            )
             notes.append(Note("transfers-without-device", "note", what, str(path), self.left_out))
         return replace(profile, ranks=ranks, notes=(*profile.notes, *notes))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BY_THREADS = "blocks inferred from the threads that launched their kernels, because no pass is named"
 SEPARATED = {
     "transfers": "transfers between them",
-    "waits": "waits of the host between them, for want of transfers",
+    "waits": "waits of the host between them, because there are no transfers",
 }
 """What separates one pass from the next, the most certain first."""
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"

@@ -67,10 +67,10 @@ def no_names(
         frequent_names = f"the most frequent names here: {', '.join(map(_short, frequent))}"
         remedy = f"say which of these names are passes with `markers` 'REGEX=>F', or {remedy}"
     else:
-        frequent_names = "all names here are the framework's own" if counts.total else "there is none here"
+        frequent_names = "all names here belong to the framework" if counts.total else "there is none here"
     what = f"no {kind} is named like a pipeline block ({looked_for})"
     if launches:
-        what = f"no pass is named, and they cannot be found from the launches: {launches}"
+        what = f"no pass is named, and the launches do not show any: {launches}"
     if frequent or not launches:
         what += f"; {frequent_names}"
     if rules:
