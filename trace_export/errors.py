@@ -68,7 +68,7 @@ class UsageError(TraceExportError):
 
     exit_code = 2
     parameter: str
-    """The parameter of the API whose value is wrong: the sentence begins with it. Empty where it is no single one."""
+    """The parameter of the API whose value is wrong: the sentence begins with it. Empty if it is not about one."""
 
     def __init__(self, what: str, remedy: str = "", *, parameter: str = "") -> None:
         super().__init__(what, remedy)

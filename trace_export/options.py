@@ -424,7 +424,7 @@ class Drawing(Bubbles, total=False):
     color_by: Annotated[choices.ColorBy, _word(choices.ColorBy, "What the colour of a block shows.", "kind")]
     model: Annotated[bool, _flag("Draw the theoretical schedule under the measured one.", usual=True)]
     critical_path: Annotated[
-        bool, _flag("Draw what each step waits for: a track, and its blocks in colour.", usual=True)
+        bool, _flag("Draw what each step waits for: a track in the colours of its blocks.", usual=True)
     ]
 
 

@@ -69,7 +69,7 @@ def utc(time_ns: int) -> str:
 
 
 def moment(time_ns: int) -> str:
-    """As `utc`, or where the time is no date, the time since the clock's start."""
+    """As `utc`, or, if it is not a date, the time since the clock's start."""
     return utc(time_ns) if time_ns >= EPOCH_NS else duration(time_ns)
 
 
@@ -77,7 +77,7 @@ def thousandths(text: pl.Expr) -> pl.Expr:
     """Decimal numbers as text, perhaps with blanks around → their thousandths (Int64), to the nearest, a half to the
     even one: µs → ns, ms → µs.
 
-    Null for what is no number or does not fit. As a float, a time of today in µs would lose nanoseconds.
+    Null for what is not a number or does not fit. As a float, a time of today in µs would lose nanoseconds.
     """
     import polars as pl  # here, because the command line parses durations before it needs tables
 

@@ -19,9 +19,11 @@ from tests.support.rows import slow
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
 from trace_export import api, documents
 from trace_export.analysis.report import Report
+from trace_export.analysis.report_tables import SHOWN as SHOWN_ROWS
 from trace_export.cli import terminal
 from trace_export.scale import words
 from trace_export.scale.overview_document import overview_document
+from trace_export.steps.idle import CAUSES
 
 HEALTHY, SICK, COLUMNS = 40, 60, 80
 SAMPLES = (
@@ -179,6 +181,81 @@ def test_a_cell_is_the_value_of_its_name(job: Path) -> None:
     said = [row for row in document["causes"] if row["gain"] is None or row["gain"] >= 0.01]
     for (_, _, share, gain, band), row in zip(tables.get("Causes", [[]])[1:], said, strict=True):
         assert_rounded([share, gain, band], [100 * row["gain"], row["gain_ns"] / 1e6, 100 * row["band"]])
+
+
+OF_LEVELS = {"adds ms": "adds_ns", "step ms": "step_ns", "share %": "share"}
+NAMES: dict[str, tuple[str, dict[str, str]]] = {
+    "Steps": (
+        "steps",
+        {"step ms": "step_ns", "pipeline ms": "pipeline_ns", "bubble %": "bubble", "own %": "bubble_own"},
+    ),
+    "Causes": (
+        "causes",
+        {"ratio": "ratio", "late start ms": "late_ns", "gain ms": "gain_ns", "gain %": "gain", "band %": "band",
+         "even ms": "even_ns"},
+    ),
+    "What a step is made of": ("levels", OF_LEVELS),
+    "Stages": (
+        "stage_means",
+        {"busy ms": "busy_ns", "bubble %": "bubble", "own %": "bubble_own", "that ms": "mostly_ns"}
+        | {f"{words} ms": f"{cause}_ns" for cause, words in CAUSES.items()},
+    ),
+    "Idle time by cause": ("idle", {"idle ms": "idle_ns", "share %": "share"}),
+    "Critical path": ("path_means", {"step ms": "step_ns", "share %": "share"}),
+    "Transfers": (
+        "links",
+        {"sender late ms": "sender_late_ns", "receiver late ms": "receiver_late_ns", "wire ms": "wire_ns",
+         "median ms": "median_wire_ns"},
+    ),
+    "What if": (
+        "what_if",
+        {"pipeline ms": "pipeline_ns", "saved %": "saved", "bubble %": "bubble", "in flight": "in_flight",
+         "band %": "band"},
+    ),
+}  # fmt: skip
+"""Of each table with figures the list of the document, and the name of each column there."""
+
+
+@pytest.mark.parametrize(
+    "job",
+    ["nsys/two_hosts", "slow link", "late rank", *slow(["ascend", "unmarked", "slow stage", "pause"])],
+    indirect=True,
+)
+def test_each_figure_of_a_table_has_one_name(job: Path) -> None:
+    """All tables of --full and of the page, whose other columns name the row."""
+    report = api.report(job, jobs=1).report
+    document = json.loads(report.json())
+    document["idle"].sort(key=lambda row: -row["idle_ns"])
+    document["what_if"][1:] = sorted(document["what_if"][1:], key=lambda row: -row["saved"])
+    tables = tables_of(report.markdown("job", full=True))
+    for title, (head, *shown) in tables.items():
+        if title in ("Schedule", "Deviations from the schedule"):
+            continue  # no figures but counts
+        section, names = NAMES[title]
+        named = [(at, names[column]) for at, column in enumerate(head) if column in names]
+        assert [column for column in head if column.rpartition(" ")[2] in ("ms", "%") and column not in names] == []
+        for cells, row in zip(shown[:SHOWN_ROWS], document[section], strict=False):
+            scales = [1e-6 if name.endswith("_ns") else 100 if head[at].endswith("%") else 1 for at, name in named]
+            values = [
+                None if row[name] is None else row[name] * by for (_, name), by in zip(named, scales, strict=True)
+            ]
+            assert_rounded([cells[at] for at, _ in named], values)
+
+
+@pytest.mark.parametrize("job", ["paddle/single", "slow rank"], indirect=True)
+def test_the_bubbles_beside_the_chart_are_those_of_the_ranks(job: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    document = json.loads(api.report(job, page, html=True, jobs=1).report.json())
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)[0])
+    bubbles = {(str(row["step"]), row["rank"]): row["bubble"] for row in document["ranks"]}
+    shown = {
+        (step["name"].removeprefix("step "), int(row["name"].rpartition(" ")[2])): share
+        for step in data["steps"]
+        for row, share in zip(data["rows"], step["shares"], strict=True)
+        if share is not None
+    }
+    assert len(shown) >= len(document["steps"])
+    assert shown == pytest.approx({key: bubbles[key] for key in shown})
 
 
 def assert_rounded(texts: list[str], values: list[float | None]) -> None:

@@ -61,7 +61,9 @@ def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, tool: str, name
         assert (profile.spans["pair"].null_count() < profile.spans.height) is program.operators
     notes = [note for profile in found for note in profile.notes if note.code == "blocks-inferred"]
     assert sum(note.count for note in notes) == len(blocks)
-    separated = "waits of the host between them, because there are no transfers" if program.host_transfers else "transfers"
+    separated = (
+        "waits of the host between them, because there are no transfers" if program.host_transfers else "transfers"
+    )
     assert program.operators or all(f"separated by {separated}" in note.text for note in notes)
 
 

@@ -44,7 +44,7 @@ class Database:
         )
 
     def rows(self, sql: str, limit: int) -> dict[str, Any]:
-        """columns, rows, and whether there are more than `limit`. Raises UsageError for what is no query, is not
+        """columns, rows, and whether there are more than `limit`. Raises UsageError for what is not a query, is not
         allowed or takes too long."""
         left = MOST_OPERATIONS // EACH_OPERATIONS
 

@@ -234,7 +234,7 @@ def _causes(report: Report) -> ReportTable:
         note += f"; gains are {'rough' if trust.gains else 'not given'}: {', and '.join(trust.doubts)}"
     empty = [name for name in ("ratio", "late_ns", "even_ns") if frame[name].null_count() == len(frame)]
     flagged = {row: Place(stage) for row, (stage, said) in enumerate(causes.select("stage", "sentence").rows()) if said}
-    return ReportTable("Causes", readable(frame.drop(empty)), note, flagged, ("ratio", "late ms", "band %"))
+    return ReportTable("Causes", readable(frame.drop(empty)), note, flagged, ("ratio", "late start ms", "band %"))
 
 
 def _stages_of(causes: pl.DataFrame) -> list[int]:

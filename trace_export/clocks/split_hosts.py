@@ -11,7 +11,7 @@ from trace_export.model import HOSTS, Note, Profile, conform
 from trace_export.tolerances import SAME_CLOCK_NS, STEADY_NS
 
 IMPOSSIBLE_SHARE = 0.25
-"""So large a share of impossible messages is no longer explained by single messages that were paired wrongly."""
+"""A larger share of impossible messages is not explained by single messages that were paired wrongly."""
 
 
 def by_clock(profile: Profile) -> Profile:

@@ -120,7 +120,7 @@ def doubts(step: Step, forwards: list[Rows], weights: list[Rows], passes: list[P
 def _without_transfer(timeline: Timeline, passes: list[Piece]) -> bool:
     """Whether a forward follows another without a transfer, in a process that transfers anything.
 
-    Example: `a b | a b . A B C D`, where `.` is a wait inside a forward, is no row of three forwards.
+    Example: `a b | a b . A B C D`, where `.` is a wait inside a forward, is not a row of three forwards.
     """
     pairs = [(p, after) for p, after in pairwise(passes) if p.kind == after.kind == "F"]
     ends, begins = [timeline.launch[p.end - 1] for p, _ in pairs], [timeline.launch[p.begin] for _, p in pairs]

@@ -85,9 +85,9 @@ def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) ->
     """The parts of `measured` whose place in `expected` is certain.
 
     A window of the expected word fits where it is found only once, or at the end that the capture surely holds. Of a
-    word that is no such window (a block is missing inside) those letters are certain that no block of their kind next
-    to them may be the missing one for: between two sure ends, those with one place only; else from a sure end up to the
-    first difference.
+    word that is not such a window (a block is missing inside) those letters are certain that no block of their kind
+    next to them may be the missing one for: between two sure ends, those with one place only; else from a sure end up
+    to the first difference.
 
     Example: F F B F F B B of F F B F B F B B is F0 F1 B0 F2 F3 B2 B3; F B F B F B B is F? B0 F2 B1 F3 B2 B3.
     """

@@ -197,7 +197,7 @@ def _in_lanes(
     slow: where the stages had unequally many ranks although none is missing, they are those of the deepest arrangement
     of ranks in which the value falls by more than the threshold from each stage of a replica to the next.
 
-    Example: ranks 0 to 2 wait 12, 18 and 12 ms and ranks 3 to 5 hardly at all. Rank 1 is no stage by itself.
+    Example: ranks 0 to 2 wait 12, 18 and 12 ms and ranks 3 to 5 hardly at all. Rank 1 is not a stage by itself.
     """
     if len(np.unique(np.unique(seen, return_counts=True)[1])) == 1 or len(rank) != rank.max() + 1:
         return seen

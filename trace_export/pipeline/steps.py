@@ -17,7 +17,7 @@ from trace_export.schedules.words import LETTER
 
 
 def number(profile: Profile) -> tuple[Profile, pl.Series]:
-    """`profile` with `spans.step` filled (from 0) for the ranks none of whose blocks has one; and the ranks for which
+    """`profile` with `spans.step` filled (from 0) for the ranks without a block that has one; and the ranks for which
     the ends of steps are undetermined, so that all their blocks count as one step, as a note says."""
     if not profile.spans["step"].null_count():
         return profile, pl.Series("rank", [], INT)

@@ -1,4 +1,4 @@
-"""What a finished trace says to show first, in the attributes at its head; and what is no trace."""
+"""What a finished trace says to show first, in the attributes at its head; and what is not a trace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trace_in(path: Path) -> Path:
 
 def first_step(path: Path) -> tuple[int, int] | None:
     """Start and end of the first step in nanoseconds of the trace's own time; None where the trace does not say. Raises
-    SourceError, with what to do, where the file is no trace that the Perfetto UI reads."""
+    SourceError, with what to do, where the Perfetto UI does not read the file."""
     match = _FIRST_STEP.search(_head(path))
     return None if match is None else (int(match[1]), int(match[2]))
 

@@ -1,6 +1,6 @@
 """A small web server on this machine's loopback address, for pages that show a run.
 
-What it holds is none of anyone else's business, and every web page can send requests to it. So it knows its resources
+What it holds is private, but every web page can send requests to it. So it knows its resources
 by their whole URL path (a request never becomes a path on the disk), answers only requests whose Host header names this
 machine, with any port, since a forwarded one may be another (a foreign name that was pointed at 127.0.0.1 has another
 one: DNS rebinding), and only those of the pages that may read it.

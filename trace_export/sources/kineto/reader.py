@@ -281,8 +281,8 @@ def _cpu_ranges(events: pl.DataFrame, dialects: Dialects, first: int = 0) -> pl.
 
 
 def _clock_notes(trace: Trace, first_ns: int) -> list[Note]:
-    """A warning where the base in the trace is no date of ours. Raises SourceError where it has none but needs one:
-    `first_ns`, the unix time of its first block, is long ago."""
+    """A warning where the base in the trace is not a date of our time. Raises SourceError where it has none but needs
+    one: `first_ns`, the unix time of its first block, is long ago."""
     if first_ns >= YEAR_2000_NS:
         return []
     if "baseTimeNanoseconds" in trace.header:

@@ -81,7 +81,7 @@ class TaskWriter:
         return tuple(self._file(rank) for rank in sorted(self._tasks))
 
     def _file(self, rank: int) -> KernelFile:
-        """The file of a rank of which no piece was written."""
+        """The file of a rank without a piece."""
         path = self._folder / f"{rank}.arrow"
         _sorted(pl.concat(self._tasks.pop(rank))).write_ipc(path, record_batch_size=self._piece_rows)
         return KernelFile(rank, path)

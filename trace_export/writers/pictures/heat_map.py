@@ -31,7 +31,7 @@ STYLE = (
 
 @dataclass(frozen=True)
 class HeatTable:
-    """`values[row][column]`; null is no value. `scale`: the values of the first and the last of `SHADES`."""
+    """`values[row][column]`; null: no value. `scale`: the values of the first and the last of `SHADES`."""
 
     title: str
     rows: Sequence[str]

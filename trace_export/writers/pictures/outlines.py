@@ -27,7 +27,7 @@ def outlined(svg: str, font: Path, sizes: Mapping[str, float]) -> str:
     """`svg` as `svg.draw` makes it, its texts as paths. `sizes`: the font size of each class of text in pixels, "n" the
     size of the numbers in blocks, "" that of any other.
 
-    Raises UsageError where the file is no font or has no glyph for a letter, and where fontTools is not installed.
+    Raises UsageError where the file is not a font or has no glyph for a letter, and where fontTools is not installed.
     """
     draw = _outlines(font)
 

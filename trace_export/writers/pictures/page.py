@@ -137,7 +137,7 @@ def _first(figure: Figure, focus: Focus | None) -> int:
 
 
 def _is_step(key: tuple[int | None, int | None], wanted: tuple[int | None, int | None]) -> bool:
-    """Whether a panel is that of a step; a chart of a single run has none of its number."""
+    """Whether a panel is that of a step; the panels of a single run have no number of the run."""
     return key[0] in (None, wanted[0]) and key[1] == wanted[1]
 
 

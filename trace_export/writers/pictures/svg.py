@@ -83,7 +83,7 @@ INKS = {
     "auto": f"{LIGHT}@media (prefers-color-scheme:dark){{{DARK}}}",
     "light": LIGHT, "dark": DARK, "print": PRINT, "grayscale": PRINT, "colorblind": LIGHT,
 }  # fmt: skip
-"""What is no block, by theme."""
+"""Colours of all but the blocks, by theme."""
 
 
 @dataclass(frozen=True)
