@@ -115,8 +115,9 @@ def _step(overview: Overview) -> Sentence:
 def _cohorts(overview: Overview) -> Sentence:
     sizes = overview.replicas.group_by("cohort").len().sort("cohort")["len"].to_list()
     if len(sizes) == 1:
-        apart = "" if overview.exceptions.is_empty() else "Apart from that, all"
-        text = f"{apart or 'All'} {overview.replicas.height:,} replicas behave alike."
+        which = "both" if overview.replicas.height == 2 else f"all {overview.replicas.height:,}"
+        apart = which.capitalize() if overview.exceptions.is_empty() else f"Apart from that, {which}"
+        text = f"{apart} replicas behave alike."
         return Sentence("replicas", {"groups": sizes}, text)
     groups = _count(len(sizes) - 1, "group")
     text = f"{sizes[0]:,} of {overview.replicas.height:,} replicas behave alike; the others form {groups}."
@@ -138,7 +139,8 @@ def _clocks(overview: Overview) -> Iterator[Sentence]:
     groups, which = unconnected(overview.hosts), "The clocks of the hosts"
     if groups > 1:
         which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
-    text = f"{which} agree to {usual} (median), {worst} at worst{unless_set(overview.hosts)}{rest}."
+    how = worst if usual == worst else f"{usual} (median), {worst} at worst"
+    text = f"{which} agree to {how}{unless_set(overview.hosts)}{rest}."
     facts = {"clock_sd_ns": float(errors[1]), "clock_unseen_ns": overview.hosts["unseen_step_ns"].max()}
     yield Sentence("clocks", {**facts, "clock_groups": groups}, text)
 

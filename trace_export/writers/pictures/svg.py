@@ -319,9 +319,9 @@ def _gap_near(room: float, widths: list[float]) -> float:
     Widths of 20, 21 and 30 with room for 20.5: the gap from 21 to 30 is the nearest, so that only 30 has its label.
     """
     gaps = [(below, above) for below, above in pairwise([0.0, *widths, inf]) if above >= APART * below]
-    distance = lambda gap: max((gap[0] - room) / MOST_HIDDEN, (room - gap[1]) / MOST_TIGHT, 0)  # noqa: E731
-    nearest = min(gaps, key=distance)
-    return nearest[1] if distance(nearest) <= room else room
+    distances = [max((below - room) / MOST_HIDDEN, (room - above) / MOST_TIGHT, 0.0) for below, above in gaps]
+    nearest = min(range(len(gaps)), key=distances.__getitem__)
+    return gaps[nearest][1] if distances[nearest] <= room else room
 
 
 def _axis(size: _Size, top: float) -> str:
