@@ -22,7 +22,7 @@ from trace_export.chart.chart import Chart, Part, Put
 from trace_export.chart.size import pieces, slices_drawn
 from trace_export.choices import Table
 from trace_export.clocks import alignment_file
-from trace_export.draw import Content, draw, path_parts
+from trace_export.draw import Content, Other, draw, path_parts
 from trace_export.errors import UsageError
 from trace_export.files import is_folder
 from trace_export.model import STEP_KEY, Note, Profile
@@ -151,7 +151,7 @@ def write_files(
     Raises UsageError before anything is written if a file may not be replaced, OutputError if a file cannot be
     written.
     """
-    profile, other = content.profile, content.other
+    profile = content.profile
     paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
     parts = pieces(profile, options.drawing["tracks"], content.detail, options.max_slices) if files["trace"] else []
@@ -161,18 +161,9 @@ def write_files(
     paths += [*files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
     drawn = content
-    if other is not None:
-        from trace_export.chart.comparison import paired
-
-        shown, below = paired(profile, other.measured.profile)
-        causes = [] if other.comparison is None else other.comparison.causes.rows(named=True)
-        placed = [each for each in causes if each["ranks"]]
-        cause = next((each for each in placed if not each["parts"]), next(iter(placed), None))  # several are nowhere
-        if cause is not None and options.drawing["tracks"] == "stage":
-            shown, below = _both_around(shown, below, cause)
-        parts = [(steps, shown) for steps, _ in parts[:1]]
-        below_it = replace(other, measured=Bubbles(below))  # its steps have other numbers now
-        drawn = replace(content, measured=content.measured.of(shown), other=below_it)
+    if content.other is not None:
+        drawn = _with_other(content, content.other, options.drawing)
+        parts = [(steps, drawn.profile) for steps, _ in parts[:1]]
     done = count()
 
     def put(path: Path, write_to: Callable[[Path], None]) -> None:
@@ -188,7 +179,7 @@ def write_files(
             chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
     for name, path in files["table"].items():
         if "blocks" in options.tables:
-            put(path, partial(BY_NAME[name].load(), profile, beside=other and other.measured.profile))
+            put(path, partial(BY_NAME[name].load(), profile, beside=content.other and content.other.measured.profile))
         for table in options.tables:
             if table != "blocks":
                 put(with_table(path, table), partial(write_frame, content.frames[table]()))
@@ -198,6 +189,21 @@ def write_files(
             put(path, partial(BY_NAME[name].load(), chart, format=name, **further))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
+
+
+def _with_other(content: Content, other: Other, drawing: Drawing) -> Content:
+    """The steps of both runs that are drawn one below the other; of each stage the ranks around the first cause that
+    has a place."""
+    from trace_export.chart.comparison import paired
+
+    shown, below = paired(content.profile, other.measured.profile)
+    causes = [] if other.comparison is None else other.comparison.causes.rows(named=True)
+    placed = [each for each in causes if each["ranks"]]
+    cause = next((each for each in placed if not each["parts"]), next(iter(placed), None))  # several are nowhere
+    if cause is not None and drawing["tracks"] == "stage":
+        shown, below = _both_around(shown, below, cause)
+    renumbered = replace(other, measured=Bubbles(below))
+    return replace(content, measured=content.measured.of(shown), other=renumbered)
 
 
 @contextmanager
