@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 LIST = Path(__file__).with_name("list.txt")
 HANGS_S = 1200
 """A mutant that takes so long is noticed."""
-WHOLE = ("tests/end_to_end/test_golden_runs.py", "tests/verdicts", "tests/pairs")
+WHOLE = ("tests/end_to_end/test_golden_runs.py", "tests/verdicts", "tests/pairs", "tests/end_to_end")
 
 SHARED = ("ranges", "shared", "spans")
 """Folders of `sources` whose code the readers of several formats call: the tests of all formats are near."""
@@ -65,7 +65,7 @@ def stages(file: str, alone: bool = False) -> Iterator[list[str]]:
     tests = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "recorded" not in path.parts]
     near = [path for path in tests if path.stem == f"test_{module.stem}" or named.search(path.read_text("utf-8"))]
     done: set[Path] = set()
-    beyond = [path for name in WHOLE for path in tests if path.is_relative_to(ROOT / name)]
+    beyond = list(dict.fromkeys(path for name in WHOLE for path in tests if path.is_relative_to(ROOT / name)))
     folder = folder if folder != ROOT / "tests" else folder / "api"
     shared = folder.name in SHARED and folder.parent.name == "sources"
     inside = [path for path in tests if path.parent == folder or (shared and path.is_relative_to(folder.parent))]
