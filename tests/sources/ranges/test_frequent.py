@@ -34,3 +34,10 @@ def test_names_of_frameworks_are_left_out(name: str) -> None:
 @pytest.mark.parametrize("name", ["cut_off", "cuda stage", "nccl wait", "Backward", "MyBackward", "custom", "hip"])
 def test_names_of_the_user_are_not(name: str) -> None:
     assert counted([[name]]).most_frequent() == [name]
+
+
+def test_names_that_differ_by_their_numbers_count_together() -> None:
+    """Else six calls of one name hide the passes, each of which has a name of its own."""
+    passes = [f"{word} of mb {number}" for number in range(12) for word in ("fwd", "bwd")]
+    counts = counted([["send"] * 6, passes[:13], passes[13:]])
+    assert counts.most_frequent() == ["bwd of mb 0", "fwd of mb 0", "send"]

@@ -87,5 +87,8 @@ class NameCounts:
         self._counts = both.sort("count", "name", descending=[True, False]).head(MOST_COUNTED)
 
     def most_frequent(self) -> list[str]:
-        """The `EXAMPLES` most frequent names, of equally frequent ones the first by alphabet."""
-        return self._counts["name"].head(EXAMPLES).to_list()
+        """The `EXAMPLES` most frequent names, of equally frequent ones the first by alphabet. Those that differ by
+        their numbers count as the first of them."""
+        alike = self._counts.group_by(pl.col("name").str.replace_all(r"\d+", "#").alias("alike"))
+        names = alike.agg(pl.col("name").min(), pl.col("count").sum())
+        return names.sort("count", "name", descending=[True, False])["name"].head(EXAMPLES).to_list()
