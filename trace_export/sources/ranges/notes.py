@@ -85,7 +85,7 @@ def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
         return SourceError(path, "its GPU work has no valid time", HOST)
     if activity and 0 < activity.tasks == activity.orphans:
         what = "none of its GPU tasks says by a correlation id which call launched it, so that no range has GPU work"
-        return SourceError(path, what, f"record again, or {HOST}")
+        return SourceError(path, what, HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
 
