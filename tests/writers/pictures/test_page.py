@@ -236,6 +236,26 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
         assert page.locator("select").is_hidden()
 
 
+def test_blocks_of_one_width_all_have_their_numbers(tmp_path: Path, browser: Browser) -> None:
+    """At any width of the window, whose edges of blocks are not whole numbers."""
+    picture.write_page(lay_out(run_of("1f1b", 4, 8)), tmp_path / "chart.html", Contents())
+    recorded = """() => {
+        window.texts = [];
+        const proto = CanvasRenderingContext2D.prototype, draw = proto.fillText;
+        proto.fillText = function (text, ...place) { texts.push(text); return draw.call(this, text, ...place); };
+    }"""
+    with opened(browser, tmp_path / "chart.html") as page:
+        page.evaluate(recorded)
+        for width in (700, 997, 1333, 1600):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate(NEXT_FRAME)
+            page.evaluate("window.texts = []")
+            page.keyboard.press("0")
+            page.evaluate(NEXT_FRAME)
+            texts = page.evaluate("texts")
+            assert [texts.count(str(number)) for number in range(8)] == [2 * 4] * 8, width
+
+
 def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, browser: Browser) -> None:
     """Of 64 stages, which are higher than a sheet is on the screen."""
     picture.write_page(lay_out(run_of("1f1b", 64, 4)), tmp_path / "chart.html", Contents())

@@ -106,7 +106,7 @@
     for (let i = low, below = low ? all[low - 1] * scale : 0; below < 1.6 * room; i++) {
       const above = i < all.length ? all[i] * scale : Infinity;
       const distance = Math.max((below - room) / 0.6, (room - above) / 0.1, 0);
-      if (above >= 1.1 * below && distance < nearest) [nearest, best] = [distance, above];
+      if (above >= 1.1 * below && distance < nearest) [nearest, best] = [distance, 0.999 * above]; // widths are rounded
       below = above;
     }
     return best;
