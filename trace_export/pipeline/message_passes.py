@@ -86,19 +86,21 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     """message, link: of those `messages` between two ranks that are as many as the dependencies, in the same order,
-    where each was sent after its producer ended and had arrived when its consumer started. Not where two producers end
-    at once, as those of one block, or consumers have another order."""
+    where each was sent after its producer ended and had arrived when its consumer started. Of what one block makes at
+    once, what another needs first is sent first; activations before gradients, as runtimes name the halves of a pair.
+    Not where consumers have another order."""
     place = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
     sent = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
     sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(place, sent=pl.len().over(RANKS_OF))
-    made = ordered(links, *RANKS_OF, "ready_ns").with_columns(place, made=pl.len().over(RANKS_OF))
+    made = links.with_columns(back=pl.col("direction") != "F")
+    made = made.sort(*RANKS_OF, "ready_ns", "taken_ns", "back").with_columns(place, made=pl.len().over(RANKS_OF))
     met = sent.join(made, on=[*RANKS_OF, "place"], suffix="_made").filter(pl.col("sent") == pl.col("made"))
     alike = [pl.col(name).eq(pl.col(f"{name}_made")).fill_null(True) for name in ("direction", "microbatch")]
     in_time = (pl.col("send_start_ns") >= pl.col("ready_ns") - GRID_NS) & (
         pl.col("recv_end_ns") <= pl.col("taken_ns") + GRID_NS
     )
-    in_order = [(pl.col(name).diff().over(RANKS_OF) > 0).fill_null(True) for name in ("ready_ns", "taken_ns")]
-    agrees = pl.all_horizontal(in_time, *in_order, *alike).all().over(RANKS_OF)
+    in_order = (pl.col("taken_ns").diff().over(RANKS_OF) >= 0).fill_null(True)
+    agrees = pl.all_horizontal(in_time, in_order, *alike).all().over(RANKS_OF)
     return met.filter(agrees).select("message", "link")
 
 
