@@ -235,6 +235,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
         held_host, {"stages": 4, "replicas": 4, "tensor": 1, "hosts": 4}, ("paddle", "work")
     ),
     "long optimizer, all wait": (long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("paddle",)),
+    "long collective, two steps": (
+        long_collective, {"replicas": 2, "stages": 4, "steps": 2, "tensor": 2}, ("nsys", "kineto", "table")
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -103,6 +103,16 @@ def test_most_of_many_replicas_wait_for_one(
     assert not found.wrong
 
 
+@pytest.mark.parametrize("seed", seeds(1, 8))
+@pytest.mark.parametrize(("form", "told"), [("paddle", False), ("kineto", True)])
+def test_which_of_a_tensor_group_is_slow_may_be_unknown(form: str, told: bool, seed: int, tmp_path: Path) -> None:
+    """Blocks of its ranks are as long as those of the slowest; only collectives inside of them tell which that is."""
+    case = drawn(seed, "slow rank in its group" if told else "slow rank", form, tensor=2)
+    first = causes(report(tmp_path, case.job, form))[0]
+    assert is_at(first, case.place)
+    assert ("one of them alone may slow" in first["text"]) != told
+
+
 def test_a_host_that_nobody_recorded_is_not_said(tmp_path: Path) -> None:
     """A table without a column of hosts says nothing of them."""
     case = drawn(3, "slow rank", "work", tensor=1)

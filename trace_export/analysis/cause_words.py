@@ -19,8 +19,9 @@ RANKS_SAID = 28
 
 def sentence(row: Row) -> str:
     """The whole sentence."""
+    which = " (they run each block together: one of them alone may slow them all)" if row.get("undivided") else ""
     gain = "" if row["code"] == "long-optimizer" else f"; {_gain(row)}"
-    return f"{title(row)}: {_how(row)}{gain}."
+    return f"{title(row)}: {_how(row)}{which}{gain}."
 
 
 def title(row: Row) -> str:

@@ -113,6 +113,9 @@ class Candidates:
             place, kind = self.compared.place(slow, there), self._kind(slow)
             if kind == "rank" and slow.groups[0].kind == "stage":
                 place["unread"] = True
+            together = len(slow.items) > 1 and place["stage"] is not None and place["replica"] is not None
+            met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
+            place["undivided"] = (work and together and not met) or None
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
             yield Candidate(

@@ -18,6 +18,9 @@ from trace_export.steps.graph import Floats, Ints
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 COMES_AND_GOES = 1.5
 """By chance the noise of a few ranks is up to this many times that of the middle one."""
+UNSURE = 100
+"""A standard error of one degree of freedom may be wrong by about this factor where a cause is sought by 3.5 of them,
+one of n by its n-th root (Student's t distribution)."""
 LINK_KINDS = ("replica", "stages", "hosts", "lanes", "ways", "lane", "ranks", "way", "link")
 
 
@@ -201,8 +204,11 @@ def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:
     each = sums.by(key, len(alike))
     count = np.maximum(each.count, 1)
     variance = each.residual / np.maximum(each.count - 1, 1)
-    mean = np.nan_to_num(each.mean)
-    noise = np.where(each.count > 2, np.sqrt(variance / count), _spread_of_others(mean))
+    mean, free = np.nan_to_num(each.mean), np.maximum(each.count - 1, 0).sum()
+    few = _spread_of_others(mean)
+    if free:  # what all of them differ by in themselves; of few differences the chance is uncertain
+        few = np.minimum(few, np.sqrt(each.residual.sum() / free / count) * UNSURE ** (1 / free))
+    noise = np.where(each.count > 2, np.sqrt(variance / count), few)
     return Items(mean, noise, alike, nested=False)
 
 

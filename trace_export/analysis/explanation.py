@@ -22,7 +22,7 @@ CAUSES: Schema = {
     "code": TEXT, "stage": INT, "replica": INT, "ranks": pl.List(INT), "hosts": pl.List(TEXT),
     "device": INT, "src_rank": INT, "dst_rank": INT, "direction": TEXT, "group": TEXT, "ratio": REAL, "late_ns": REAL,
     "gain_ns": REAL, "gain": REAL, "even_ns": REAL, "band": REAL, "sentence": pl.Boolean(), "run": INT, "step": INT,
-    "parts": pl.List(TEXT), "unread": pl.Boolean(),
+    "parts": pl.List(TEXT), "unread": pl.Boolean(), "undivided": pl.Boolean(),
 }  # fmt: skip
 """A cause, the one that gains most first. `code` as in `verdict`. Where: `stage` and `replica` where it is one, `ranks`
 and `hosts`, of one rank its `device`; of a link `src_rank`, `dst_rank` and `direction` (F or B; null where both ways
@@ -32,7 +32,8 @@ replay; `gain`: as a share of the step; null where the replay is not to be trust
 surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it.
 `sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean only.
 `parts`: the places of causes that hide one another, null of every other. `unread`: true of ranks that are slow beside
-other stages, where the other ranks of their stage were not read and may be as slow; else null."""
+other stages, where the other ranks of their stage were not read and may be as slow; else null. `undivided`: true where
+the ranks run each block together, and nothing that was recorded tells which of them is slow; else null."""
 
 LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
 """How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the

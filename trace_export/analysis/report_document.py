@@ -130,7 +130,8 @@ class CauseRow(CausePlace):
     it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
     all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
     step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another.
-    `unread`: true of ranks that are slow beside other stages, where the other ranks of their stage were not read."""
+    `unread`: true of ranks that are slow beside other stages, where the other ranks of their stage were not read.
+    `undivided`: the ranks run each block together, and nothing recorded tells which of them is slow."""
 
     ratio: Ratio | None
     late_ns: MeanNs | None
@@ -143,6 +144,7 @@ class CauseRow(CausePlace):
     step: int | None
     parts: list[str] | None
     unread: bool | None
+    undivided: bool | None
 
 
 class LevelRow(Struct):

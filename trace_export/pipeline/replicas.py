@@ -12,6 +12,8 @@ PLACE_COLUMNS = ["stage", "dp", "tp", "cp"]
 START_TOGETHER = 0.01
 """Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
 length of each other: replicas start a step together too, but drift apart in it."""
+MOSTLY = 0.6
+"""This share of the ranks are in groups of the size that all have: a slow rank may start blocks after its peers."""
 
 
 def number_replicas(ranks: pl.DataFrame) -> pl.DataFrame:
@@ -57,11 +59,13 @@ def guess_replicas(
     grouped = peers.join(alike, on="rank", how="left", maintain_order="left").with_columns(
         group=(~pl.col("alike").fill_null(False)).cum_sum().over("stage") - 1
     )
-    sizes = grouped.group_by("stage", "group").len()["len"]
+    sizes = grouped.group_by("stage", "group").len().group_by("len").agg(ranks=pl.col("len").sum()).sort("ranks", "len")
+    fits = (grouped.group_by("stage").len()["len"] % sizes["len"][-1] == 0).all()
+    common = fits and sizes["ranks"][-1] >= MOSTLY * len(grouped)
     if slots is None:
         slots = grouped.select("rank", slot=pl.int_range(pl.len(), dtype=INT).over("stage"))
     grouped = grouped.join(slots, on="rank", how="left", maintain_order="left")
-    size = pl.lit(sizes[0] if sizes.n_unique() == 1 else 1, INT)
+    size = pl.lit(sizes["len"][-1] if common else 1, INT)
     dp, tp = pl.col("slot") // size, pl.col("slot") % size
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
     text = "tensor-parallel peers among the replicas of a stage were guessed from similar block times"
