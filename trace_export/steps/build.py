@@ -23,6 +23,7 @@ from trace_export.steps.graph import (
     needs_transfer,
     ready_of,
 )
+from trace_export.steps.inner import run_together
 from trace_export.steps.launches import launched
 from trace_export.steps.operations import KINDS, Lanes, Names, Operations, wait
 from trace_export.steps.order import levels, uncircled
@@ -100,11 +101,13 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     del of_lane, joint, met, moved
     operations, pauses = _goes_on(recorded, lanes, first, operations, waits, names)
     operations, begun = _origins(recorded, first, operations, [waits, *pauses], names)
+    waits = waits.and_also(*pauses, begun)
+    operations, together = run_together(recorded, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
     fed[recorded.edges["dst"].to_numpy()] = True
     blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations.start)
     marks = (_longer(marked, count - len(marked)) for marked in (first, blind, guessed))
-    return _Seen(operations, waits.and_also(*pauses, begun), *marks)
+    return _Seen(operations, waits.and_also(*together) if together else waits, *marks)
 
 
 def _longer(marked: Flags, more: int) -> Flags:

@@ -1,7 +1,9 @@
 """The measured graph: the operations of a run's steps, and what each of them waited for.
 
 An operation is a block on a rank, a transfer between two, a collective of many; or a point in time: the origin of a
-segment, a barrier that nobody recorded, or when a rank goes on after the pause before a step. It is ready when all that
+segment, a barrier that nobody recorded, when a rank goes on after the pause before a step, or when all of some blocks
+are ready that wait for one another inside (as measured these start when they are ready themselves; in a replay all of
+them follow that point, see `inner`). It is ready when all that
 any of its members waits for has happened, starts when the last of its members does, and ends its length later:
 
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
@@ -31,6 +33,8 @@ Floats = npt.NDArray[np.float64]
 
 WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
 """What an operation is (`Graph.sort`): a block of pipeline work, one of the optimizer, and so on."""
+JOINT = "together"
+"""The kind of the point at which all of some blocks are ready that wait for one another inside."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,13 @@ class Graph(Columns):
         on = np.append(self.waits.on, 0)[self.binding]
         following: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
         return following
+
+    @cached_property
+    def joint(self) -> Flags:
+        """The waits for points at which all of some blocks are ready that run together."""
+        kind = self.kinds.index(JOINT) if JOINT in self.kinds else -1
+        found: Flags = (self.kind[self.waits.on] == kind) & (self.sort[self.waits.on] == POINT)
+        return found
 
     @property
     def delay(self) -> Times:

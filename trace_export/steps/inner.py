@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import WORK, Floats, Graph, Ints
+from trace_export.steps.graph import JOINT, POINT, WORK, Columns, Floats, Graph, Ints, Waits, ready_of
+from trace_export.steps.operations import Names, Operations
+from trace_export.steps.recorded import Recorded
 
 MOSTLY = 0.5
 """The share of their blocks in which such groups communicate, at least."""
@@ -21,38 +23,87 @@ MOSTLY = 0.5
 
 @dataclass(frozen=True)
 class Inner:
-    """`waited`: how long each operation waits inside, 0 of all but blocks. A row per part of a collective inside of a
-    block: `row`, the block, and `collective`, a number."""
+    """`waited`: how long each operation waits inside, 0 of all but blocks. A row per block with collectives inside:
+    `row`, the block, and `joined`, the same number for all that collectives join, also through others."""
 
     waited: Floats
     row: Ints
-    collective: Ints
+    joined: Ints
 
     def without(self, faster: Floats) -> Floats:
         """By how much each operation is shorter where some blocks are `faster` by so much: they themselves, and those
         that wait inside for them."""
-        latest = np.zeros(int(self.collective.max(initial=-1)) + 1)
-        np.maximum.at(latest, self.collective, faster[self.row])
+        latest = np.zeros(int(self.joined.max(initial=-1)) + 1)
+        np.maximum.at(latest, self.joined, faster[self.row])
         theirs = np.zeros(len(faster))
-        np.maximum.at(theirs, self.row, latest[self.collective])
+        theirs[self.row] = latest[self.joined]
         shorter: Floats = faster + np.clip(theirs - faster, 0, self.waited)
         return shorter
 
 
 def inner(graph: Graph) -> Inner:
     """What the blocks of `graph` wait for inside."""
-    if graph.recorded.parts.is_empty():
-        return Inner(np.zeros(len(graph)), np.empty(0, np.int64), np.empty(0, np.int64))
-    count = len(graph.recorded.blocks)
-    work = np.flatnonzero(graph.sort[:count] == WORK)
-    segment = graph.recorded.steps["segment"].to_numpy()[graph.step[work]]
+    parts = _inside(graph.recorded, graph)
+    held = parts.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
+    waited = np.bincount(parts["row"].to_numpy(), held.to_numpy(), len(graph))
+    return Inner(np.minimum(waited, graph.length), *_together(parts))
+
+
+def run_together(
+    recorded: Recorded, operations: Operations, waits: Waits, names: Names
+) -> tuple[Operations, list[Waits]]:
+    """With a point for the blocks that wait for one another inside, one of each rank: where all of them are ready. It
+    waits for all that they wait for, and they for it, as long before it as they were ready themselves."""
+    parts = _inside(recorded, operations)
+    if parts.is_empty():
+        return operations, []
+    row, joined = _together(parts)
+    blocks = pl.DataFrame({"row": row, "joined": joined, "rank": operations.rank[row]}).filter(
+        pl.len().over("joined") > 1, pl.len().over("joined") == pl.col("rank").n_unique().over("joined")
+    )
+    row = blocks["row"].to_numpy()
+    _, place = np.unique(blocks["joined"].to_numpy(), return_inverse=True)
+    of_row = np.full(len(operations.start), -1, np.int32)
+    of_row[row] = len(operations.start) + place
+    ready = ready_of(waits.of_some(row), operations.start, operations.end)[row]
+    count = int(place.max(initial=-1)) + 1
+    at, step = np.full(count, np.iinfo(np.int64).min), np.zeros(count, np.int64)
+    np.maximum.at(at, place, ready)
+    step[place] = operations.step[row]
+    theirs = waits.only(np.flatnonzero(of_row[waits.of] >= 0))
+    point = of_row[row]
+    joint = Waits(row.astype(np.int32), point, np.ones(len(row), np.bool_), ready - at[place])
+    operations = operations.and_also(sort=POINT, kind=names.number(JOINT), step=step, start=at, end=at, when=at)
+    return operations, [Waits(of_row[theirs.of], theirs.on, theirs.whole, theirs.lag), joint]
+
+
+def _together(parts: pl.DataFrame) -> tuple[Ints, Ints]:
+    """The blocks of `_inside`, and of each the first that it is joined with by collectives, also through others."""
+    row, collective = (parts[name].to_numpy().astype(np.int64) for name in ("row", "collective"))
+    first = np.full(int(row.max(initial=-1)) + 1, -1, np.int64)
+    first[row] = row
+    while True:
+        least, before = np.full(int(collective.max(initial=-1)) + 1, len(first)), first.copy()
+        np.minimum.at(least, collective, first[row])
+        np.minimum.at(first, row, least[collective])
+        if (first == before).all():
+            blocks = np.flatnonzero(first >= 0)
+            return blocks, first[blocks]
+
+
+def _inside(recorded: Recorded, columns: Columns) -> pl.DataFrame:
+    """A row per part of a collective inside of a block: collective, rank, start, took, waited (what it took longer than
+    the shortest), row (of the block), begun, ended."""
+    count = 0 if recorded.parts.is_empty() else len(recorded.blocks)
+    work = np.flatnonzero(columns.sort[:count] == WORK)
+    segment = recorded.steps["segment"].to_numpy()[columns.step[work]]
     blocks = pl.DataFrame(
         {
-            "row": work, "segment": segment, "rank": graph.rank[work].astype(np.int32), "begun": graph.start[work],
-            "ended": graph.end[work],
+            "row": work, "segment": segment, "rank": columns.rank[work].astype(np.int32), "begun": columns.start[work],
+            "ended": columns.end[work],
         }
     )  # fmt: skip
-    parts = graph.recorded.parts.select(
+    parts = recorded.parts.select(
         "op", "group", "collective", pl.col("segment").cast(blocks.schema["segment"]), "rank", "start",
         took=pl.col("end") - pl.col("start"),
     )  # fmt: skip
@@ -64,8 +115,4 @@ def inner(graph: Graph) -> Inner:
     group = ["op", "group"]
     often = inside.group_by(*group, "rank").agg(pl.col("row").n_unique()).join(of_rank, on="rank")
     often = often.group_by(group).agg(share=pl.col("row").sum() / pl.col("blocks").sum())
-    common = inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)
-    row, collective = common["row"].to_numpy().astype(np.int64), common["collective"].to_numpy().astype(np.int64)
-    held = common.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
-    waited = np.bincount(row, held.to_numpy(), len(graph))
-    return Inner(np.minimum(waited, graph.length), row, collective)
+    return inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)

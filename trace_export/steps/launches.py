@@ -14,7 +14,18 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, TRANSFER, WORK, Graph, Ints, Times, Waits
+from trace_export.steps.graph import (
+    COLLECTIVE,
+    FIFTH,
+    OPTIMIZER,
+    TRANSFER,
+    WORK,
+    Graph,
+    Ints,
+    Times,
+    Waits,
+    ready_of,
+)
 
 SHORT = 0.4
 """A launch takes at most this share of a block; what takes longer is a wait."""
@@ -47,7 +58,8 @@ def launched(graph: Graph) -> Waits:
     for some, took in ((on_block, after_block), (on_transfer, after_transfer)):
         at = np.flatnonzero(some & later[waits.of])
         lag[at] += np.minimum(took, graph.start[waits.of[at]] - met[at])
-    return replace(waits, lag=lag)
+    launch = ready_of(replace(waits, lag=lag), graph.start, graph.end) - graph.ready
+    return replace(waits, lag=lag + np.where(graph.joint, launch[waits.of], 0))
 
 
 def _last(of: Ints, met: Times, count: int) -> Times:

@@ -10,10 +10,13 @@ from itertools import islice, pairwise
 
 import numpy as np
 
-from trace_export.steps.graph import POINT, Floats, Graph, Ints, for_origin
+from trace_export.steps.graph import POINT, Flags, Floats, Graph, Ints, for_origin
 
 SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
+
+NEVER = -(1 << 60)
+"""The lag of a wait that holds nothing."""
 
 Scenario = tuple[Floats, Floats]
 """The length and the delay of each operation."""
@@ -72,14 +75,24 @@ class Replay:
         self._from_start = bool(len(waits.whole)) and not waits.whole.all()
         if self._from_start:
             self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
-        self._late = [[bool(waits.lag[a:b].any()) for a, b in turns] for turns in graph.levels.turns]
+        joined = np.zeros(len(graph), np.bool_)
+        joined[waits.of[graph.joint]] = True
+        self._set_aside(joined[waits.of] & ~graph.joint)
         self._launches = True
+
+    def _set_aside(self, aside: Flags) -> None:
+        """Leaves some waits out."""
+        lag = self.graph.waits.lag
+        self._lag = np.where(aside, NEVER, lag) if aside.any() else lag
+        self._late = [[bool(self._lag[a:b].any()) for a, b in turns] for turns in self.graph.levels.turns]
 
     def without_launches(self) -> Replay:
         """The same graph, in which what an operation waits for holds it no longer than it lasts."""
-        graph = copy(self)
-        graph._launches = False
-        return graph
+        replay = copy(self)
+        replay._launches = False
+        if self.graph.joint.any():
+            replay._set_aside(self.graph.joint)
+        return replay
 
     @cached_property
     def windows(self) -> Windows:
@@ -137,7 +150,7 @@ class Replay:
             for (a, b), lagged in zip(turns, late, strict=True):
                 other = times.take(self._source[a:b], axis=0)
                 if lagged:
-                    lag = graph.waits.lag[a:b, None]
+                    lag = self._lag[a:b, None]
                     other += lag if self._launches else np.minimum(lag, 0)
                 if ready is None:
                     ready = other
