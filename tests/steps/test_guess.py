@@ -13,11 +13,13 @@ MS = 1_000_000
 HOP = MS // 5
 
 
-def block_table(*parts: tuple[int, Sequence[int], Sequence[int], Sequence[int] | None]) -> pl.DataFrame:
-    """Blocks of a rank each: rank, starts, ends, and when it fell idle before each."""
+def block_table(
+    *parts: tuple[int, Sequence[int], Sequence[int], Sequence[int] | None], host: str = "a"
+) -> pl.DataFrame:
+    """Blocks of a rank each, all on one host: rank, starts, ends, and when it fell idle before each."""
     schema = {"rank": pl.Int32, "start": pl.Int64, "end": pl.Int64, "free": pl.Int64}
     tables = [pl.DataFrame(dict(zip(schema, part, strict=True)), schema) for part in parts]
-    return pl.concat(tables).with_columns(work=True, ended=pl.col("free").fill_null(0))
+    return pl.concat(tables).with_columns(work=True, ended=pl.col("free").fill_null(0), host=pl.lit(host))
 
 
 def edge_table(count: int, *ways: tuple[int, int, str, int, int]) -> pl.DataFrame:
@@ -110,3 +112,20 @@ def test_a_few_late_launches_are_no_longer_transfers() -> None:
     _, length, posted = transfers(edge_table(20, (0, 1, "F", 0, 20)), blocks)
     assert length.tolist() == [HOP] * 20
     assert not posted.any()
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_a_rank_that_always_waits_is_as_late_as_its_host(host: str) -> None:
+    """Rank 0 starts each block 2 ms after the one before, though it needs nothing, and rank 2 at once. Rank 1 of the
+    host of rank 0, or of that of rank 2, starts 2.2 ms after its data are made, which it always waits for."""
+    count = 6
+    begun = [12 * MS * k for k in range(count)]
+    blocks = pl.concat(
+        [
+            block_table((0, begun, plus(begun, 10 * MS), plus(begun, -2 * MS))),
+            block_table((1, plus(begun, 12 * MS + HOP), plus(begun, 15 * MS), plus(begun, 5 * MS)), host=host),
+            block_table((2, begun, plus(begun, 12 * MS), begun), host="b"),
+        ]
+    )
+    _, length, _ = transfers(edge_table(count, (0, 1, "F", 0, count)), blocks)
+    assert length.tolist() == [HOP if host == "a" else 2 * MS + HOP] * count

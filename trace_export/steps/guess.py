@@ -39,8 +39,8 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     receiver fell idle.
 
     `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and timed, whether there is a message. `blocks`: rank,
-    start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
-    within a step, null for the first block of one: its rank may have paused before), work.
+    host, start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it
+    was within a step, null for the first block of one: its rank may have paused before), work.
     """
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
@@ -162,7 +162,8 @@ def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
     that need nothing from another rank; in others only where those of all ways take much longer than a transfer, and
-    than on the ranks that take least, for the receive may have been posted late, and one link may be slow."""
+    than on the ranks that take least, for the receive may have been posted late, and one link may be slow. A rank that
+    always waits for data is as late as the other ranks of its host, if these are late and it never starts sooner."""
     of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
     gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
     here = _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
@@ -174,12 +175,16 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     least, transfer = _lowest(by_itself["late"]), _lowest(pl.Series(gaps[gaps > 0]))
-    others = others.join(by_itself, on="rank", how="anti").join(_soonest(table, blocks), on="rank", how="left")
+    soonest = _soonest(table, blocks)
+    others = others.join(by_itself, on="rank", how="anti").join(soonest, on="rank", how="left")
     others = others.select("rank", late=pl.min_horizontal("late", "soonest"))
     posted = _lowest(others["late"]) - least  # what a receive takes that is posted when its rank falls idle
     posted = posted if 0 < posted <= MUCH * transfer else 0.0
     much = pl.when(pl.col("late") > least + posted + MUCH * transfer).then(pl.col("late") - posted).otherwise(least)
-    return pl.concat([by_itself, others.with_columns(late=much)])
+    seen, hosts = pl.concat([by_itself, others.with_columns(late=much)]), blocks.select("rank", "host").unique()
+    of_host = seen.join(hosts, on="rank").group_by("host").agg(pl.col("late").min()).filter(pl.col("late") > least)
+    rest = hosts.join(seen, on="rank", how="anti").join(soonest, on="rank").join(of_host, on="host")
+    return pl.concat([seen, rest.filter(pl.col("soonest") >= pl.col("late")).select("rank", "late")])
 
 
 def _lowest(values: pl.Series) -> float:

@@ -41,7 +41,7 @@ def transfers(
     times = operations.start[:count], operations.end[:count]
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
-        start, end, posted = _transfer_times(edges, timed, lanes, first, joint, operations)
+        start, end, posted = _transfer_times(recorded.ranks, edges, timed, lanes, first, joint, operations)
         after = np.full(len(src), -1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
@@ -109,8 +109,9 @@ def _exchanged(
 
 
 def _transfer_times(
-    edges: pl.DataFrame, timed: Flags, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations
-) -> tuple[Times, Times, Flags]:
+    ranks: pl.DataFrame, edges: pl.DataFrame, timed: Flags, lanes: Lanes, first: Flags, joint: list[Waits],
+    operations: Operations,
+) -> tuple[Times, Times, Flags]:  # fmt: skip
     """Start and end of each transfer, and whether one without a message began when its receiver fell idle."""
     count, nothing = len(first), np.zeros(len(timed), np.int64)
     begin, took, posted = nothing, nothing, nothing > 0
@@ -122,6 +123,7 @@ def _transfer_times(
                 "work": operations.sort[:count] == WORK,
             }
         ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
+        blocks = blocks.join(ranks.select("rank", "host"), on="rank", how="left", maintain_order="left")
         begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks)
     sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
     start = np.where(timed, np.maximum(sent, received), begin)
