@@ -11,6 +11,7 @@ import polars as pl
 from trace_export.steps import barriers
 from trace_export.steps.collectives import collectives
 from trace_export.steps.graph import (
+    COLLECTIVE,
     OPTIMIZER,
     POINT,
     TRANSFER,
@@ -151,7 +152,7 @@ def _goes_on(
     point_of = np.full(base, -1, np.int32)
     point_of[rows] = base + np.arange(len(rows))
     taken, moved = point_of[waits.of], operations.sort[waits.on] == TRANSFER
-    before = waits.only(np.flatnonzero((taken >= 0) & ~moved))
+    before = waits.only(np.flatnonzero((taken >= 0) & ~moved & (operations.sort[waits.on] != COLLECTIVE)))
     ended = ready_of(before, operations.start, operations.end)[rows]
     at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
     operations = operations.and_also(
