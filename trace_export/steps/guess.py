@@ -42,71 +42,13 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     host, start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it
     was within a step, null for the first block of one: its rank may have paused before), work.
     """
-    made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
-    forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
-    number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
-    way = pl.Series("way", np.cumsum(np.bincount(number) > 0, dtype=np.int32)[number])  # from 1 on
-    dst, both_made = edges["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
-    np.add.at(both_made, dst, made.to_numpy())
-    two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
-    other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
-    opening = taken["free"].is_null()
-    table = (
-        edges.lazy().select("dst_rank", "dst", "timed", way, made.alias("made"), *taken)
-        .with_columns(
-            gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended"))
-        )
-        .with_columns(free=pl.max_horizontal("idle", other))
-        .with_columns(seen=~pl.col("timed") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
-        .drop("ended").collect()
-    )  # fmt: skip
-    del made, taken, way, number, both_made, two, other
+    table = _gaps(edges, blocks)
     late = _lateness(table, blocks)
-    late_ns = pl.col("late").fill_null(0)
-    from_late = table.lazy().join(
-        late.lazy(), left_on="dst_rank", right_on="rank", how="left", maintain_order="left"
-    ).with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=pl.col("start") - pl.col("free") - late_ns)  # fmt: skip
-    # A block that starts late although its rank was free may wait for its data: where the gaps since these were made
-    # are all alike, it does.
-    guessed = ~pl.col("timed")
-    held = guessed & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
-    both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    paused = opening & (pl.col("made") < pl.col("idle"))  # and not for its data
-    table = from_late.select(
-        "dst", "dst_rank", "way", "timed", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
-    ).collect()
-    ways = table.select(
-        "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
-        exposed=pl.when("seen").then("gap"),
-    ).group_by("way").agg(
-        pl.col("held").mean(), pl.col("exposed").median(), middle=pl.col("gap").median(), usual=pl.col("both").median()
-    ).sort("way")  # fmt: skip
-    at = table["way"].to_numpy() - 1
-    table = table.with_columns(ways.select("middle", "usual")[at])
-    off, off_both = (pl.col("gap") - pl.col("middle")).abs(), (pl.col("both") - pl.col("usual")).abs()
-    near = off <= pl.max_horizontal(ALIKE * pl.col("middle"), pl.lit(POSTED_NS))
-    ways = ways.with_columns(
-        table.select(
-            "way",
-            near=pl.when("held").then(near), off=pl.when("held").then(off),
-            near_both=pl.when(guessed).then(
-                off_both <= pl.max_horizontal(ALIKE * pl.col("usual"), pl.lit(POSTED_NS / 2))
-            ),
-            off_both=pl.when(guessed).then(off_both),
-        ).group_by("way").agg(pl.col("near", "near_both").mean(), pl.col("off", "off_both").median()).sort("way")
-        .drop("way")
-    )  # fmt: skip
-    often = pl.col("held") >= SHARE  # else launches that were late by chance look so
-    alike = (often & (pl.col("near") >= MOSTLY)).fill_null(False)
-    queued = ~alike | (pl.col("middle") > pl.col("usual") + POSTED_NS)  # data waited for a rank always as busy
-    steady = (pl.col("near_both") >= MOSTLY) | (pl.col("off_both") < pl.col("off"))
-    posted = (queued & (pl.col("usual") > POSTED_NS) & steady).fill_null(False)
-    posted = posted | _posted_as_others(ways, posted, alike)
-    usual = pl.when(posted).then("usual").when(alike).then("middle").otherwise("exposed").fill_null(0)
-    ways = ways.select(posted=posted, alike=alike & ~posted, usual=usual)
-    table = table.drop("usual").with_columns(ways[at])
-    seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & near)
-    posted = pl.col("posted") & guessed & ~pl.col("paused")
+    table = _waits(table, late)
+    ways = _ways(table)
+    table = table.with_columns(ways[table["way"].to_numpy() - 1])
+    seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & _near("gap", "middle", POSTED_NS))
+    posted = pl.col("posted") & ~pl.col("timed") & ~pl.col("paused")
     length = (
         pl.when("timed").then(0).when(posted).then("both").when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", "usual"))
@@ -115,6 +57,88 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     table = table.select("dst", "dst_rank", "way", "timed", "usual", begin=begin, length=length, posted=posted)
     transfers = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
     return transfers["begin"].to_numpy(), transfers["length"].to_numpy(), transfers["posted"].to_numpy()
+
+
+def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+    """Of each edge dst_rank, dst, timed, way (a number from 1 on), start, made (when its data were), idle (when its
+    rank was, whatever it waits for), free (when but these data nothing was missing), the gap since the data were made,
+    opening (whether its block is the first of a step), and whether the gap is seen: the rank waited for these data.
+
+    Example: rank 1 ends a block at 30 and starts the next at 45, whose data rank 0 made at 40: idle and free 30, gap 5,
+    seen. Had rank 1 been busy until 42, the gap would be 5 as well, but not be seen.
+    """
+    made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
+    forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
+    number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
+    way = pl.Series("way", np.cumsum(np.bincount(number) > 0, dtype=np.int32)[number])
+    dst, both_made = edges["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
+    np.add.at(both_made, dst, made.to_numpy())
+    two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
+    other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
+    return (
+        edges.lazy().select("dst_rank", "dst", "timed", way, made.alias("made"), *taken)
+        .with_columns(
+            gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended")),
+            opening=pl.col("free").is_null(),
+        )
+        .with_columns(free=pl.max_horizontal("idle", other))
+        .with_columns(seen=~pl.col("timed") & (pl.col("made") >= pl.col("free")) & (pl.col("gap") >= 0))
+        .drop("ended").collect()
+    )  # fmt: skip
+
+
+def _waits(table: pl.DataFrame, late: pl.DataFrame) -> pl.DataFrame:
+    """`_gaps` without what the receiver is `late` by (rank, late): gap, and both, the gap since data and rank were
+    there. held: whether the block may have waited for its data; paused: whether its rank paused before it, and not for
+    them.
+
+    A block that starts late although its rank was free may wait for its data: where the gaps since these were made are
+    all alike, it does.
+    """
+    late_ns = pl.col("late").fill_null(0)
+    of_late = late.lazy()
+    from_late = table.lazy().join(of_late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")
+    wait = pl.col("start") - pl.col("free") - late_ns
+    from_late = from_late.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=wait)
+    held = ~pl.col("timed") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
+    both = pl.min_horizontal("gap", pl.col("wait").clip(0))
+    paused = pl.col("opening") & (pl.col("made") < pl.col("idle"))
+    return from_late.select(
+        "dst", "dst_rank", "way", "timed", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
+    ).collect()
+
+
+def _ways(table: pl.DataFrame) -> pl.DataFrame:
+    """For each way, in their order: whether receives are posted when their rank falls idle, else whether the gaps since
+    the data were made are alike; their middle, and the usual length of a transfer."""
+    guessed = ~pl.col("timed")
+    ways = table.select(
+        "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
+        exposed=pl.when("seen").then("gap"),
+    ).group_by("way").agg(
+        pl.col("held").mean(), pl.col("exposed").median(), middle=pl.col("gap").median(), usual=pl.col("both").median()
+    ).sort("way")  # fmt: skip
+    beside = table.with_columns(ways.select("middle", "usual")[table["way"].to_numpy() - 1])
+    off, off_both = (pl.col("gap") - pl.col("middle")).abs(), (pl.col("both") - pl.col("usual")).abs()
+    near, near_both = _near("gap", "middle", POSTED_NS), _near("both", "usual", POSTED_NS / 2)
+    spread = beside.select(
+        "way", near=pl.when("held").then(near), off=pl.when("held").then(off),
+        near_both=pl.when(guessed).then(near_both), off_both=pl.when(guessed).then(off_both),
+    ).group_by("way").agg(pl.col("near", "near_both").mean(), pl.col("off", "off_both").median())  # fmt: skip
+    ways = ways.with_columns(spread.sort("way").drop("way"))
+    often = pl.col("held") >= SHARE  # else launches that were late by chance look so
+    alike = (often & (pl.col("near") >= MOSTLY)).fill_null(False)
+    queued = ~alike | (pl.col("middle") > pl.col("usual") + POSTED_NS)  # data waited for a rank always as busy
+    steady = (pl.col("near_both") >= MOSTLY) | (pl.col("off_both") < pl.col("off"))
+    posted = (queued & (pl.col("usual") > POSTED_NS) & steady).fill_null(False)
+    posted = posted | _posted_as_others(ways, posted, alike)
+    usual = pl.when(posted).then("usual").when(alike).then("middle").otherwise("exposed").fill_null(0)
+    return ways.select("middle", posted=posted, alike=alike & ~posted, usual=usual)
+
+
+def _near(value: str, middle: str, least: float) -> pl.Expr:
+    """Whether a value differs from the middle by the share `ALIKE` of it at most, or by `least`."""
+    return (pl.col(value) - pl.col(middle)).abs() <= pl.max_horizontal(ALIKE * pl.col(middle), pl.lit(least))
 
 
 def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl.Series:
