@@ -29,7 +29,7 @@ def test_a_worker_that_dies_costs_its_item_only() -> None:
     results = run(perform, tasks("a", "killed1", "b", "exit", "killed2", "c", "d"), Workers(2))
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b", "c", "d"]
     errors = [str(r) for r in results if isinstance(r, SourceError)]
-    assert [e.split(",")[0] for e in errors] == [
+    assert [e.partition(" twice")[0] for e in errors] == [
         "killed1: the process that read it was killed (SIGKILL)",
         "exit: the process that read it ended with exit code 7",
         "killed2: the process that read it was killed (SIGKILL)",
