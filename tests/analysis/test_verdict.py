@@ -13,6 +13,7 @@ from tests.support.profiles import concluded
 from trace_export.analysis import cause_words
 from trace_export.analysis.report import Report, report_of
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
+from trace_export.pipeline import missing_ranks
 from trace_export.pipeline.completeness import mark_whole_steps
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
@@ -112,6 +113,19 @@ def test_a_slow_rank_of_few_is_not_called_a_slow_stage(replicas: int) -> None:
     slow = one(np.where(stage_of(s) == 1, 1.6, 1.0) * even(s))
     code, _ = first(report_of(run([slow, one()][:replicas])))
     assert code == ("slow-rank" if replicas == 2 else "slow-stage")
+
+
+def test_a_stage_with_as_many_ranks_as_any_is_whole_where_another_lacks_one() -> None:
+    s = schedule("1f1b", STAGES, MICROBATCHES)
+    slow = even(s) * np.where(stage_of(s) == 3, 1.5, 1.0)
+    made = run([one(slow)] * 2)
+    lost = pl.col("rank") != 1
+    made = replace(made, spans=made.spans.filter(lost), ranks=made.ranks.filter(lost))
+    code, text = first(report_of(made.with_notes(missing_ranks.notes(made))))
+    assert code == "missing-ranks"
+    result = report_of(made.with_notes(missing_ranks.notes(made)))
+    assert result.causes["code"].to_list() == ["slow-stage"]
+    assert result.causes["stage"].to_list() == [3]
 
 
 @pytest.mark.parametrize("step", [0, 1])

@@ -82,6 +82,8 @@ def recorded(profile: Profile) -> Recorded:
     unknown = unknown or (not lacking and _nowhere_whole(profile, ranks))
     partial = bool(codes & PARTIAL) or lacking or unknown
     size = (profile.declared.world or 0) // stages
+    if not size and "stages-uneven" in codes and "ranks-chosen" not in codes:  # as many as the fullest stage has
+        size = int(ranks["stage"].value_counts()["count"].to_numpy().max())
     return Recorded(
         zero, ranks, steps, blocks, edges, parts, odd, partial, lacking or unknown, 0 if unknown else stages, size,
         of_host="host-times" in codes,
