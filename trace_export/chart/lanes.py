@@ -67,7 +67,7 @@ class Lanes:
 
 def _chain(start: Ints, end: Ints, free: int) -> NDArray[np.bool_]:
     """The rows that one lane takes: the first that starts when it is `free`, then always the next that starts when
-    that one has ended. SearchResult by doubling: all rows within 1, 2, 4, 8 … steps of the first."""
+    that one has ended. Found by doubling: all rows within 1, 2, 4, 8 … steps of the first."""
     rows = len(start)
     taken = np.zeros(rows + 1, np.bool_)
     taken[np.searchsorted(start, free)] = True

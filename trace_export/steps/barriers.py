@@ -75,7 +75,8 @@ def of_replicas(
     """Points at which the replicas of each stage have ended their last blocks of a step, with what waits for them.
 
     Replicas add up their gradients, whether or not that was recorded: the optimizer of each, or where there is none its
-    first block of the next step, waits for the last block of all. Not in a stage where one begins before.
+    first block of the next step, waits for the last block of all. Not where one begins before, on any stage: all ranks
+    run one program.
     """
     if recorded.of_host or not recorded.parts.is_empty():  # which say it themselves, or are ahead of the device
         return operations, []
@@ -96,7 +97,7 @@ def of_replicas(
     ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
     group = ["stage", "step"]
     ends = ends.with_columns(at=pl.col("end").max().over(group), replicas=pl.col("replica").n_unique().over(group))
-    early = (pl.col("follows") & (pl.col("start") < pl.col("at"))).any().over("stage")
+    early = (pl.col("follows") & (pl.col("start") < pl.col("at"))).any()
     ends = ends.filter(~early, pl.col("follows").any().over(group), pl.col("replicas") > 1)
     points = ends.select(*group, "at").unique(group, maintain_order=True)
     of = ends.join(points.select(*group, point=pl.int_range(pl.len())), on=group, maintain_order="left")
