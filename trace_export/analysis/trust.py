@@ -25,7 +25,7 @@ BLIND = 0.005
 """From this share of blocks without a recorded input on, though all ranks were read, no gains are given."""
 SPLIT = 0.75
 """Up to this share of backwards with weight gradients of their own, on every rank, the schedule splits some only."""
-AFTER, BESIDE = 0.2, 3
+AFTER, BESIDE = 0.2, 2
 """Something was not recorded, too, where a rank idles after its backwards for this share of a block, and this many
 times longer than after its forwards."""
 
