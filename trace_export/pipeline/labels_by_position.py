@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -101,7 +100,7 @@ def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) ->
             for n, (a, b) in enumerate(zip(first, reversed(last), strict=True))
             if a == len(expected) - 1 - b
         ]
-    if fits := [at for at in _windows(measured, expected) if (at == 0 or not starts) and (at == missing or not ends)]:
+    if fits := windows(measured, expected, starts=starts, ends=ends):
         return [_Piece(0, size, fits[0])] if len(fits) == 1 else []
     head = _alike(measured, expected) if starts else 0
     tail = min(_alike(measured[::-1], expected[::-1]), size - head) if ends else 0
@@ -119,11 +118,14 @@ def _first_places(measured: str, expected: str) -> list[int] | None:
     return places
 
 
-def _windows(measured: str, expected: str) -> Iterator[int]:
-    at = expected.find(measured)
-    while at >= 0:
-        yield at
-        at = expected.find(measured, at + 1)
+def windows(measured: str, expected: str, *, starts: bool, ends: bool) -> list[int]:
+    """Where in `expected` the word `measured` stands as a whole, at the start or end where that is surely there."""
+    missing = len(expected) - len(measured)
+    return [
+        at
+        for at in range(missing + 1)
+        if expected.startswith(measured, at) and (at == 0 or not starts) and (at == missing or not ends)
+    ]
 
 
 def _alike(measured: str, expected: str) -> int:

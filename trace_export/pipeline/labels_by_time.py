@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, TEXT, Plan
+from trace_export.pipeline.labels_by_position import windows
 from trace_export.schedules.catalogue import CATALOGUE
 from trace_export.schedules.words import profile_blocks, word
 from trace_export.tolerances import BLOCKS_NS
@@ -67,12 +68,7 @@ def _beside(blocks: pl.DataFrame) -> pl.Expr:
 def _candidates(blocks: pl.DataFrame, plan: Plan, *, starts: bool, ends: bool) -> list[pl.DataFrame]:
     """`blocks` with the positions that its order and the ends that are surely there allow, one frame for each."""
     letters, expected = blocks["letter"].str.join("").item(), word(plan, blocks["stage"][0])
-    missing = len(expected) - len(letters)
-    offsets = [
-        at
-        for at in range(missing + 1)
-        if expected.startswith(letters, at) and (at == 0 or not starts) and (at == missing or not ends)
-    ]
+    offsets = windows(letters, expected, starts=starts, ends=ends)
     return [blocks.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in offsets]
 
 
