@@ -40,6 +40,8 @@ between two comparisons with the host's, and on real captures (CUDA, 2023 to 202
 kernel there begins less than 5 µs after the call that launched it."""
 FEW_LAUNCHES_NS = 100_000
 """The same of few tasks of a process: where the clocks differ by more, all tasks that waited for nothing show it."""
+FIFTH = 0.2
+"""What is usual on the ranks is that of the one at the lowest fifth: half of them may be late."""
 OVERLAP_NS = 100_000
 """So long may a task run on after the next one of its stream began. Streams run one task after the other, and on real
 captures a kernel ends 0.2 µs or more before the next one begins. Only a programmatic launch lets the next one begin

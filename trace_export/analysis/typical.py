@@ -9,9 +9,10 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import COLLECTIVE, FIFTH, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
 from trace_export.steps.inner import Inner, inner
 from trace_export.steps.replay import Scenario
+from trace_export.tolerances import FIFTH
 
 ALIKE = 0.9
 """Micro-batches are of unequal length where the forwards and backwards of one are long together: the correlation of

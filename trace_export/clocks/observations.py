@@ -14,13 +14,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.model import INT, MESSAGES, STEP_KEY, WORK_KINDS, Profile, conform, empty
-from trace_export.tolerances import STEADY_NS
+from trace_export.tolerances import FIFTH, STEADY_NS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-FIFTH, ENOUGH = 0.2, 3
-"""How soon a rank starts its blocks is seen at the lowest fifth of at least so many."""
+ENOUGH = 3
+"""How soon a rank starts its blocks is seen at the lowest fifth of this many at least."""
 MESSAGE, BLOCKS = 0, 1
 """Kinds of observations between two hosts: true messages, or dependencies between blocks."""
 

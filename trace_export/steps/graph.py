@@ -3,8 +3,8 @@
 An operation is a block on a rank, a transfer between two, a collective of many; or a point in time: the origin of a
 segment, a barrier that nobody recorded, when a rank goes on after the pause before a step, or when all of some blocks
 are ready that wait for one another inside (as measured these start when they are ready themselves; in a replay all of
-them follow that point, see `inner`). It is ready when all that
-any of its members waits for has happened, starts when the last of its members does, and ends its length later:
+them follow that point, see `inner`). It is ready when all that any of its members waits for has happened, starts when
+the last of its members does, and ends its length later:
 
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
 
@@ -27,6 +27,7 @@ from trace_export.steps.order import Flags as Flags
 from trace_export.steps.order import Ints as Ints
 from trace_export.steps.order import Levels
 from trace_export.steps.recorded import Recorded
+from trace_export.tolerances import FIFTH
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -130,8 +131,8 @@ class Graph(Columns):
     def joint(self) -> Flags:
         """The waits for points at which all of some blocks are ready that run together."""
         kind = self.kinds.index(JOINT) if JOINT in self.kinds else -1
-        found: Flags = (self.kind[self.waits.on] == kind) & (self.sort[self.waits.on] == POINT)
-        return found
+        joint: Flags = (self.kind[self.waits.on] == kind) & (self.sort[self.waits.on] == POINT)
+        return joint
 
     @property
     def delay(self) -> Times:
@@ -204,9 +205,6 @@ def for_origin(waits: Waits, sort: Ints, step: Ints) -> Flags:
     """Which of the waits are for the origin of a segment; `sort` and `step` are those of the operations."""
     awaited: Flags = (sort[waits.on] == POINT) & (step[waits.on] < 0)
     return awaited
-
-
-FIFTH = 0.2
 
 
 def lowest_fifth(rank: Ints, delay: npt.NDArray[np.int64] | Floats) -> float:

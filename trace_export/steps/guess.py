@@ -17,8 +17,8 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import FIFTH, Flags, Floats, Times
-from trace_export.tolerances import POSTED_NS
+from trace_export.steps.graph import Flags, Floats, Times
+from trace_export.tolerances import FIFTH, POSTED_NS
 
 ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""

@@ -16,7 +16,6 @@ import polars as pl
 
 from trace_export.steps.graph import (
     COLLECTIVE,
-    FIFTH,
     OPTIMIZER,
     TRANSFER,
     WORK,
@@ -26,6 +25,7 @@ from trace_export.steps.graph import (
     Waits,
     ready_of,
 )
+from trace_export.tolerances import FIFTH
 
 SHORT = 0.4
 """A launch takes at most this share of a block; what takes longer is a wait."""
