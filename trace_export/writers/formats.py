@@ -54,4 +54,4 @@ OUTPUT_FORMATS = (
     OutputFormat("csv", "csv", "table", "tables:write_csv"),
 )
 """To add a format, add its row, and the file of its writer, whose output begins as a file of ours does (`mark`)."""
-BY_NAME: dict[str, OutputFormat] = {known.name: known for known in OUTPUT_FORMATS}
+BY_NAME: dict[str, OutputFormat] = {output_format.name: output_format for output_format in OUTPUT_FORMATS}

@@ -217,15 +217,15 @@ def api_marks(db: Database, dialects: Dialects) -> pl.DataFrame:
     if not db.has("PYTORCH_API", "startNs", "endNs", "name"):
         return _NO_CALLS
     names = texts(db, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
-    may_know = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
-    may_know = may_know.filter(dialects.may_know("text"))
-    if may_know.is_empty():
+    of_passes = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
+    of_passes = of_passes.filter(dialects.may_know("text"))
+    if of_passes.is_empty():
         return _NO_CALLS
     rows = db.frame(
         "SELECT CAST(startNs AS INTEGER) AS host_start_ns, CAST(endNs AS INTEGER) AS host_end_ns, name AS id"
-        f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(may_know['id'].to_list())}'))"
+        f" FROM PYTORCH_API WHERE name IN (SELECT value FROM json_each('{json.dumps(of_passes['id'].to_list())}'))"
     )
-    return conform(rows.join(may_know, on="id").with_columns(mark=pl.lit(HOST_ONLY, TIME)), _HOST_MARKS)
+    return conform(rows.join(of_passes, on="id").with_columns(mark=pl.lit(HOST_ONLY, TIME)), _HOST_MARKS)
 
 
 def placed(marks: pl.DataFrame) -> pl.DataFrame:
