@@ -103,17 +103,19 @@ class Typical:
         collective at least what its other members take after what they wait for: they do in common what nobody
         recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
         of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
-        graph, launch, delay = self.graph, self.graph.launch, self.delay.copy()
+        graph, delay = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         for kind in np.unique(graph.kind[ordinary]):
             of = ordinary & (graph.kind == kind)
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             delay[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        of = ordinary & graph.follows & (launch > 0)
+        rows = np.flatnonzero(ordinary & graph.follows)
+        launch = graph.launch(rows)
+        of, launch = rows[launch > 0], launch[launch > 0]
         each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
         varies = each.group_by("rank").agg(pl.col("delay").quantile(1 - FIFTH))["delay"].quantile(0.5, "lower") or 0.0
-        delay[of] = np.clip(np.minimum(varies, launch[of]), delay[of], self.delay[of])
+        delay[of] = np.clip(np.minimum(varies, launch), delay[of], self.delay[of])
         rows, in_common, others = self._members()
         delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
@@ -249,8 +251,10 @@ class Typical:
     def overhead(self) -> Overhead:
         graph = self.graph
         block = (graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind
-        besides = self.usual_delay + graph.launch
-        delays = [float(besides[of].mean()) if of.any() else 0.0 for of in (block, self.transfer)]
+        delays = [
+            float((self.usual_delay[of] + graph.launch(of)).mean()) if of.any() else 0.0
+            for of in (block, self.transfer)
+        ]
         length = float(self.length[self.transfer].mean()) if self.transfer.any() else 0.0
         return Overhead(delays[0], delays[1] + length)
 

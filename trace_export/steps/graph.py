@@ -15,6 +15,7 @@ or, where the waiting member had begun before, this overlap as a negative one: s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +35,8 @@ Floats = npt.NDArray[np.float64]
 
 WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
 """What an operation is (`Graph.sort`): a block of pipeline work, one of the optimizer, and so on."""
+PIECE = 1 << 17
+"""Waits whose times are worked out at once: these are several columns more."""
 JOINT = "together"
 """The kind of the point at which all of some blocks are ready that wait for one another inside."""
 
@@ -64,7 +67,15 @@ class Waits:
 
     def met(self, start: Times, end: Times) -> Times:
         """When each of them had happened, as measured."""
-        return np.where(self.whole, end[self.on], start[self.on]) + self.lag
+        met = happened(self.on, self.whole, start, end)
+        met += self.lag
+        return met
+
+    def pieces(self) -> Iterator[Waits]:
+        """The waits in pieces, for what is worked out of all of them and takes more memory than they do."""
+        for begin in range(0, len(self.of), PIECE):
+            piece = slice(begin, begin + PIECE)
+            yield Waits(self.of[piece], self.on[piece], self.whole[piece], self.lag[piece])
 
 
 @dataclass(frozen=True)
@@ -113,11 +124,11 @@ class Graph(Columns):
         """When all that an operation waits for had happened; its start where it waits for nothing."""
         return ready_of(self.waits, self.start, self.end)
 
-    @property
-    def launch(self) -> Times:
-        """How much of that was the launch after the last of it."""
-        launch, waits = np.zeros(len(self), np.int64), np.flatnonzero(self.binding >= 0)
-        launch[waits] = np.maximum(self.waits.lag[self.binding[waits]], 0)
+    def launch(self, operations: Ints | Flags | slice = slice(None)) -> Times:
+        """How much of that was the launch after the last of it, of all or some `operations`."""
+        wait = self.binding[operations]
+        launch, some = np.zeros(len(wait), np.int64), np.flatnonzero(wait >= 0)
+        launch[some] = np.maximum(self.waits.lag[wait[some]], 0)
         return launch
 
     @cached_property
@@ -163,9 +174,12 @@ class Graph(Columns):
     @cached_property
     def binding(self) -> Ints:
         """For each operation the wait (a row of `waits`) that was met last; -1 where it waits for nothing."""
-        last = np.flatnonzero(self.waits.met(self.start, self.end) == self.ready[self.waits.of])[::-1]
-        binding = np.full(len(self), -1, np.int32)
-        binding[self.waits.of[last]] = last  # of several the first one, which is written last
+        binding, row = np.full(len(self), np.iinfo(np.int32).max, np.int32), 0
+        for waits in self.waits.pieces():
+            last = np.flatnonzero(waits.met(self.start, self.end) == self.ready[waits.of])
+            np.minimum.at(binding, waits.of[last], (row + last).astype(np.int32))  # of several the first one
+            row += len(waits.of)
+        binding[binding == np.iinfo(np.int32).max] = -1
         return binding
 
     @cached_property
@@ -190,8 +204,20 @@ class Graph(Columns):
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:
     """When all that each operation waits for had happened."""
     ready = np.full(len(start), np.iinfo(np.int64).min)
-    np.maximum.at(ready, waits.of, waits.met(start, end))
-    return np.where(ready == np.iinfo(np.int64).min, start, ready)
+    for piece in waits.pieces():
+        np.maximum.at(ready, piece.of, piece.met(start, end))
+    waiting_for_nothing = np.flatnonzero(ready == np.iinfo(np.int64).min)
+    ready[waiting_for_nothing] = start[waiting_for_nothing]
+    return ready
+
+
+def happened(on: Ints, whole: Flags, start: Times, end: Times) -> Times:
+    """The end of each of the operations `on`; where not `whole`, its start."""
+    at = end[on]
+    if not whole.all():
+        begun = np.flatnonzero(~whole)
+        at[begun] = start[on[begun]]
+    return at
 
 
 def needs_transfer(waits: Waits, sort: Ints) -> Flags:

@@ -77,15 +77,15 @@ def _parts(graph: Graph) -> list[tuple[Ints, Times, Times, Ints, Ints]]:
     """The idle time before each block in four parts that follow one another, some of no length: the block, from when to
     when, the place of the cause among `CAUSES`, and the rank that is waited for, or -1."""
     block, since = _gaps(graph)
-    start, there = graph.start[block], graph.ready - graph.launch
-    ready = np.clip(there[block], since, start)
+    start = graph.start[block]
+    ready = np.clip(graph.ready[block] - graph.launch(block), since, start)
     wait = graph.binding[block]
     waited = (wait >= 0) & (ready > since)
     on = np.where(waited, graph.waits.on[wait], 0)
     sort = np.where(waited, graph.sort[on], -1)
     met = np.isin(sort, (TRANSFER, COLLECTIVE))
     begun = np.where(met, np.clip(graph.start[on], since, ready), np.where(sort == POINT, ready, since))
-    needed = np.where(met, np.clip(there[on], since, begun), begun)
+    needed = np.where(met, np.clip(graph.ready[on] - graph.launch(on), since, begun), begun)
     forward = graph.kinds.index("T:F") if "T:F" in graph.kinds else -1
     source = np.where(sort == TRANSFER, graph.src[on], np.where(sort == COLLECTIVE, graph.rank[on], -1))
     code = {cause: np.int8(number) for number, cause in enumerate(NAMES)}

@@ -36,10 +36,10 @@ def launched(graph: Graph) -> Waits:
     the block before (or a collective of its rank), and after a transfer, as on the middle rank."""
     waits = graph.waits
     later = (graph.sort == WORK) & ~graph.first & ~graph.blind
-    met = waits.met(graph.start, graph.end)
+    met, awaited = waits.met(graph.start, graph.end), graph.sort[waits.on]
     same_rank = graph.rank[waits.on] == graph.rank[waits.of]
-    on_block = ((graph.sort[waits.on] <= OPTIMIZER) & same_rank & waits.whole) | (graph.sort[waits.on] == COLLECTIVE)
-    on_transfer = graph.sort[waits.on] == TRANSFER
+    on_block = ((awaited <= OPTIMIZER) & same_rank & waits.whole) | (awaited == COLLECTIVE)
+    on_transfer = awaited == TRANSFER
     rows = np.flatnonzero(later & graph.counted)
     block, transfer, other = (
         _last(waits.of[some], met[some], len(graph))[rows] for some in (on_block, on_transfer, ~on_block & ~on_transfer)
@@ -58,8 +58,11 @@ def launched(graph: Graph) -> Waits:
     for some, took in ((on_block, after_block), (on_transfer, after_transfer)):
         at = np.flatnonzero(some & later[waits.of])
         lag[at] += np.minimum(took, graph.start[waits.of[at]] - met[at])
-    launch = ready_of(replace(waits, lag=lag), graph.start, graph.end) - graph.ready
-    return replace(waits, lag=lag + np.where(graph.joint, launch[waits.of], 0))
+    del met, awaited, same_rank
+    if (joint := np.flatnonzero(graph.joint)).size:
+        launch = ready_of(replace(waits, lag=lag), graph.start, graph.end) - graph.ready
+        lag[joint] += launch[waits.of[joint]]
+    return replace(waits, lag=lag)
 
 
 def _last(of: Ints, met: Times, count: int) -> Times:

@@ -60,14 +60,14 @@ class CriticalPath:
 def _walk(graph: Graph, windows: Windows) -> pl.DataFrame:
     """The table `PARTS`. All steps are walked at once."""
     begin, at, operation, starting = _ends(graph, windows)
-    there = graph.ready - graph.launch
     rows: list[tuple[Ints, Ints, Ints, Times, Times]] = []
     window = np.arange(len(windows))
     while len(window):
         first = begin[window]
         now = np.where(starting, at, np.maximum(graph.start[operation], first))
         rows.append((window, operation, np.full(len(window), _WORK), now, at))
-        ready = np.where(there[operation] < graph.start[operation], np.maximum(there[operation], first), now)
+        there = graph.ready[operation] - graph.launch(operation)
+        ready = np.where(there < graph.start[operation], np.maximum(there, first), now)
         ready = np.where(now > first, ready, now)
         rows.append((window, operation, np.full(len(window), _DELAY), ready, now))
         wait = graph.binding[operation]
