@@ -110,9 +110,9 @@ class Typical:
             each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             delay[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
-        rows = np.flatnonzero(ordinary & graph.follows)
-        launch = graph.launch(rows)
-        of, launch = rows[launch > 0], launch[launch > 0]
+        following = np.flatnonzero(ordinary & graph.follows)
+        launch = graph.launch(following)
+        of, launch = following[launch > 0], launch[launch > 0]
         each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
         varies = each.group_by("rank").agg(pl.col("delay").quantile(1 - FIFTH))["delay"].quantile(0.5, "lower") or 0.0
         delay[of] = np.clip(np.minimum(varies, launch), delay[of], self.delay[of])

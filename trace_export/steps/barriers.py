@@ -69,18 +69,16 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
     return result
 
 
-def of_replicas(
-    recorded: Recorded, operations: Operations, first: Flags, names: Names
-) -> tuple[Operations, list[Waits]]:
-    """Points at which the replicas of each stage have ended their last blocks of a step, with what waits for them.
+def of_replicas(recorded: Recorded, operations: Operations, first: Flags, names: Names) -> list[Waits]:
+    """Adds points at which the replicas of each stage have ended their last blocks of a step; with what waits for them.
 
     Replicas add up their gradients, whether or not that was recorded: the optimizer of each, or where there is none its
     first block of the next step, waits for the last block of all. Not where one begins before, on any stage: all ranks
     run one program.
     """
     if recorded.of_host or not recorded.parts.is_empty():  # which say it themselves, or are ahead of the device
-        return operations, []
-    count, base = len(first), len(operations.start)
+        return []
+    count = len(first)
     rank, step = operations.rank[:count], operations.step[:count]
     segment, work = recorded.steps["segment"].to_numpy()[step], np.flatnonzero(operations.sort[:count] == WORK)
     number = packed(rank, step)
@@ -101,15 +99,14 @@ def of_replicas(
     ends = ends.filter(~early, pl.col("follows").any().over(group), pl.col("replicas") > 1)
     points = ends.select(*group, "at").unique(group, maintain_order=True)
     of = ends.join(points.select(*group, point=pl.int_range(pl.len())), on=group, maintain_order="left")
-    point = base + of["point"].to_numpy()
     at = points["at"].to_numpy()
-    operations = operations.and_also(
+    point = operations.add(
         sort=POINT, kind=names.number("barrier"), step=points["step"].to_numpy(), start=at, end=at, when=at
-    )
+    )[of["point"].to_numpy()]
     met, waiting = of["last"].to_numpy(), of["follows"].to_numpy()
     held = of["after"].to_numpy()[waiting]
-    return operations, [
-        wait(point, met, at[point - base], operations),
+    return [
+        wait(point, met, operations.start[point], operations),
         wait(held, point[waiting], operations.start[held], operations),
     ]
 
@@ -161,7 +158,7 @@ def _candidates(
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
     block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
     too. The first of a recording waits for nothing, which tells nothing."""
-    waiting, fed = np.zeros(len(operations.start), np.bool_), needs_transfer(waits, operations.sort)
+    waiting, fed = np.zeros(len(operations), np.bool_), needs_transfer(waits, operations.sort)
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
     block = ((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting
     begins = np.flatnonzero(first & waiting)
@@ -220,7 +217,7 @@ def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Op
     """With a point for each group and step, which waits for all that its members did but for their transfers, and for
     the blocks in `others`, and which they wait for now. Members that are `fed` start with it: what it takes goes on
     while their data are on their way."""
-    count = len(operations.start) + len(before.start)
+    count = len(operations) + len(before.start)
     times = operations.start, operations.end
     start, end = (np.concatenate([x, before.start]) for x in times) if len(before.start) else times
     points = members.select("who", "step").unique(maintain_order=True).with_row_index("point")

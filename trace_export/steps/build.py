@@ -53,9 +53,9 @@ def build(recorded: Recorded) -> Graph:
         blocks=recorded.blocks.select("span", "microbatch", "chunk", "first_part"),
     )  # fmt: skip
     joined, cut = barriers.infer(recorded, operations, seen.first, waits, names.kinds), 0
-    levelled = levels(len(operations.start) + len(joined.start), joined.waits.of, joined.waits.on)
+    levelled = levels(len(operations) + len(joined.start), joined.waits.of, joined.waits.on)
     if levelled is None:  # the circles go before barriers are sought, and those that close with these
-        kept = uncircled(len(operations.start), waits.of, waits.on, operations.when)
+        kept = uncircled(len(operations), waits.of, waits.on, operations.when)
         joined = barriers.infer(recorded, operations, seen.first, waits.only(kept), names.kinds)
         when, waits = np.concatenate([operations.when, joined.start]), joined.waits
         still = uncircled(len(when), waits.of, waits.on, when)
@@ -66,9 +66,7 @@ def build(recorded: Recorded) -> Graph:
     del seen, waits  # each of the waits' tables is a fifth of the graph
     order, rows = levelled
     if more := len(joined.start):
-        operations = operations.and_also(
-            sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start
-        )
+        operations.add(sort=POINT, kind=names.number("barrier"), step=joined.step, start=joined.start, end=joined.start)
     first, blind, guessed = (_longer(marked, more) for marked in marks)
     waits = joined.waits.only(rows)
     del joined, levelled, rows
@@ -86,27 +84,25 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     blocks = recorded.blocks
     codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy()
     start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
-    number, nobody = np.arange(len(blocks)), np.full(len(blocks), -1, np.int32)
-    operations = Operations(
+    operations = Operations(len(blocks) + len(recorded.edges) + len(recorded.parts))
+    number = operations.add(
         sort=np.where(blocks["kind"] == "OPT", np.int8(OPTIMIZER), np.int8(WORK)), kind=codes.astype(np.int16),
-        rank=blocks["rank"].to_numpy(), src=nobody, dst=nobody, step=blocks["step_index"].to_numpy(), start=start,
-        end=end, when=start,
+        rank=blocks["rank"].to_numpy(), step=blocks["step_index"].to_numpy(), start=start, end=end, when=start,
     )  # fmt: skip
     lanes = Lanes(recorded.blocks)
     of_lane = wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
     first = lanes.first_of(blocks["step_index"].to_numpy())
-    operations, joint = collectives(recorded, lanes, operations, names)
-    operations, met = barriers.of_replicas(recorded, operations, first, names)
-    operations, moved, guessed = transfers(recorded, lanes, first, [*joint, *met], operations, names)
+    joint = collectives(recorded, lanes, operations, names)
+    met = barriers.of_replicas(recorded, operations, first, names)
+    moved, guessed = transfers(recorded, lanes, first, [*joint, *met], operations, names)
     waits = of_lane.and_also(*joint, *met, *moved)
     del of_lane, joint, met, moved
-    operations, pauses = _goes_on(recorded, lanes, first, operations, waits, names)
-    operations, begun = _origins(recorded, first, operations, [waits, *pauses], names)
-    waits = waits.and_also(*pauses, begun)
-    operations, together = run_together(recorded, operations, waits, names)
+    pauses = _goes_on(recorded, lanes, first, operations, waits, names)
+    waits = waits.and_also(*pauses, _origins(recorded, first, operations, [waits, *pauses], names))
+    together = run_together(recorded, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
     fed[recorded.edges["dst"].to_numpy()] = True
-    blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations.start)
+    blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations)
     marks = (_longer(marked, count - len(marked)) for marked in (first, blind, guessed))
     return _Seen(operations, waits.and_also(*together) if together else waits, *marks)
 
@@ -126,7 +122,7 @@ def _early(recorded: Recorded) -> int:
 
 def _goes_on(
     recorded: Recorded, lanes: Lanes, first: Flags, operations: Operations, waits: Waits, names: Names
-) -> tuple[Operations, list[Waits]]:
+) -> list[Waits]:
     """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
     that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
     what the step before took longer would seem to be a late start."""
@@ -135,7 +131,7 @@ def _goes_on(
     rows = rows[~np.isin(rows, lanes.first)]
     free, rows = rows[~fed[rows]], rows[fed[rows]]
     if not len(free) or not len(rows):
-        return operations, []
+        return []
     ready = ready_of(waits.of_some(free), operations.start, operations.end)
     openings = pl.DataFrame(
         {
@@ -148,29 +144,28 @@ def _goes_on(
     met = openings.join(last, on=["who", "step"], how="left", maintain_order="left")
     delay = met.select((pl.col("start") - pl.max_horizontal("ready", "last_ready")).clip(0)).to_series().to_numpy()
     usual = round(lowest_fifth(operations.rank[free], delay))
-    base = len(operations.start)
-    point_of = np.full(base, -1, np.int32)
-    point_of[rows] = base + np.arange(len(rows))
-    taken, moved = point_of[waits.of], operations.sort[waits.on] == TRANSFER
-    before = waits.only(np.flatnonzero((taken >= 0) & ~moved & (operations.sort[waits.on] != COLLECTIVE)))
+    opens = np.zeros(len(operations), np.bool_)
+    opens[rows] = True
+    waits = waits.only(np.flatnonzero(opens[waits.of]))
+    awaited = operations.sort[waits.on]
+    before = waits.only((awaited != TRANSFER) & (awaited != COLLECTIVE))
     ended = ready_of(before, operations.start, operations.end)[rows]
     at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
-    operations = operations.and_also(
+    point_of = np.full(len(operations), -1, np.int32)
+    point_of[rows] = operations.add(
         sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
         end=at, when=operations.start[rows - 1] + 1,
     )  # fmt: skip
-    receives = (taken >= 0) & moved & (operations.rank[waits.on] == operations.rank[waits.of])
-    of, on, point = waits.on[receives], taken[receives], point_of[before.of]
-    return operations, [
+    receives = waits.only((awaited == TRANSFER) & (operations.rank[waits.on] == operations.rank[waits.of]))
+    of, on, point = receives.on, point_of[receives.of], point_of[before.of]
+    return [
         wait(point, before.on, operations.start[point], operations),
         wait(rows, point_of[rows], operations.start[rows], operations),
         wait(of, on, operations.start[of], operations),
     ]
 
 
-def _origins(
-    recorded: Recorded, first: Flags, operations: Operations, waits: Sequence[Waits], names: Names
-) -> tuple[Operations, Waits]:
+def _origins(recorded: Recorded, first: Flags, operations: Operations, waits: Sequence[Waits], names: Names) -> Waits:
     """Each segment begins with its first block. What waits for nothing that was recorded, and did not begin before,
     starts with it."""
     segments = recorded.steps["segment"].to_numpy()
@@ -179,13 +174,9 @@ def _origins(
     begin = np.full(count, np.iinfo(np.int64).max)
     rows = np.flatnonzero(first)
     np.minimum.at(begin, segment[rows], operations.start[rows])
-    base = len(operations.start)
-    waiting = np.zeros(base, np.bool_)
+    waiting = np.zeros(len(operations), np.bool_)
     for some in waits:
         waiting[some.of] = True
     free = np.flatnonzero(~waiting & (operations.start >= begin[segment]))
-    operations = operations.and_also(
-        sort=POINT, kind=np.full(count, names.number("origin")), start=begin, end=begin, when=begin
-    )
-    origin = base + segment[free]
-    return operations, wait(free, origin, operations.start[free], operations)
+    origins = operations.add(sort=POINT, kind=names.number("origin"), start=begin, end=begin, when=begin)
+    return wait(free, origins[segment[free]], operations.start[free], operations)

@@ -11,27 +11,24 @@ from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
 
 
-def collectives(
-    recorded: Recorded, lanes: Lanes, operations: Operations, names: Names
-) -> tuple[Operations, list[Waits]]:
-    """A member waits for the block of its rank that began before it, and for its rank's collective before; a block
-    waits for a collective of its rank that ended after the block before: only then has it been seen to wait."""
+def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names: Names) -> list[Waits]:
+    """Adds the collectives. A member waits for the block of its rank that began before it, and for its rank's
+    collective before; a block waits for a collective of its rank that ended after the block before: only then has it
+    been seen to wait."""
     parts = recorded.parts
     if parts.is_empty():
-        return operations, []
+        return []
     whole = parts.group_by("collective", maintain_order=True).agg(
         pl.col("op", "step_index").first(), pl.col("end").max(), start=pl.col("start").max(),
         last=pl.col("rank").sort_by("start", descending=True, maintain_order=True).first(),
     )  # fmt: skip
-    base = len(operations.start)
     start = whole["start"].to_numpy()
-    operations = operations.and_also(
+    number = np.empty(int(parts["collective"].max()) + 1, np.int32)  # type: ignore[arg-type]
+    number[whole["collective"].to_numpy()] = operations.add(
         sort=COLLECTIVE, kind=np.array([names.number(f"C:{op}") for op in whole["op"]], np.int64),
         rank=whole["last"].to_numpy(), step=whole["step_index"].to_numpy(),
         start=start, end=np.maximum(start, whole["end"].to_numpy()), when=start,
     )  # fmt: skip
-    number = np.empty(int(parts["collective"].max()) + 1, np.int64)  # type: ignore[arg-type]
-    number[whole["collective"].to_numpy()] = base + np.arange(len(whole))
     of, begun = number[parts["collective"].to_numpy()], parts["start"].to_numpy()
     lane = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy())
     before = lanes.last(lanes.start, lane, begun)
@@ -56,7 +53,7 @@ def collectives(
     alone = np.isin(block, lanes.first)
     seen = alone | (ended["end"].to_numpy() > previous)
     waits.append(wait(block[seen], on[seen], operations.start[block[seen]], operations))
-    return operations, waits
+    return waits
 
 
 def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:

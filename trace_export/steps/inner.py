@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import JOINT, POINT, WORK, Columns, Floats, Graph, Ints, Waits, ready_of
+from trace_export.steps.graph import JOINT, POINT, WORK, Floats, Graph, Ints, Waits, ready_of
 from trace_export.steps.operations import Names, Operations
 from trace_export.steps.recorded import Recorded
 
@@ -49,32 +49,30 @@ def inner(graph: Graph) -> Inner:
     return Inner(np.minimum(waited, graph.length), *_together(parts))
 
 
-def run_together(
-    recorded: Recorded, operations: Operations, waits: Waits, names: Names
-) -> tuple[Operations, list[Waits]]:
-    """With a point for the blocks that wait for one another inside, one of each rank: where all of them are ready. It
+def run_together(recorded: Recorded, operations: Operations, waits: Waits, names: Names) -> list[Waits]:
+    """Adds a point for the blocks that wait for one another inside, one of each rank: where all of them are ready. It
     waits for all that they wait for, and they for it, as long before it as they were ready themselves."""
     parts = _inside(recorded, operations)
     if parts.is_empty():
-        return operations, []
+        return []
     row, joined = _together(parts)
     blocks = pl.DataFrame({"row": row, "joined": joined, "rank": operations.rank[row]}).filter(
         pl.len().over("joined") > 1, pl.len().over("joined") == pl.col("rank").n_unique().over("joined")
     )
     row = blocks["row"].to_numpy()
     _, place = np.unique(blocks["joined"].to_numpy(), return_inverse=True)
-    of_row = np.full(len(operations.start), -1, np.int32)
-    of_row[row] = len(operations.start) + place
+    of_row = np.full(len(operations), -1, np.int32)
     ready = ready_of(waits.of_some(row), operations.start, operations.end)[row]
     count = int(place.max(initial=-1)) + 1
     at, step = np.full(count, np.iinfo(np.int64).min), np.zeros(count, np.int64)
     np.maximum.at(at, place, ready)
     step[place] = operations.step[row]
+    points = operations.add(sort=POINT, kind=names.number(JOINT), step=step, start=at, end=at, when=at)
+    of_row[row] = points[place]
     theirs = waits.only(np.flatnonzero(of_row[waits.of] >= 0))
     point = of_row[row]
     joint = Waits(row.astype(np.int32), point, np.ones(len(row), np.bool_), ready - at[place])
-    operations = operations.and_also(sort=POINT, kind=names.number(JOINT), step=step, start=at, end=at, when=at)
-    return operations, [Waits(of_row[theirs.of], theirs.on, theirs.whole, theirs.lag), joint]
+    return [Waits(of_row[theirs.of], theirs.on, theirs.whole, theirs.lag), joint]
 
 
 def _together(parts: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -91,7 +89,7 @@ def _together(parts: pl.DataFrame) -> tuple[Ints, Ints]:
             return blocks, first[blocks]
 
 
-def _inside(recorded: Recorded, columns: Columns) -> pl.DataFrame:
+def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     """A row per part of a collective inside of a block: collective, rank, start, took, waited (what it took longer than
     the shortest), row (of the block), begun, ended."""
     count = 0 if recorded.parts.is_empty() else len(recorded.blocks)

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 import polars as pl
 
 from trace_export.model import WORK_KINDS
-from trace_export.steps.graph import Columns, Flags, Ints, Times, Waits
+from trace_export.steps.graph import Flags, Ints, Times, Waits, happened
 
 KINDS = (*WORK_KINDS, "OPT")
 MOST = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class Operations(Columns):
-    """Columns of `Graph` while it grows."""
+COLUMNS = {
+    "sort": np.int8, "kind": np.int16, "rank": np.int32, "src": np.int32, "dst": np.int32, "step": np.int32,
+    "start": np.int64, "end": np.int64, "when": np.int64,
+}  # fmt: skip
+SPARE = 8
+"""Room for this part of the operations more: for points, of which a rank has a few in a step."""
 
+
+class Operations:
+    """Columns of `Graph` while it grows; `when`: when an operation may have begun at the earliest, which orders those
+    that wait in a circle."""
+
+    sort: Ints
+    kind: Ints
+    rank: Ints
+    src: Ints
+    dst: Ints
+    step: Ints
+    start: Times
+    end: Times
     when: Times
-    """When it may have begun at the earliest: what orders operations that wait in a circle."""
 
-    def and_also(self, **columns: Ints | int) -> Operations:
-        """With further operations; a column that is not given is -1."""
-        count = len(columns["start"])  # type: ignore[arg-type]
+    def __init__(self, count: int) -> None:
+        """`count`: of how many operations there is room at once; to copy the columns for more of them takes as much
+        memory again."""
+        self._room = {name: np.empty(count + count // SPARE, dtype) for name, dtype in COLUMNS.items()}
+        self._count = 0
 
-        def longer(name: str, old: Ints) -> Any:
-            return np.concatenate([old, np.broadcast_to(np.asarray(columns.get(name, -1), old.dtype), count)])
+    def __len__(self) -> int:
+        return self._count
 
-        return Operations(**{name: longer(name, old) for name, old in vars(self).items()})
+    def add(self, **columns: Ints | int) -> Ints:
+        """The numbers of further operations; a column that is not given is -1."""
+        base, self._count = self._count, self._count + len(columns["start"])  # type: ignore[arg-type]
+        for name, dtype in COLUMNS.items():
+            if self._count > len(self._room[name]):
+                spare = self._count - base + self._count // SPARE
+                self._room[name] = np.concatenate([self._room[name][:base], np.empty(spare, dtype)])
+            self._room[name][base : self._count] = columns.get(name, -1)
+            setattr(self, name, self._room[name][: self._count])
+        return np.arange(base, self._count, dtype=np.int32)
 
 
 class Names:
@@ -97,5 +120,7 @@ class Lanes:
 def wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:
     """Operations that wait for others; the waiting member had begun at `begun`."""
     full = np.broadcast_to(np.asarray(whole, np.bool_), len(of))
-    happened = np.where(full, operations.end[on], operations.start[on])
-    return Waits(of.astype(np.int32), on.astype(np.int32), full, np.minimum(0, begun - happened))
+    overlap = happened(on, full, operations.start, operations.end)
+    np.subtract(begun, overlap, out=overlap)
+    np.minimum(overlap, 0, out=overlap)
+    return Waits(of.astype(np.int32, copy=False), on.astype(np.int32, copy=False), full, overlap)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import polars as pl
 
@@ -21,19 +19,19 @@ POSTED = 0.05
 
 def transfers(
     recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations, names: Names
-) -> tuple[Operations, list[Waits], Flags]:
-    """A transfer waits for its producer, for the transfer before on its way, and for the block of the receiver after
-    which the receive was posted, where the receive followed it promptly. Without a message the transfer is guessed: as
-    long as the gap that it leaves where it can be seen, else as the median of such gaps on its way. `joint`: the waits
-    of blocks for what several ranks did."""
+) -> tuple[list[Waits], Flags]:
+    """Adds the transfers. One waits for its producer, for the transfer before on its way, and for the block of the
+    receiver after which the receive was posted, where the receive followed it promptly. Without a message the transfer
+    is guessed: as long as the gap that it leaves where it can be seen, else as the median of such gaps on its way.
+    `joint`: the waits of blocks for what several ranks did."""
     edges = recorded.edges
-    src: Ints = edges["src"].to_numpy().astype(np.int64)
-    dst: Ints = edges["dst"].to_numpy().astype(np.int64)
+    src: Ints = edges["src"].to_numpy().astype(np.int32)
+    dst: Ints = edges["dst"].to_numpy().astype(np.int32)
     src_rank, dst_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
     local = src_rank == dst_rank
     waits = [wait(dst[local], src[local], operations.start[dst[local]], operations)]
     if local.all():
-        return operations, waits, np.zeros(len(operations.start), np.bool_)
+        return waits, np.zeros(len(operations), np.bool_)
     if local.any():
         edges, src, dst = edges.filter(~local), src[~local], dst[~local]
     timed = edges["arrived"].is_not_null().to_numpy()
@@ -42,7 +40,7 @@ def transfers(
     batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
         start, end, posted = _transfer_times(recorded, edges, timed, lanes, first, joint, operations)
-        after = np.full(len(src), -1)
+        after: Ints = np.full(len(src), -1, np.int32)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
         after = np.where(np.append(first, True)[after], -1, after)
@@ -53,12 +51,10 @@ def transfers(
     sent = np.where(timed, sent, np.minimum(start, operations.end[src]))
     receiver_last = timed & (received > sent)
     posted &= ~np.isin(dst, lanes.first)
-    base, count = len(operations.start), len(src)
-    number = base + np.arange(count)
     forward = (edges["direction"] == "F").to_numpy()
-    code = np.where(forward, names.number("T:F"), names.number("T:B"))
-    from_rank, to_rank = edges["src_rank"].to_numpy().astype(np.int64), edges["dst_rank"].to_numpy().astype(np.int64)
-    operations = operations.and_also(
+    code = np.where(forward, np.int16(names.number("T:F")), np.int16(names.number("T:B")))
+    from_rank, to_rank = edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy()
+    number = operations.add(
         sort=TRANSFER, kind=code, rank=np.where(receiver_last, to_rank, from_rank), src=from_rank, dst=to_rank,
         step=operations.step[src], start=start, end=end, when=start,
     )  # fmt: skip
@@ -73,9 +69,9 @@ def transfers(
     ]
     when = operations.when.copy()
     for some in waits[4:]:
-        np.maximum.at(when, some.of, operations.when[some.on] + 1)
-    guessed = np.concatenate([np.zeros(base, np.bool_), ~timed])
-    return replace(operations, when=when), waits, guessed
+        np.maximum.at(operations.when, some.of, when[some.on] + 1)
+    guessed = np.concatenate([np.zeros(len(operations) - len(timed), np.bool_), ~timed])
+    return waits, guessed
 
 
 def _exchanged(
@@ -88,11 +84,11 @@ def _exchanged(
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
     goes_on = np.where(after >= 0, operations.start[after], MOST)
     length = np.clip(np.minimum(operations.start[dst], goes_on) - begin, 0, None)
-    latest = np.full(len(operations.start) + 1, -MOST)
+    latest = np.full(len(operations) + 1, -MOST)
     for block in (dst, after):
         np.maximum.at(latest, block, begin)
     seen = (begin == latest[dst]) | ((after >= 0) & (begin == latest[after]))
-    touching = np.bincount(np.concatenate([dst, after[after >= 0]]), minlength=len(operations.start) + 1)
+    touching = np.bincount(np.concatenate([dst, after[after >= 0]]), minlength=len(operations) + 1)
     one = np.where(posted & (touching[dst] == 1), operations.start[dst], MOST)  # else a step may begin late
     one = np.minimum(one, np.where((after >= 0) & (touching[after] == 1), goes_on, MOST))
     way = edges.select(guess.WAY).with_columns(
