@@ -52,7 +52,7 @@ def unnumbered(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
     return sorted(((*row[:3], None, *row[4:]) if row[1] is None and row[2] == "F" else row for row in rows), key=str)
 
 
-@pytest.mark.parametrize(("name", "place", "capture"), crossed(DIALECTS, PLACES, CAPTURES))
+@pytest.mark.parametrize(("name", "place", "capture"), crossed(DIALECTS, PLACES, CAPTURES, every=2))
 def test_evaluations_are_of_no_step(tmp_path: Path, name: str, place: str, capture: str) -> None:
     """They are drawn and counted, and all figures are those of the same run without them."""
     dialect = DIALECTS[name]

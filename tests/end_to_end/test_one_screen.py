@@ -114,7 +114,7 @@ def shown(report: Report, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-SHOWN = [*SAMPLES[:3], "sound", "slow stage", "slow link", "late gather", "held host", "pause", "slow rank, deep"]
+SHOWN = [*SAMPLES[:3], "sound", "slow stage", "slow link", "late gather", "pause"]
 """Samples and causes of every kind; the others with --slow."""
 
 

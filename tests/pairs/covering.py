@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +12,7 @@ TRIES = 12
 """Rows drawn for the next one; that with the most new pairs is taken."""
 
 
-def covering(factors: Mapping[str, Sequence[Any]], seed: int, fits: Callable[[Row], bool]) -> list[Row]:
+def covering(factors: Mapping[str, Sequence[Any]], seed: int, fits: Callable[[Row], bool]) -> Iterator[Row]:
     """All-pairs rows over `factors` (name → values), only such that `fits`.
 
     Pairs that no fitting row can have are left out: a pair is given up when rows drawn around it never fit.
@@ -25,7 +25,6 @@ def covering(factors: Mapping[str, Sequence[Any]], seed: int, fits: Callable[[Ro
         for i in range(len(factors[a]))
         for j in range(len(factors[b]))
     }
-    rows = []
     while left:
         pair = min(left)
         rows_around = [row for _ in range(TRIES) if (row := _row(factors, dict(pair), draw, fits))]
@@ -34,8 +33,7 @@ def covering(factors: Mapping[str, Sequence[Any]], seed: int, fits: Callable[[Ro
             continue
         best = max(rows_around, key=lambda row: len(left & _pairs(names, row)))
         left -= _pairs(names, best)
-        rows.append({name: factors[name][index] for name, index in best.items()})
-    return rows
+        yield {name: factors[name][index] for name, index in best.items()}
 
 
 def _row(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +20,31 @@ from tests.pairs.oracles import in_picture, of_traces, one_sentence, same_blocks
 from tests.support.command import command, parser
 from tests.support.schemas import DOCUMENTS
 
-FAST = 4
-"""Rows in every run; the others with --slow."""
+FAST, APART = 4, 7
+"""So many rows, so far apart, are in every run; the others with --slow."""
 CLOCKS_NS = 10_000
 """What alignment may move a host whose clock is right: the bound that it states is below this."""
 
 
-def rows(options: dict[str, Values], **traits: tuple[object, ...]) -> list[Any]:
-    """The rows of all pairs as parameters of a test; `traits` in place of those of `TRAITS`."""
-    drawn = covering({**TRAITS, **traits, **options}, 1, lambda row: can_be(row) and asked(row))
-    return [
-        pytest.param(row, id=str(n), marks=[] if n % (len(drawn) // FAST) == 0 else [pytest.mark.slow])
-        for n, row in enumerate(drawn)
-    ]
+ROWS: dict[str, Callable[[], Iterator[Row]]] = {
+    "test_a_chart_has_the_blocks_of_the_job": lambda: rows(EXPORT),
+    "test_the_commands_agree_with_the_job_and_with_each_other": lambda: rows(REPORT),
+    # The oracle of pictures expects one block at a time in a row.
+    "test_a_picture_has_the_blocks_of_the_job": lambda: rows(PICTURE, overlap=(0,)),
+    "test_what_does_not_matter_changes_nothing": lambda: covering(TRAITS, 2, can_be),
+}
+"""The rows of each test."""
 
 
-OF_REPORTS = rows(REPORT)
+def rows(options: dict[str, Values], **traits: tuple[object, ...]) -> Iterator[Row]:
+    """Rows of all pairs of traits and options; `traits` in place of those of `TRAITS`."""
+    return covering({**TRAITS, **traits, **options}, 1, lambda row: can_be(row) and asked(row))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if drawn := ROWS.get(metafunc.function.__name__):
+        wanted = (None,) if metafunc.config.getoption("--slow") else (0, FAST * APART, APART)
+        metafunc.parametrize("row", list(islice(drawn(), *wanted)), ids=count())
 
 
 def document(text: str) -> dict[str, Any]:
@@ -43,7 +54,6 @@ def document(text: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("row", rows(EXPORT))
 def test_a_chart_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
     """In the table, in the Chrome trace and in the Perfetto trace: each block of the selection once, at its time."""
     given = Input.of(row)
@@ -65,24 +75,31 @@ def test_a_chart_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
         assert set(shown["stage"]) == set(table["stage"])
 
 
-@pytest.mark.parametrize("row", OF_REPORTS)
 def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path: Path) -> None:
-    """Step, pipeline time and bubble of `report` are those of `export` and, of the whole run, those of the job; a
-    run compared with itself differs in nothing."""
+    """Step, pipeline time and bubble of `report` are those of `export` and `overview` and, of the whole run, those of
+    the job; so are the levels and causes on both pages. A run compared with itself differs in nothing."""
     given = Input.of(row)
     given.write(tmp_path / "in")
     options = [*given.options, *words(row, REPORT, given.host)]
-    done = command("report", "in", "--json", *options, cwd=tmp_path)
-    one_sentence(done)
     wanted = left(given.truth, row)
-    assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
-    if done.returncode:
+    documents, facts = {}, {}
+    for name, *more in (("report",), ("overview",), ("export", "--format", "csv")):
+        done = command(name, "in", "--json", *more, *options, cwd=tmp_path)
+        one_sentence(done)
+        assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
+        if done.returncode:
+            continue
+        documents[name] = found = document(done.stdout)
+        said = (each["facts"] for each in found.get("verdict", []) if each["code"] == "step")
+        facts[name] = found if name == "export" else next(said, {})
+    if not documents:
         return
-    report = document(done.stdout)
-    exported = document(command("export", "in", "--json", "--format", "csv", *options, cwd=tmp_path).stdout)
-    facts: dict[str, Any] = next((each["facts"] for each in report["verdict"] if each["code"] == "step"), {})
+    report, exported = documents["report"], documents["export"]
     for name, error in (("bubble", 1e-9), ("step_ns", 1), ("pipeline_ns", 1)):
-        assert facts.get(name) == pytest.approx(exported[name], abs=error), name
+        for other in ("overview", "export"):
+            assert facts[other].get(name) == pytest.approx(facts["report"].get(name), abs=error), (other, name)
+    for name in ("levels", "causes"):
+        assert documents["overview"][name] == report[name], name
     if len(wanted) == len(given.truth):
         assert exported["bubble"] == pytest.approx(given.run.bubble(given.job), abs=2e-3)
         assert exported["step_ns"] == pytest.approx(given.run.step_ns, abs=2 * CLOCKS_NS)
@@ -92,30 +109,6 @@ def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path:
         assert not same["causes"]
 
 
-@pytest.mark.parametrize("row", OF_REPORTS)
-def test_the_overview_agrees_with_the_report(row: Row, tmp_path: Path) -> None:
-    """Bubble, step and pipeline time, levels and causes are the same on both pages, whatever is selected."""
-    given = Input.of(row)
-    given.write(tmp_path / "in")
-    options = [*given.options, *words(row, REPORT, given.host)]
-    pages = {}
-    for name in ("report", "overview"):
-        done = command(name, "in", "--json", *options, cwd=tmp_path)
-        one_sentence(done)
-        assert (done.returncode == 0) == (len(left(given.truth, row)) > 0), done.stderr
-        pages[name] = document(done.stdout) if done.returncode == 0 else {}
-    if not pages["report"]:
-        return
-    report, overview = (
-        next((each["facts"] for each in page["verdict"] if each["code"] == "step"), {}) for page in pages.values()
-    )
-    for name, error in (("bubble", 1e-9), ("step_ns", 1), ("pipeline_ns", 1)):
-        assert overview.get(name) == pytest.approx(report.get(name), abs=error), name
-    for name in ("levels", "causes"):
-        assert pages["overview"][name] == pages["report"][name], name
-
-
-@pytest.mark.parametrize("row", rows(PICTURE, overlap=(0,)))  # the oracle expects one block at a time in a row
 def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
     """Each block of the selection is drawn once, in the row of its stage or rank, as long as it was, to a pixel."""
     given = Input.of(row)
@@ -129,7 +122,6 @@ def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
         in_picture(tmp_path / "out" / "pipeline_profile.svg", cut(wanted, given.truth, row))
 
 
-@pytest.mark.parametrize("row", covering(TRAITS, 2, can_be)[::8])
 def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
     """Another name of the folder with a file beside the profiles, processes, and a second run give the same tables."""
     given = Input.of(row)

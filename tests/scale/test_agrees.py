@@ -55,7 +55,7 @@ PLANTED = [("paddle", "link"), ("paddle", "host"), ("table", "rank"), ("paddle",
 """A table has blocks alone, and no link."""
 
 
-@pytest.mark.parametrize(("planted_in", "order"), crossed(PLANTED, [(False, 1), (True, 1), (False, 2)]))
+@pytest.mark.parametrize(("planted_in", "order"), crossed(PLANTED, [(False, 1), (True, 1), (False, 2)], every=2))
 def test_overview_and_report_name_the_same(
     tmp_path: Path, planted_in: tuple[str, str], order: tuple[bool, int]
 ) -> None:
@@ -112,7 +112,7 @@ def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
     assert found["gain_ns"] == pytest.approx(whole["gain_ns"], rel=CLOSE)
 
 
-@pytest.mark.parametrize(("what", "stages_first"), crossed(["host", "rank"], [False, True]))
+@pytest.mark.parametrize(("what", "stages_first"), crossed(["host", "rank"], [False, True], every=2))
 def test_read_replica_by_replica_it_names_the_same(
     tmp_path: Path, stages_first: bool, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

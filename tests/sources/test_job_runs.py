@@ -57,7 +57,7 @@ def notes(run: Run) -> list[str]:
     return [note.code for note in run.notes if note.code.startswith("run")]
 
 
-@pytest.mark.parametrize("name", WINDOWED)
+@pytest.mark.parametrize("name", few(WINDOWED))
 def test_windows_are_segments_of_their_run(name: str, tmp_path: Path) -> None:
     """Their steps are further steps of the ranks, and none lasts until the next window."""
     truth = WRITERS[name](tmp_path, WINDOWS)

@@ -113,7 +113,7 @@ def check(said: Sentence, run: Run, rank: int, shape: Shape, expected: Mapping[s
         assert found.get(what, 0.0) == pytest.approx(expected.get(what, 0.0) * usual, abs=0.03 * more), (what, found)
 
 
-@pytest.mark.parametrize(("planted", "form"), usually(PAIRS[::4], [p for n, p in enumerate(PAIRS) if n % 4]))
+@pytest.mark.parametrize(("planted", "form"), usually(PAIRS[4::8], [p for n, p in enumerate(PAIRS) if n % 8 != 4]))
 def test_the_parts_are_what_was_planted(planted: str, form: str, tmp_path: Path) -> None:
     shape, expected = SHAPES[planted]
     rank = 1 if planted in WORDS else random.Random(planted + form).randrange(JOB.stages)

@@ -15,7 +15,7 @@ from samples.generators.ascend import Truth, record
 from samples.generators.data_parallel import Job, write_table
 from tests.support.ascend_jobs import JOBS
 from tests.support.command import command
-from tests.support.rows import seeds
+from tests.support.rows import seeds, slow
 from tests.verdicts.cases import AWAITED, Case, drawn
 from tests.verdicts.judge import CLOSE, causes
 
@@ -43,6 +43,7 @@ LACKS: dict[str, tuple[dict[str, object], Callable[[Job, random.Random], pl.Expr
     ),
 }  # fmt: skip
 """What a job must have, and which blocks its table lacks."""
+FAST = ("no W", "no F of a stage", "no B of a stage, two chunks", "no B of a rank", "rows by chance")
 
 
 def _without(folder: Path, lacking: pl.Expr) -> None:
@@ -64,7 +65,7 @@ def _wrong(case: Case, folder: Path) -> list[str]:
     return said if not gains or abs(gains[0] - case.gain_ns) > CLOSE * case.gain_ns else []
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [3, *slow([0, 2])])
 def test_a_schedule_that_splits_few_backwards_lacks_no_weight_gradients(stage: int, tmp_path: Path) -> None:
     """DualPipeV as MindSpeed runs it: the last stage splits none."""
     sound = replace(JOBS["dualpipev"], steps=3)
@@ -81,7 +82,7 @@ def _step_ns(truth: Truth) -> float:
     return float(first.diff().mean())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("lack", LACKS)
+@pytest.mark.parametrize("lack", [*FAST, *slow(lack for lack in LACKS if lack not in FAST)])
 @pytest.mark.parametrize("seed", seeds(1, 8))
 def test_no_gain_is_given_where_a_kind_of_block_is_missing(lack: str, seed: int, tmp_path: Path) -> None:
     fields, lacking = LACKS[lack]

@@ -167,7 +167,7 @@ def counted(folder: Path, **options: Any) -> tuple[Split, str]:
     return tuple(said.facts["layers"]), said.facts["counted_by"]
 
 
-@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], SPELLINGS))
+@pytest.mark.parametrize(("form", "spelling"), crossed(["nsys", "kineto"], SPELLINGS, every=2))
 def test_layers_are_counted_in_the_ranges_of_forwards(form: str, spelling: str, tmp_path: Path) -> None:
     """Also where the kernels say something else. Backwards repeat the ranges on the thread of the autograd engine."""
     WRITERS[form](tmp_path, replace(RANGED, layers=LayerRanges(HELD, spelling)))
