@@ -98,12 +98,6 @@ def test_its_options_exist(guide: str, run_cli: Cli) -> None:
         assert option in ours.stdout
 
 
-@GUIDES
-def test_the_command_prints_the_guide(guide: str, run_cli: Cli) -> None:
-    done = run_cli("docs", guide)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", text(guide))
-
-
 @pytest.mark.parametrize(
     ("page", "instead"),
     [

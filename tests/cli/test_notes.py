@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from rich.console import Console
@@ -47,22 +46,6 @@ def test_a_terminal_gets_whole_words_and_a_file_whole_lines() -> None:
     assert all(line.startswith("  ") for line in lines[1:])
 
 
-def test_the_bar_counts_only_what_has_parts() -> None:
-    """Aligning clocks is one piece of work: "0/1" would stand still."""
-    stream = StringIO()
-    stream.isatty = lambda: True  # type: ignore[method-assign]
-    seen = Console(file=stream, force_terminal=True, width=80)
-    with (
-        mock.patch.object(terminal.sys, "stderr", stream),
-        mock.patch.object(terminal, "console", lambda **_: seen),
-        terminal.progress({}) as report,
-    ):
-        report("reading", 1, 4)
-        report("aligning clocks", 0, 1)
-    assert "0/1" not in stream.getvalue()
-    assert "aligning clocks" in stream.getvalue()
-
-
 def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     hosts = [Note("outside", "note", f"tasks outside ({share}%)", f"/logs/node{n}.sqlite", 48 + n)
              for n, share in enumerate([0.2, 0.3, 1])]  # fmt: skip
@@ -79,16 +62,6 @@ def test_the_same_note_of_every_host_is_printed_once(capsys: pytest.CaptureFixtu
 def test_what_a_note_names_it_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
     terminal.notes([Note("stages-missing", "warning", "no rank of stages 4-5 of 8 is in the data", count=2)])
     assert capsys.readouterr().err == "warning: no rank of stages 4-5 of 8 is in the data [stages-missing]\n"
-
-
-@pytest.mark.parametrize("text", ["a: [bold]b[/] :bug: 'c' 1.5 µs", "流水线 " * 40, "word " * 60, "  indented", ""])
-def test_a_pipe_gets_the_text_that_rich_would_write(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for out in (terminal.console(), terminal.output()):
-        out.print(text, style="bold", end="")
-        out.print(text)
-    plain = capsys.readouterr().out
-    assert plain == f"{text}{text}\n" * 2
-    assert isinstance(terminal.output(), terminal.Plain)
 
 
 def test_a_pipe_that_is_to_be_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:

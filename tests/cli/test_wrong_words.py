@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import Cli
 
+LOGS = "DIR"
+"""In place of a folder that can be read."""
 TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
 
 
@@ -34,15 +36,60 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         (("export", "logs", "--format", "foo"), '--format: "foo" is unknown; choose from perfetto'),
         (("export", "logs", "--align"), "option '--align' requires an argument"),
         (("export", "logs", "--in-place"), "--in-place: has nothing to write; give it together with --step-task-info"),
+        (("export", LOGS, "--devices", "0,x"), '--devices: "0,x" is not a list of numbers; write it like 0,1,4-7'),
+        (("export", LOGS, "--steps", "4-2"), '--steps: "4-2" is not a list of numbers'),
+        (
+            ("export", LOGS, "--align", "later"),
+            '--align: "later" is unknown, and there is no such file; choose auto, wall, none, strict',
+        ),
+        (("export", LOGS, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME; write it like node1=+3.2ms'),
+        (("export", LOGS, "--offset", "machine1=3parsecs"), '--offset: "3parsecs" is not a time'),
+        (
+            ("export", LOGS, "--offset", "machine1=9999999999999999s"),
+            '--offset: "9999999999999999s" is too long a time',
+        ),
+        (("export", LOGS, "--time", "2s-1s"), "--time: the window of 2 s to 1 s ends before it starts"),
+        (
+            ("export", LOGS, "--detail", "everything"),
+            '--detail: "everything" is unknown; choose from spans, comm, kernels',
+        ),
+        (("export", LOGS, "--tracks", "host"), '--tracks: "host" is unknown'),
+        (("export", LOGS, "--color-by", "mood"), '--color-by: "mood" is unknown'),
+        (("export", LOGS, "--table", "all"), '--table: "all" is unknown'),
+        (("export", LOGS, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
+        (("export", LOGS, "--width", "1"), '--width: "1" is not a length'),
+        (("export", LOGS, "--multimachine"), "there is no option --multimachine; did you mean --multi-machine?"),
+        (("exprot", "--log_dir", "."), 'there is no command "exprot"; did you mean export?\n'),
+        (("compare", LOGS, LOGS, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
+        (("compare", "", LOGS), 'A: "" is not a path'),
+        (
+            ("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2", "--times", "F=x"),
+            '--times: "x" is not a time',
+        ),
+        (
+            ("compare", LOGS),
+            "DIR would be compared with itself; name another folder, or other steps or runs with --steps-a and"
+            " --steps-b, --run-a and --run-b",
+        ),
+        (("simulate", "--stages", "2"), "--schedule: is missing"),
+        (
+            ("export", LOGS, "--cache", "c"),
+            "--cache: speeds up reading a part of a run only; give it together with --replica",
+        ),
         (("compare", "nowhere", "here"), "nowhere: no such file or folder; give the folder that holds the profiles\n"),
     ],
 )
-def test_a_wrong_word_is_one_sentence(run_cli: Cli, words: tuple[str, ...], said: str) -> None:
-    ended = run_cli(*words)
+def test_a_wrong_word_is_one_sentence(
+    run_cli: Cli, samples: Path, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    logs = str(samples / "paddle" / "single")
+    ended = run_cli(*(logs if word == LOGS else word for word in words), cwd=tmp_path)
     assert ended.returncode == 2
-    assert ended.stderr.startswith(f"trace-export: {said}")
+    assert ended.stderr.replace(logs, LOGS).startswith(f"trace-export: {said}")
     assert ended.stderr.count("\n") == 1
     assert "╭" not in ended.stdout + ended.stderr
+    assert "`" not in ended.stderr.partition("`trace-export")[0]  # what one can type, and no name of the library
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("before", [("--jobs", "1"), ("--jobs=1",), ("--log_dir", "{logs}"), ("--pp", "4", "--debug")])
@@ -97,26 +144,3 @@ def test_a_chart_beside_a_baseline_is_refused_in_the_words_of_the_command(
     said = run_cli("compare", logs, "--baseline", kept, "--out", tmp_path / "x.svg").stderr
     assert said.startswith("trace-export: a baseline has no blocks")
     assert said.endswith("; leave out --out\n")
-
-
-def test_an_error_names_what_one_can_type(run_cli: Cli, samples: Path) -> None:
-    logs = samples / "paddle" / "single"
-    for words, said in (
-        (("compare", logs, logs, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
-        (("compare", "", logs), 'A: "" is not a path'),
-        (("compare", logs), "with --steps-a and --steps-b, --run-a and --run-b"),
-        (("export", logs, "--table", "all"), '--table: "all" is unknown'),
-        (("export", logs, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
-        (("export", logs, "--width", "1"), '--width: "1" is not a length'),
-        (("export", logs, "--offset", "3ms"), '--offset: "3ms" is not HOST=TIME'),
-        (("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2", "--times", "F=x"), "--times: "),
-        (("simulate", "--stages", "2"), "--schedule: is missing"),
-        (
-            ("export", logs, "--cache", "c"),
-            "--cache: speeds up reading a part of a run only; give it together with --replica",
-        ),
-    ):
-        ended = run_cli(*words)
-        assert ended.returncode == 2
-        assert said in ended.stderr
-        assert "`" not in ended.stderr.partition("`trace-export")[0]

@@ -89,42 +89,6 @@ def test_a_binary_file_called_workerlog(run_cli: Cli, tmp_path: Path) -> None:
     assert "no pipeline record in this log" in sentence(result)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--devices", "0,x"], '--devices: "0,x" is not a list of numbers; write it like 0,1,4-7'),
-        (["--steps", "4-2"], "--steps"),
-        (["--format", "perfeto"], "choose from perfetto"),
-        (["--align", "later"], "choose auto, wall, none, strict"),
-        (["--offset", "3ms"], '--offset: "3ms" is not HOST=TIME; write it like node1=+3.2ms'),
-        (["--offset", "machine1=3parsecs"], "is not a time"),
-        (["--offset", "machine1=9999999999999999s"], "is too long a time"),
-        (["--time", "2s-1s"], "ends before it starts"),
-        (["--detail", "everything"], "choose from spans, comm, kernels"),
-        (["--tracks", "host"], "--tracks"),
-        (["--color-by", "mood"], "--color-by"),
-    ],
-)  # fmt: skip
-def test_wrong_usage(arguments: list[str], words: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    result = run_cli("--log_dir", samples / "paddle" / "single", *arguments, cwd=tmp_path)
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    assert words in result.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_mistyped_option_gets_a_suggestion(run_cli: Cli) -> None:
-    result = run_cli("--log_dir", ".", "--multimachine")
-    assert result.returncode == 2
-    assert "--multi" in result.stderr
-
-
-def test_a_mistyped_command_gets_a_suggestion(run_cli: Cli) -> None:
-    result = run_cli("exprot", "--log_dir", ".")
-    assert result.returncode == 2
-    assert sentence(result) == 'trace-export: there is no command "exprot"; did you mean export?'
-
-
 def test_an_output_place_that_cannot_be_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file where a folder should be")
     result = run_cli("--log_dir", samples / "paddle" / "single", "--out", tmp_path / "taken" / "deeper")

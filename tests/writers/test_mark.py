@@ -43,32 +43,22 @@ WRITERS: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.fixture(params=WRITERS)
-def written(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / request.param
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_written_carries_the_mark(name: str, tmp_path: Path) -> None:
+    """In its content, whatever it is called; not before the mark was written: a CSV is plain text, any begin of which
+    may be somebody's."""
+    path, other = tmp_path / name, tmp_path / "notes.csv"
     if path.suffix == ".png":
         pytest.importorskip("vl_convert")
-    WRITERS[request.param](path)
-    return path
-
-
-def test_what_is_written_carries_the_mark(written: Path) -> None:
-    assert is_marked(written)
-
-
-def test_the_mark_is_in_the_content_and_not_in_the_name(written: Path, tmp_path: Path) -> None:
-    other = tmp_path / "notes.csv"
-    written.rename(other)
+    WRITERS[name](path)
+    assert is_marked(path)
+    path.rename(other)
     assert is_marked(other)
-    written.write_text("mine")
-    assert not is_marked(written)
-
-
-@pytest.mark.parametrize("size", [0, 1, 20])
-def test_a_file_cut_off_before_its_mark_carries_none(written: Path, size: int) -> None:
-    """A CSV is plain text: any begin of it may be somebody's."""
-    os.truncate(written, size)
-    assert not is_marked(written)
+    path.write_text("mine")
+    assert not is_marked(path)
+    for size in (20, 1, 0):
+        os.truncate(other, size)
+        assert not is_marked(other), size
 
 
 def without(path: Path, *passages: bytes) -> bytes:
