@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,25 +20,6 @@ def chart(more: Iterator[Part]) -> Chart:
 
 def numbers(parts: Iterator[Part]) -> list[int]:
     return [track.id for part in parts for track in part.tracks]
-
-
-def test_parts_come_in_order_after_the_main_one() -> None:
-    assert numbers(chart(part(n) for n in range(2, 20)).parts()) == list(range(1, 20))
-    assert numbers(chart(iter(())).parts()) == [1]
-
-
-def test_the_next_part_is_made_while_one_is_used() -> None:
-    made = threading.Event()
-
-    def more() -> Iterator[Part]:
-        yield part(2)
-        made.set()
-        yield part(3)
-
-    parts = chart(more()).parts()
-    assert [next(parts).tracks[0].id for _ in range(2)] == [1, 2]
-    assert made.wait(60)
-    assert numbers(parts) == [3]
 
 
 def test_an_error_in_a_part_is_raised_where_the_part_would_come() -> None:

@@ -304,23 +304,10 @@ def test_sizes_in_the_order_that_the_reader_declares() -> None:
     assert profile.ranks["tp"].to_list() == [0, 1] * 4
 
 
-def test_flags_beat_recorded_stages_and_the_contradiction_is_noted() -> None:
-    profile = resolve(bare(4, stage=[3, 2, 1, 0]), Declared(pp=4))
-    assert stages(profile) == {0: 0, 1: 1, 2: 2, 3: 3}
-    assert ("stages-contradict", 4) in [(n.code, n.count) for n in profile.notes]
-
-
 def test_recorded_stages_stay_and_say_so() -> None:
     profile = resolve(bare(4, stage=[0, 1, 0, 1]), Declared())
     assert stages(profile) == {0: 0, 1: 1, 2: 0, 3: 1}
     assert set(profile.ranks["stage_origin"]) == {"recorded"}
-
-
-def test_user_specified_stages_that_the_work_contradicts() -> None:
-    """Two stages specified, but the leading forwards say four."""
-    profile = resolve(of_job(JOBS["1f1b"]), Declared(pp=2, tp=2, dp=1))
-    assert stages(profile) == {0: 0, 1: 0, 2: 1, 3: 1}
-    assert "stages-contradict" in [n.code for n in profile.notes]
 
 
 def test_nothing_known_makes_every_rank_a_stage() -> None:
@@ -328,11 +315,6 @@ def test_nothing_known_makes_every_rank_a_stage() -> None:
     assert stages(profile) == {0: 0, 1: 1, 2: 2}
     assert set(profile.ranks["stage_origin"]) == {"assumed"}
     assert "stages-unknown" in [n.code for n in profile.notes]
-
-
-def test_sizes_that_do_not_divide_the_ranks() -> None:
-    with pytest.raises(UsageError, match="cannot be divided"):
-        resolve(bare(4), Declared(pp=3))
 
 
 def test_sizes_of_ranks_of_which_the_last_are_lost() -> None:
@@ -349,10 +331,6 @@ def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
     ]
     profile = Profile(ranks=bare(2).ranks, spans=conform(pl.DataFrame(rows), SPANS))
     assert stages(resolve(profile, Declared())) == {0: 0, 1: 0}
-
-
-def test_empty_profile() -> None:
-    assert resolve(Profile(), Declared()).ranks.is_empty()
 
 
 def test_missing_ranks_are_a_note_where_stages_are_counted_without_them() -> None:
@@ -376,17 +354,6 @@ def restarted(runs: int) -> pl.DataFrame:
     blocks = pl.select(run=pl.int_range(runs)).join(one, how="cross", maintain_order="left_right")
     start = pl.col("run") * 100_000 + pl.col("at")
     return conform(blocks.with_columns(start_ns=start, end_ns=start + 900, step=0, chunk=0), SPANS)
-
-
-def test_thousands_of_restarts_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    measure = stages_from_work.measure
-    monkeypatch.setattr(stages_from_work, "measure", lambda spans: seen.append(spans) or measure(spans))
-    inference = stages_from_work.infer(restarted(5000))
-    assert inference is not None
-    assert inference.exact
-    assert inference.stages.select("rank", "stage").rows() == [(0, 0), (1, 1)]
-    assert len(seen) == stages_from_work.RUNS_SAMPLED
 
 
 def test_the_run_with_blocks_of_all_ranks_decides_among_many() -> None:

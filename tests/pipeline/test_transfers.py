@@ -11,11 +11,6 @@ from tests.support.profiles import concluded
 from trace_export.model import P2P, RANKS, SPANS, Declared, Profile, conform, empty
 from trace_export.pipeline.transfers import find_peers
 
-F0 = {"kind": "F", "microbatch": 0, "start_ns": 20_000, "end_ns": 30_000}
-B0 = {"kind": "B", "microbatch": 0, "start_ns": 50_000, "end_ns": 70_000}
-F1 = {"kind": "F", "microbatch": 1, "start_ns": 90_000, "end_ns": 100_000}
-B1 = {"kind": "B", "microbatch": 1, "start_ns": 120_000, "end_ns": 140_000}
-
 
 def pipelines(stages: int, replicas: int, rows: list[dict[str, Any]], **declared: Any) -> Profile:
     """`replicas` pipelines; rank = stage * replicas + replica."""

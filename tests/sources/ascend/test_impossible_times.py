@@ -25,7 +25,6 @@ S = 10**9
 JOB = Job(stages=2, microbatches=4, steps=2, hosts=1)
 UNMARKED = replace(JOB, marker=no_marker)
 """Blocks are inferred from the kernels, which lie some µs inside of them."""
-Key = tuple[int, str, int, int]
 
 
 def drawn(run: Run, rank: int) -> list[tuple[object, ...]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -125,14 +124,6 @@ def test_other_spellings_of_microseconds(written: str, ns: int) -> None:
     events = EVERY.events.decoded(body)
     assert events is not None
     assert json_events.columns_of(events)["start"].to_list() == [ns]
-
-
-def test_without_a_base_times_are_unix_microseconds(tmp_path: Path) -> None:
-    trace = Trace(base_ns=None)
-    start = 1_736_408_883_694_756_091
-    trace.range(start, start + 50, "F0.0.0")
-    trace.kernel(start + 3, start + 4, trace.call(start + 1))
-    assert loaded(trace.write(tmp_path / "t.json")).spans["start_ns"].to_list() == [start + 3]
 
 
 def test_a_base_that_is_no_time_is_a_note(tmp_path: Path) -> None:
@@ -556,29 +547,6 @@ def test_bad_numbers_of_kernels_do_not_stop_the_reader(tmp_path: Path) -> None:
         loaded(path)
     path.write_text(text.replace('"device": 0', '"device": "zero"'))
     assert loaded(path).ranks["device"].to_list() == [None]
-
-
-def test_from_the_command_line(tmp_path: Path, run_cli: Cli) -> None:
-    for rank in range(2):
-        one_block(Trace(rank=rank, world=2)).write(tmp_path / f"r{rank}.pt.trace.json.gz")
-    done = run_cli("--log_dir", tmp_path, "--format", "csv", "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    rows = (tmp_path / "out" / "pipeline_profile.csv").read_text().splitlines()
-    assert len(rows) == 3
-    assert f"{BASE + 20_000}" in rows[1]
-
-
-def test_events_match_a_whole_parse(tmp_path: Path) -> None:
-    """The streamed events of an awkward file are those of json.loads."""
-    trace = layout_trace()
-    for i in range(50):
-        trace.range(i % 9, i % 9 + i % 5, f"F{i}.0.0")
-    path = trace.write(tmp_path / "t.json")
-    with patch.object(chrome_json, "READ_BYTES", 1000), KinetoTrace(path, EVERY.events) as opened:
-        streamed = pl.concat(opened.events())
-    events = json.loads(path.read_text())["traceEvents"]
-    expected = [(e["cat"], e["name"], math.floor(e["ts"] * 1000 + 0.5)) for e in events]
-    assert streamed.select("cat", "name", "start").rows() == expected
 
 
 @pytest.mark.parametrize("write", [Trace.write, torch_pftrace.write], ids=["json", "pftrace"])

@@ -173,17 +173,6 @@ def test_plain_names_count_only_without_names_of_frameworks(tmp_path: Path) -> N
     assert profile.ranks.filter(pl.col("rank") == 5).select("stage", "rank_origin").rows() == [(2, "recorded")]
 
 
-def test_users_markers(tmp_path: Path) -> None:
-    export = Export()
-    block(export, A, 0, "my forward 4")
-    block(export, A, 1_000, "loss")
-    marks = (r"my forward (?P<microbatch>\d)=>F", "loss=>OTHER")
-    assert labels(load(export, tmp_path, ReadOptions(markers=marks))) == [
-        (0, None, "F", 4, None),
-        (0, None, None, None, None),
-    ]
-
-
 def four(export: Export) -> Export:
     for process in (A, B, C, D):
         block(export, process, 0, "F0.0.0")

@@ -17,8 +17,6 @@ from tests.conftest import Cli
 from tests.support.paddle_jobs import JOBS, RECORDS
 from tests.support.trace_processor import TraceProcessor
 
-KEYS = ["rank", "step", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-
 
 def table(folder: Path) -> list[tuple[object, ...]]:
     """The rows of an exported CSV table, with micro-batch and chunk only where a kind gives them a meaning."""

@@ -23,9 +23,6 @@ from trace_export.sources.find import find
 from trace_export.sources.rocpd.reader import read_tasks
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
-DAY = generator.DAY_NS
-CANARY = "CANARY_ENV=must-not-appear"
-
 
 def block(export: Export, at: int, text: str) -> None:
     """A range with one kernel, 100 after the range's start and 50 long."""

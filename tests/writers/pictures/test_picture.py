@@ -27,7 +27,7 @@ from trace_export.selection import Numbers
 from trace_export.steps.idle import CAUSES
 from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.style import FigureStyle
-from trace_export.writers.pictures.svg import ticks_until, time_unit
+from trace_export.writers.pictures.svg import ticks_until
 
 __all__ = ["browser"]
 MS = 1_000_000
@@ -308,7 +308,3 @@ def test_ticks_are_round_and_few(end: float, count: int) -> None:
     step = f"{ticks[1]:e}"
     assert step[0] in "125"
     assert step[1:].startswith(".000000")
-
-
-def test_time_units() -> None:
-    assert [time_unit(t)[0] for t in (999, 1_999, 2_000, 2 * MS, 2_000 * MS)] == ["ns", "ns", "µs", "ms", "s"]

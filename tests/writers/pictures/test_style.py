@@ -151,12 +151,6 @@ def test_a_part_of_the_time_is_cut_at_both_ends(tmp_path: Path) -> None:
         styled(tmp_path, FigureStyle(range=Window(1_000 * MS, 2_000 * MS)), "gpipe", 1, 4)
 
 
-def test_the_number_of_steps(tmp_path: Path) -> None:
-    for wanted in (1, 4):
-        texts = texts_of(styled(tmp_path, FigureStyle(steps=wanted), "gpipe", 2, 2, steps=5))
-        assert len([text for text in texts if text.startswith("step ")]) == wanted
-
-
 @pytest.fixture(scope="module")
 def font(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A font whose glyphs are squares of half an em, without a glyph for the letter Z."""

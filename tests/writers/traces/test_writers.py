@@ -142,14 +142,6 @@ def test_the_same_chart_gives_the_same_bytes_zipped_or_not(writer: ModuleType, n
 
 
 @pytest.mark.parametrize(("writer", "name"), FORMATS)
-def test_what_was_in_the_file_before_is_gone(writer: ModuleType, name: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_bytes(b"x" * 1_000_000)
-    for file in (name, "fresh"):
-        write_trace(writer, full_chart(tmp_path), tmp_path / file)
-    assert (tmp_path / name).read_bytes() == (tmp_path / "fresh").read_bytes()
-
-
-@pytest.mark.parametrize(("writer", "name"), FORMATS)
 def test_of_two_traces_the_one_that_fails_is_named(
     writer: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
