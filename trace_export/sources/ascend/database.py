@@ -68,6 +68,7 @@ _ITEM_BYTES = {
 }
 """Bytes of one element by ENUM_HCCL_DATA_TYPE."""
 
+_KERNELS = "TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
 BUSY_RANGES, BUSY_STEPS = 500, 1_000_000
 """This many ranges are asked about in one query, which the index of TASK answers in some 250 steps for each. Without an
 index, or where tasks that compute nothing fill the ranges, to look at each task once is faster."""
@@ -189,7 +190,7 @@ def has_work_on(db: Database, devices: Iterable[int]) -> list[int]:
     """Those of the `devices` on which kernels ran."""
     if not db.has("COMPUTE_TASK_INFO", "globalTaskId") or not db.has("TASK", "deviceId"):
         return []
-    work = "SELECT 1 FROM TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.deviceId"
+    work = f"SELECT 1 FROM {_KERNELS} WHERE t.deviceId"
     return [device for device in devices if db.texts(f"{work} = {device} LIMIT 1")]
 
 
@@ -336,40 +337,29 @@ def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
 def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
     """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it? Of several devices those of
     this `device` count."""
-    spans = ranges.select("start_ns", "end_ns").with_row_index("row")
-    busy: set[int] = set()
-    for at in range(0, spans.height, BUSY_RANGES):
-        rows = spans.slice(at, BUSY_RANGES).rows()
-        values = ",".join(f"({row},{start},{end})" for row, start, end in rows)
-        worked = db.attempt(
-            f"WITH w(row, s, e) AS (VALUES {values}) SELECT row FROM w WHERE EXISTS (SELECT 1 FROM TASK t JOIN"
-            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs >= w.s AND t.startNs < w.e"
-            f" AND {_on(device)})",
-            BUSY_STEPS,
-        )
-        if worked is None:
-            return _busy_among_all(db, ranges, device)
-        busy.update(row for (row,) in worked)
-    return pl.Series([row in busy for row in range(spans.height)], dtype=pl.Boolean)
+    worked = _answers(
+        db,
+        ranges.select("start_ns", "end_ns"),
+        f"SELECT row, TRUE FROM w WHERE EXISTS (SELECT 1 FROM {_KERNELS} WHERE t.startNs >= start_ns"
+        f" AND t.startNs < end_ns AND {_on(device)})",
+    )
+    if worked is None:
+        return _busy_among_all(db, ranges, device)
+    return pl.Series([row in worked for row in range(ranges.height)], dtype=pl.Boolean)
 
 
 def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
     """See marker_blocks.Between. Of several devices the kernels of this `device` count."""
-    asked = ranges.select("start_ns", "end_ns").with_row_index("row")
-    lengths: dict[int, int] = {}
-    for at in range(0, asked.height, BUSY_RANGES):
-        values = ",".join(f"({row},{start},{end})" for row, start, end in asked.slice(at, BUSY_RANGES).rows())
-        sums = db.attempt(
-            f"WITH w(row, s, e) AS (VALUES {values}) SELECT row, SUM(min(t.endNs, w.e) - t.startNs) FROM w JOIN TASK t"
-            " ON t.startNs >= w.s AND t.startNs < w.e JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
-            f" WHERE {_on(device)} GROUP BY row",
-            BUSY_STEPS,
-        )
-        if sums is None:
-            kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only=_on(device))
-            return sum_between(pl.concat([*kernels]), ranges)
-        lengths.update(sums)
-    return pl.Series([lengths.get(row, 0) for row in range(ranges.height)], dtype=TIME)
+    sums = _answers(
+        db,
+        ranges.select("start_ns", "end_ns"),
+        f"SELECT row, SUM(min(t.endNs, end_ns) - t.startNs) FROM w JOIN {_KERNELS} WHERE t.startNs >= start_ns"
+        f" AND t.startNs < end_ns AND {_on(device)} GROUP BY row",
+    )
+    if sums is None:
+        kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only=_on(device))
+        return sum_between(pl.concat([*kernels]), ranges)
+    return pl.Series([sums.get(row, 0) for row in range(ranges.height)], dtype=TIME)
 
 
 def sum_between(kernels: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
@@ -388,23 +378,26 @@ def _on(device: int | None) -> str:
 def before(db: Database, times: pl.DataFrame, device: int | None = None) -> pl.Series:
     """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended; null for all
     where that takes long to find. Devices have streams of the same numbers: of several those of this `device` count."""
-    asked = times.select("stream", "at_ns").with_row_index("row")
-    ends: dict[int, int] = {}
-    for at in range(0, asked.height, BUSY_RANGES):
-        values = ",".join(
-            f"({row},{-1 if stream is None else stream},{time})"
-            for row, stream, time in asked.slice(at, BUSY_RANGES).rows()
-        )
-        ended = db.attempt(
-            f"WITH w(row, stream, time) AS (VALUES {values}) SELECT row, (SELECT t.endNs FROM TASK t JOIN"
-            " COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId WHERE t.startNs < w.time AND t.streamId = w.stream"
-            f" AND {_on(device)} ORDER BY t.startNs DESC LIMIT 1) FROM w",
-            BUSY_STEPS,
-        )
-        if ended is None:
-            return pl.repeat(None, times.height, dtype=TIME, eager=True)
-        ends.update(ended)
-    return pl.Series([ends.get(row) for row in range(times.height)], dtype=TIME)
+    ends = _answers(
+        db,
+        times.select(pl.col("stream").fill_null(-1), "at_ns"),
+        f"SELECT row, (SELECT t.endNs FROM {_KERNELS} WHERE t.startNs < at_ns AND t.streamId = stream"
+        f" AND {_on(device)} ORDER BY t.startNs DESC LIMIT 1) FROM w",
+    )
+    return pl.Series([(ends or {}).get(row) for row in range(times.height)], dtype=TIME)
+
+
+def _answers(db: Database, rows: pl.DataFrame, query: str) -> dict[int, int] | None:
+    """What the `query` says of each of the `rows`, which it reads as `w` with their number `row`; None where that takes
+    long to find."""
+    asked, answers = rows.with_row_index("row"), dict[int, int]()
+    for lot in asked.iter_slices(BUSY_RANGES):
+        values = ",".join(f"({','.join(map(str, row))})" for row in lot.rows())
+        answered = db.attempt(f"WITH w({','.join(asked.columns)}) AS (VALUES {values}) {query}", BUSY_STEPS)
+        if answered is None:
+            return None
+        answers.update(answered)
+    return answers
 
 
 def _busy_among_all(db: Database, ranges: pl.DataFrame, device: int | None) -> pl.Series:
