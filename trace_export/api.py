@@ -284,8 +284,8 @@ def compare(
         run = other.run(progress)
         return Compared(figures, run, compared(figures, run, *limit), ())
     output = write_options(path, formats, values) if path is not None else None
-    places = [(real_path(side.source.log_dir), side.source.files, side.part, side.source.run) for side in (one, other)]
-    if places[0] == places[1]:
+    inputs = [(real_path(side.source.log_dir), side.source.files, side.part, side.source.run) for side in (one, other)]
+    if inputs[0] == inputs[1]:
         what = f"{one.source.log_dir} would be compared with itself"
         remedy = "name another folder, or other steps or runs with `steps_a` and `steps_b`, `run_a` and `run_b`"
         raise UsageError(what, remedy)

@@ -241,7 +241,7 @@ def folder(value: object, parameter: str) -> Path:
     return path(value, parameter)
 
 
-def places(value: object, parameter: str, *, table: bool = False) -> tuple[Path, tuple[Path, ...]]:
+def folder_and_files(value: object, parameter: str, *, table: bool = False) -> tuple[Path, tuple[Path, ...]]:
     """The folder to read, and the files in it if not all that lies there is wanted: of a folder itself and no files, of
     files the folder that contains them all. A table of spans is given as it is; `table`: any single file is one."""
     if not isinstance(value, list | tuple):
@@ -251,7 +251,7 @@ def places(value: object, parameter: str, *, table: bool = False) -> tuple[Path,
     if not files:
         return folder(None, parameter), ()
     if len(files) == 1:
-        return places(files[0], parameter, table=table)
+        return folder_and_files(files[0], parameter, table=table)
     for file in files:
         if not is_file(file):
             what = "is a folder" if is_folder(file) else "no such file"

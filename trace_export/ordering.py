@@ -90,8 +90,8 @@ def distinct(numbers: npt.NDArray[np.integer[Any]]) -> tuple[npt.NDArray[np.int6
     """The values of `numbers`, which are not negative, and the place of each row's among them: without a sort where
     they are not much larger than the rows are many."""
     if numbers.max(initial=0) > DENSE * len(numbers):
-        values, place = np.unique(numbers, return_inverse=True)
-        return values.astype(np.int64), place
+        values, index = np.unique(numbers, return_inverse=True)
+        return values.astype(np.int64), index
     there = np.zeros(int(numbers.max(initial=-1)) + 1, np.bool_)
     there[numbers] = True
     return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[numbers]

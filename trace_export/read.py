@@ -90,12 +90,12 @@ def load_options(log_dir: Inputs, values: Mapping[str, Any]) -> LoadOptions:
             raise UsageError("both folders of machines and a log_dir are given", "give one of them", parameter="at")
         log_dir = Path()
     columns = values.get("columns")
-    place, files = arguments.places(log_dir, "log_dir", table=columns is not None)
+    folder, files = arguments.folder_and_files(log_dir, "log_dir", table=columns is not None)
     sizes = Declared(**{size: values.get(size) for size in ("pp", "tp", "dp", "cp")})
     return filled(
         LoadOptions,
         values,
-        log_dir=place,
+        log_dir=folder,
         files=files,
         read=filled(ReadOptions, values),
         columns=None if columns is None else Columns.parse(columns),
@@ -179,7 +179,7 @@ def _found(options: LoadOptions) -> tuple[SearchResult, list[TraceExportError]]:
     from trace_export.workers import dask
 
     looks = dask.in_each_folder(options.cluster, look)
-    results = [(place.machine_name, seen) for place, seen in looks if isinstance(seen, SearchResult)]
+    results = [(folder.machine_name, seen) for folder, seen in looks if isinstance(seen, SearchResult)]
     return together(results), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
 
 
@@ -280,8 +280,8 @@ def _read_groups(
     lost: list[Source] = []
 
     def done(index: int) -> None:
-        for place in range(len(groups[index].sources)):
-            tick(place)
+        for number in range(len(groups[index].sources)):
+            tick(number)
 
     for group, result in zip(
         groups, work.run(partial(read_group, options=read_options), groups, workers, done), strict=True

@@ -157,6 +157,6 @@ def test_places(tmp_path: Path) -> None:
     for name in ("a/logs", "b/logs"):
         (tmp_path / name).mkdir(parents=True)
     runs = Runs([tmp_path / "a" / "logs", tmp_path / "b" / "logs"])
-    assert list(runs.places) == ["logs", "logs-2"]
+    assert list(runs.paths) == ["logs", "logs-2"]
     with pytest.raises(UsageError, match=r"there is no .*nowhere; name the folders"):
         Runs([tmp_path / "nowhere"])

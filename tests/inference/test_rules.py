@@ -14,7 +14,7 @@ from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.kinds import by_kind, join_parts, split_weights_from_forwards
-from trace_export.inference.likeness import kinds, likeness, places
+from trace_export.inference.likeness import kinds, likeness, occurrences
 from trace_export.inference.pieces import (
     Piece,
     cut_sets,
@@ -229,8 +229,10 @@ def test_rows_are_alike_by_what_they_have_in_common() -> None:
     assert likeness(codes("a a b c"), codes("a b b")) == 0.5
     assert kinds([codes("a b"), codes("b a"), codes("a b c d"), codes("x")], 0.8) == [0, 0, 1, 2]
     assert kinds([np.array([n], np.int32) for n in range(100)], 0.8) is None
-    assert list(places(codes("a b a b a b a"), codes("a b a b a"))) == [0, 2]
-    assert list(places(np.array([256, 1], np.int32), np.array([1], np.int32))) == [1]  # not inside a number's bytes
+    assert list(occurrences(codes("a b a b a b a"), codes("a b a b a"))) == [0, 2]
+    assert list(occurrences(np.array([256, 1], np.int32), np.array([1], np.int32))) == [
+        1
+    ]  # not inside a number's bytes
 
 
 def test_stems_are_the_kinds_of_kernels() -> None:

@@ -115,7 +115,7 @@ def test_a_header_says_where_the_rank_is(record: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("WORLD_SIZE", "8")
     with ti.forward(microbatch=0):
         pass
-    marks.state.places.update(pp_size=4, tp=1)
+    marks.state.layout.update(pp_size=4, tp=1)
     with ti.backward(microbatch=0, stage=2):
         pass
     text = (record / "rank3.blocks").read_text()

@@ -30,13 +30,13 @@ which `explain_note` explains. Ask `runs` for the names of the runs, `report` fo
 else."""
 
 
-def server(places: Sequence[Path]) -> MCPServer[Any]:
-    """The server for the runs at `places`. Raises UsageError where one does not exist or the SDK is not installed."""
+def server(paths: Sequence[Path]) -> MCPServer[Any]:
+    """The server for the runs at `paths`. Raises UsageError where one does not exist or the SDK is not installed."""
     try:
         from mcp.server.mcpserver import Image, MCPServer
     except ImportError as error:
         raise missing_extra("trace-export mcp", "mcp") from error
-    answers = Answers(Runs(places))
+    answers = Answers(Runs(paths))
     made: MCPServer[Any] = MCPServer("trace-export", instructions=INSTRUCTIONS, log_level="WARNING")
     for tool in (
         answers.runs, answers.inspect, answers.report, answers.slowdown, answers.critical_path, answers.compare,
@@ -76,11 +76,11 @@ class Answers:
 
     def runs(self) -> dict[str, Any]:
         """The names of the runs that can be asked about."""
-        return {"runs": list(self._runs.places)}
+        return {"runs": list(self._runs.paths)}
 
     def inspect(self, run: str) -> dict[str, Any]:
         """What the profiles of a run hold, whether they can be drawn, and what is missing."""
-        inspection = api.inspect(self._runs.place(run))
+        inspection = api.inspect(self._runs.path(run))
         return {
             "verdict": inspection.verdict,
             "facts": inspection.facts,

@@ -35,8 +35,8 @@ class Database:
                 f'"{column}" {TYPES.get(type(kind), "INTEGER")}' for column, kind in frame.schema.items()
             )
             self._connection.execute(f'create table "{name}" ({columns})')
-            places = ", ".join("?" * frame.width)
-            self._connection.executemany(f'insert into "{name}" values ({places})', frame.iter_rows())
+            marks = ", ".join("?" * frame.width)
+            self._connection.executemany(f'insert into "{name}" values ({marks})', frame.iter_rows())
         self._connection.commit()
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         self._connection.set_authorizer(

@@ -43,8 +43,8 @@ class Candidates:
         self.ranks = self.graph.recorded.ranks
         self.compared = Compared(self.ranks)
         self.number = {rank: n for n, rank in enumerate(self.ranks["rank"].to_list())}
-        place = np.minimum(self.compared.rows(self.graph.rank), len(self.ranks) - 1)
-        self.row = np.where(self.graph.sort != POINT, place, -1)
+        row = np.minimum(self.compared.rows(self.graph.rank), len(self.ranks) - 1)
+        self.row = np.where(self.graph.sort != POINT, row, -1)
         self.stage, self.replica, self.host = self.compared.stage, self.compared.replica, self.compared.host
         self.usual = self.typical.usual
 

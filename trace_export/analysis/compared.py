@@ -72,7 +72,7 @@ class Compared:
 
     def groups(self, there: Ints) -> list[Group]:
         """Replicas, stages, hosts, lanes of peers that work in step, ranks; items are numbers in `there` (rows)."""
-        place = {int(row): n for n, row in enumerate(there)}
+        number = {int(row): n for n, row in enumerate(there)}
         keys: dict[tuple[str, object], list[int]] = {}
         for row in there.tolist():
             stage, replica, rank = int(self.stage[row]), int(self.replica[row]), int(self.ranks["rank"][row])
@@ -85,7 +85,7 @@ class Compared:
             }
             for kind, name in of.items():
                 if name is not None:
-                    keys.setdefault((kind, name), []).append(place[row])
+                    keys.setdefault((kind, name), []).append(number[row])
         ordered = sorted(keys.items(), key=lambda each: (COARSE[each[0][0]], str(each[0][1]).zfill(12)))
         groups = [Group(kind, str(name), np.array(items)) for (kind, name), items in ordered]
         return [g for g in groups if g.kind != "lane" or len(g.items) > 1]

@@ -201,9 +201,9 @@ def _beside_others(items: Items, mean: Floats) -> tuple[Floats, Floats]:
                 base[[i]], error[[i]] = _beside(items, mean, np.array([i]))
             continue
         order = members[np.argsort(mean[members], kind="stable")]
-        values, place = mean[order], np.arange(size)
+        values, index = mean[order], np.arange(size)
         low, high = (size - 2) // 2, (size - 1) // 2  # the places of the middle, with the item itself left out
-        middle = (values[low + (low >= place)] + values[high + (high >= place)]) / 2
+        middle = (values[low + (low >= index)] + values[high + (high >= index)]) / 2
         noise = items.noise[order]
         squares, unknown = np.where(np.isinf(noise), 0.0, noise) ** 2, np.isinf(noise)
         certain = unknown.sum() - unknown == 0

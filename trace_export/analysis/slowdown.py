@@ -126,6 +126,6 @@ def _parts(typical: Typical, members: _Members) -> Iterator[tuple[dict[str, obje
         yield {"part": "type", "name": graph.kinds[number]}, graph.kind == number
     for part in ("replica", "stage", "rank"):
         for (number,), rows in ranks.sort(part).group_by(part, maintain_order=True):
-            place = rows.row(0, named=True) if part == "rank" else {part: number}
-            places = {name: place.get(name) for name in ("rank", "stage", "replica")}
-            yield {"part": part, "name": str(number), **places}, members.any_of(rows["rank"].to_numpy())
+            row = rows.row(0, named=True) if part == "rank" else {part: number}
+            place = {name: row.get(name) for name in ("rank", "stage", "replica")}
+            yield {"part": part, "name": str(number), **place}, members.any_of(rows["rank"].to_numpy())

@@ -120,8 +120,8 @@ class Typical:
         delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
         pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
-        place = (FIFTH * pl.len()).cast(pl.Int64)
-        least = pauses.select(pl.col("delay").sort().get(place).over("stage", "step")).to_series()
+        fifth = (FIFTH * pl.len()).cast(pl.Int64)
+        least = pauses.select(pl.col("delay").sort().get(fifth).over("stage", "step")).to_series()
         delay[rows] = np.minimum(
             self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
         )

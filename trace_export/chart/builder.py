@@ -54,9 +54,9 @@ class Builder:
 
     def slices(self, frame: pl.DataFrame, track: int | pl.Expr) -> None:
         """Adds slices; columns that `SLICES` and `frame` do not share are null, or arguments."""
-        place = track if isinstance(track, pl.Expr) else pl.lit(track)
+        number = track if isinstance(track, pl.Expr) else pl.lit(track)
         texts = selectors.string(include_categorical=True).cast(self.texts)
-        self._slices.append(frame.with_columns(texts, place.cast(pl.UInt32).alias("track")))
+        self._slices.append(frame.with_columns(texts, number.cast(pl.UInt32).alias("track")))
 
     def instants(self, frame: pl.DataFrame, track: int) -> None:
         self._instants = self._instants.vstack(frame.select(_on(track), "ts_ns", "name"))

@@ -35,9 +35,9 @@ def add_in_flight(builder: Builder, passes: pl.DataFrame, placement: Placement, 
     if not held:
         return
     group = builder.track("Activations in flight", order, kind="group", description=TEXT)
-    for place, (stage, rank, samples) in enumerate(held):
+    for number, (stage, rank, samples) in enumerate(held):
         name = f"in flight · stage {stage} · rank {rank}"
-        track = builder.track(name, place, group, kind="counter", unit="micro-batches", description=TEXT)
+        track = builder.track(name, number, group, kind="counter", unit="micro-batches", description=TEXT)
         builder.samples(samples, track)
 
 

@@ -178,13 +178,13 @@ def _add_tracks(builder: Builder, ranks: list[dict[str, Any]], run: str) -> dict
     """A track per rank, those of a stage's other ranks below its first one's; rank → track."""
     tracks: dict[int, int] = {}
     top = ROOT
-    place = STAGES
+    order = STAGES
     for rank in ranks:
         number = rank["rank"]
         name = _called(rank) + run
         if rank["first"]:
-            top = tracks[number] = builder.track(name, place, description=rank["text"])
-            place += ROOM
+            top = tracks[number] = builder.track(name, order, description=rank["text"])
+            order += ROOM
         else:
             track = builder.track(f"rank {number}", len(tracks), top, description=rank["text"], flat=name)
             tracks[number] = track
@@ -235,7 +235,7 @@ def _add_overlays(
     builder: Builder, overlays: Sequence[Overlay], stage_tracks: dict[int, int], color_by: ColorBy
 ) -> None:
     """The overlays, on tracks right below their stage's own one (`stage_tracks`: stage → track)."""
-    order = {stage: STAGES + ROOM * place + 1 for place, stage in enumerate(stage_tracks)}
+    order = {stage: STAGES + ROOM * number + 1 for number, stage in enumerate(stage_tracks)}
     columns = {"stage": pl.Int32, "kind": pl.String, "microbatch": pl.Int32, "rank": pl.Int32, "seed": pl.String}
     for overlay in overlays:
         slices = pl.concat([pl.DataFrame(schema=columns), overlay.slices], how="diagonal_relaxed")

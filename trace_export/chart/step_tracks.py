@@ -77,7 +77,7 @@ def add_counters(builder: Builder, counters: pl.DataFrame, ranks: Mapping[int, s
         return
     group = builder.track("Counters", order, kind="group", description="What the source counted on each rank")
     tracks = rows.group_by("name", "rank", "unit", maintain_order=True)
-    for place, ((name, rank, unit), samples) in enumerate(tracks):
+    for number, ((name, rank, unit), samples) in enumerate(tracks):
         called = f"{name} · {ranks[int(str(rank))]}"
-        track = builder.track(called, place, group, kind="counter", unit=str(unit or ""))
+        track = builder.track(called, number, group, kind="counter", unit=str(unit or ""))
         builder.samples(samples, track)

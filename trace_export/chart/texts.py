@@ -22,15 +22,15 @@ def by_combination(frame: pl.DataFrame, keys: Sequence[str | pl.Expr], texts: pl
         if key.null_count() == len(key):
             continue
         low, high = int(key.min()), int(key.max())  # type: ignore[arg-type]
-        places = high - low + 2
-        combinations *= places
+        size = high - low + 2
+        combinations *= size
         if combinations > MOST_COMBINATIONS:
             return frame.select(texts.cast(dtype)).to_series()
-        code *= places
+        code *= size
         code += (key - low + 1).fill_null(0).to_numpy()
     row = np.full(combinations, -1)
     row[code] = np.arange(frame.height)
     used = np.flatnonzero(row >= 0)
-    place = np.zeros(combinations, np.uint32)
-    place[used] = np.arange(len(used), dtype=np.uint32)
-    return frame[row[used]].select(texts.cast(dtype)).to_series().gather(place[code])
+    index = np.zeros(combinations, np.uint32)
+    index[used] = np.arange(len(used), dtype=np.uint32)
+    return frame[row[used]].select(texts.cast(dtype)).to_series().gather(index[code])

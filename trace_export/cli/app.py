@@ -61,14 +61,14 @@ class _Group(TyperGroup):
 def _with_command(args: list[str]) -> list[str]:
     """The arguments behind their command, which may come after options, be an old spelling, or not be there: then it is
     `export`. Raises UsageError for a word that looks like a command but is not one."""
-    places = _words(args)
-    if not places:
+    words = _words(args)
+    if not words:
         return ["export", *args]
-    first, rest = args[places[0]], [*args[: places[0]], *args[places[0] + 1 :]]
+    first, rest = args[words[0]], [*args[: words[0]], *args[words[0] + 1 :]]
     if first in ROWS:
         return [first, *rest]
     if now := aliases().get(first):
-        if len(places) == 1 and Path(first).is_dir() and not any(normal(word).startswith("--log-dir") for word in rest):
+        if len(words) == 1 and Path(first).is_dir() and not any(normal(word).startswith("--log-dir") for word in rest):
             hint = f"the folder {first} here is given as ./{first}, because {first} is also a command"
             raise UsageError("no folder is given", hint)
         if "--quiet" not in args:
@@ -95,16 +95,16 @@ def _valued() -> set[str]:
 
 def _words(args: list[str]) -> list[int]:
     """Where the words are that are neither options nor their values: in `--jobs 1 report logs` at 2 and 3."""
-    valued, place = _valued(), 0
-    places: list[int] = []
-    while place < len(args):
-        name, value, _ = args[place].partition("=")
+    valued, index = _valued(), 0
+    words: list[int] = []
+    while index < len(args):
+        name, value, _ = args[index].partition("=")
         if name == "--":
-            return [*places, *range(place + 1, len(args))]
+            return [*words, *range(index + 1, len(args))]
         if not name.startswith("-"):
-            places.append(place)
-        place += 2 if not value and normal(name) in valued else 1
-    return places
+            words.append(index)
+        index += 2 if not value and normal(name) in valued else 1
+    return words
 
 
 def normal(option: str) -> str:

@@ -26,15 +26,15 @@ def simulate_schedule(**given: Unpack[Simulate]) -> None:
     if given["overlap"] is not None:
         costs["overlap"] = given["overlap"]
     schedule, sizes = given["schedule"], (given["stages"], given["microbatches"])
-    place = (given["path"] or Path(), given["formats"])
+    target = (given["path"] or Path(), given["formats"])
     figure, force = style(given), given["force"]
     if "," in schedule:
         several(schedule, given["chunks"], given["gzip"] or given["bubbles"] or given["window"] is not None)
-        runs, files = draw_schedules(schedule, *sizes, costs, *place, figure=figure, force=force)
+        runs, files = draw_schedules(schedule, *sizes, costs, *target, figure=figure, force=force)
     else:
         runs = [simulate(schedule, *sizes, costs, chunks=given["chunks"])]
         shown = runs[0].select(window=given["window"])
-        files = shown.write(*place, gzip=given["gzip"], bubbles=given["bubbles"], figure=figure, force=force)
+        files = shown.write(*target, gzip=given["gzip"], bubbles=given["bubbles"], figure=figure, force=force)
     if given["json"]:
         from trace_export.analysis.run_document import simulate_document
         from trace_export.documents import encode

@@ -41,23 +41,23 @@ def watch(**given: Unpack[Watch]) -> None:
     from trace_export import api
 
     options: Watching = {**part(given, Watching), "figure": style(given)}
-    place = one_folder(given)
-    looks = api.watch(place, path=given["path"], formats=given["formats"], **options)
+    folder = one_folder(given)
+    looks = api.watch(folder, path=given["path"], formats=given["formats"], **options)
     first = next(looks)  # raises what is wrong with the options before a page is served
-    with _page(first, place, given["port"], given["no_browser"]) as put, _terminal(live=given["no_browser"]) as show:
+    with _page(first, folder, given["port"], given["no_browser"]) as put, _terminal(live=given["no_browser"]) as show:
         for look in chain([first], looks):
             put(look)
             show(look)
 
 
 @contextmanager
-def _page(first: Look, place: object, port: int | None, no_browser: bool) -> Iterator[Sink]:
+def _page(first: Look, folder: object, port: int | None, no_browser: bool) -> Iterator[Sink]:
     """Serves the page; gives what takes the looks that it shows."""
     from trace_export.live.board import Board
     from trace_export.viewer.live import LiveServer
     from trace_export.viewer.serve import open_browser
 
-    board = Board(path_text(Path(str(place)).resolve().name if place else Path.cwd().name))
+    board = Board(path_text(Path(str(folder)).resolve().name if folder else Path.cwd().name))
     with LiveServer(board.resources(), PORT, port) as server:
         shown = not no_browser and open_browser(server.address)
         typer.echo(f"{'Opening' if shown else 'Open this page in a browser:'} {server.address}")

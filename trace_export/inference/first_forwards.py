@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trace_export.inference.likeness import places
+from trace_export.inference.likeness import occurrences
 from trace_export.inference.pieces import Piece
 from trace_export.inference.work import Timeline
 
@@ -98,6 +98,6 @@ def _first_like(timeline: Timeline, forward: Piece, heads: Heads) -> int | None:
     """The first row from which on a forward begins with one of the `heads`: of `s t a b c` that of `a`, where another
     forward is `a b c`. None where there is none."""
     row = timeline.stem[forward.begin : forward.end]
-    firsts = (next(places(row, np.frombuffer(one, row.dtype)), None) for one in heads)
-    at = min((place for place in firsts if place is not None), default=None)
+    firsts = (next(occurrences(row, np.frombuffer(one, row.dtype)), None) for one in heads)
+    at = min((first for first in firsts if first is not None), default=None)
     return None if at is None else forward.begin + at

@@ -77,8 +77,8 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
         count = timeline.leading(*rows) if rows.begin > step.first_backward else 0
         cut = None
         if count >= most + SURPLUS and count < rows.end - rows.begin:
-            places = range(rows.begin + count, rows.begin + count - most - 1, -1)
-            cut = next((at for at in places if head(timeline, at, rows.end) in heads), None)
+            cuts = range(rows.begin + count, rows.begin + count - most - 1, -1)
+            cut = next((at for at in cuts if head(timeline, at, rows.end) in heads), None)
         out += [rows] if cut is None else [Rows(rows.begin, cut), Rows(cut, rows.end)]
     return out
 

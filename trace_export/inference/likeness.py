@@ -47,7 +47,7 @@ def _may_be(a: int, b: int, least: float) -> bool:
     return min(a, b) >= least * max(a, b)
 
 
-def places(row: Codes, part: Codes) -> Iterator[int]:
+def occurrences(row: Codes, part: Codes) -> Iterator[int]:
     """Where `part` occurs in `row`: of `a b a b a` in `a b a b a b a` 0 and 2."""
     text, wanted, size = row.tobytes(), part.tobytes(), row.itemsize
     at = text.find(wanted)

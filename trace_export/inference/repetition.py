@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trace_export.inference.kernel_names import Codes
-from trace_export.inference.likeness import MOST_KINDS, likeness, places
+from trace_export.inference.likeness import MOST_KINDS, likeness, occurrences
 from trace_export.inference.pieces import Piece
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline
@@ -51,7 +51,7 @@ def by_repetition(step: Step) -> list[Rows] | None:
 
 
 def _occurs(part: Codes, row: Codes) -> bool:
-    return next(places(row, part), None) is not None
+    return next(occurrences(row, part), None) is not None
 
 
 def equal_parts(rows: Rows, name: Codes, count: int) -> list[Rows] | None:
@@ -79,7 +79,7 @@ def tiling(row: Codes, units: Sequence[Codes], *, free: bool) -> list[tuple[int,
     """
     least = min(map(len, units))
     most_before = len(row) if free else least // 3
-    placed = sorted((at, order) for order, unit in enumerate(units) for at in places(row, unit))
+    placed = sorted((at, order) for order, unit in enumerate(units) for at in occurrences(row, unit))
     best: dict[int, tuple[int, int]] = {}
     for at, order in placed:
         count = best[at][0] if at in best else 0 if at <= most_before else None

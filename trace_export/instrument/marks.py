@@ -93,7 +93,7 @@ class _Thread(threading.local):
 
 
 class _State:
-    """What holds for the whole process. `places`: what the framework says of this rank's place in the job, and of the
+    """What holds for the whole process. `layout`: what the framework says of this rank's place in the job, and of the
     sizes of the job, by the names of docs/collect/recorder.md."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _State:
         self.where: Where | None = None
         self.passes = -1
         self.step: int | None = None
-        self.places: dict[str, int | None] = {}
+        self.layout: dict[str, int | None] = {}
         self.off = False
 
 

@@ -131,20 +131,20 @@ class Growth:
         """Reads of each rank the newest finished source, where it was not read as it is now; and the ones before, as
         long as no run has all of these ranks. Such are there while a job that was started again has not recorded all
         of them."""
-        of_place: dict[object, list[tuple[float, Source, Signature]]] = {}
+        of_recording: dict[object, list[tuple[float, Source, Signature]]] = {}
         for source in sources:
             before = None
             files = _signature(files_of([source]))
             changed_s = _changed_s(files)
-            place = (source.kind, source.host, source.path if source.rank is None else source.rank)
-            newest = of_place.setdefault(place, [])
+            recording = (source.kind, source.host, source.path if source.rank is None else source.rank)
+            newest = of_recording.setdefault(recording, [])
             quiet = time.time() - changed_s >= QUIET_S
             if not quiet and (before := self._finished.get(source)):  # it is written anew: what it said still counts
                 files = before.files
             if quiet or before:
                 newest.insert(0, (changed_s, source, files))  # of several as new the last one counts
-        newest_first = [sorted(newest, key=lambda one: -one[0]) for newest in of_place.values() if newest]
-        if not self._finished and len(newest_first) < len(of_place) and self._may_wait():
+        newest_first = [sorted(newest, key=lambda one: -one[0]) for newest in of_recording.values() if newest]
+        if not self._finished and len(newest_first) < len(of_recording) and self._may_wait():
             return False  # without these ranks the bubble of the first steps would be another
         turns = [
             [newest[n] for newest in newest_first if len(newest) > n]

@@ -109,13 +109,13 @@ def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) ->
 
 def _first_places(measured: str, expected: str) -> list[int] | None:
     """The first place in `expected` that each letter of `measured` may have, in their order; None where it has none."""
-    places, at = [], -1
+    positions, at = [], -1
     for letter in measured:
         at = expected.find(letter, at + 1)
         if at < 0:
             return None
-        places.append(at)
-    return places
+        positions.append(at)
+    return positions
 
 
 def windows(measured: str, expected: str, *, starts: bool, ends: bool) -> list[int]:

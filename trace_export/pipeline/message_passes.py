@@ -89,11 +89,11 @@ def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     where each was sent after its producer ended and had arrived when its consumer started. Of what one block makes at
     once, what another needs first is sent first; activations before gradients, as runtimes name the halves of a pair.
     Not where consumers have another order."""
-    place = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
+    turn = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
     sent = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
-    sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(place, sent=pl.len().over(RANKS_OF))
+    sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(turn, sent=pl.len().over(RANKS_OF))
     made = links.with_columns(back=pl.col("direction") != "F")
-    made = made.sort(*RANKS_OF, "ready_ns", "taken_ns", "back").with_columns(place, made=pl.len().over(RANKS_OF))
+    made = made.sort(*RANKS_OF, "ready_ns", "taken_ns", "back").with_columns(turn, made=pl.len().over(RANKS_OF))
     met = sent.join(made, on=[*RANKS_OF, "place"], suffix="_made").filter(pl.col("sent") == pl.col("made"))
     alike = [pl.col(name).eq(pl.col(f"{name}_made")).fill_null(True) for name in ("direction", "microbatch")]
     in_time = (pl.col("send_start_ns") >= pl.col("ready_ns") - GRID_NS) & (

@@ -222,14 +222,14 @@ def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     follows = pl.col("n_after").fill_null(pl.col("blocks")) == pl.col("n_before").fill_null(-1) + 1
     gap = ["rank", pl.col("n_before").fill_null(-1)]
     gives, takes = pl.col("gives_before").fill_null(False), pl.col("takes_after").fill_null(False)
-    size, place = pl.len().over(gap), pl.int_range(pl.len()).over(gap)
+    size, index = pl.len().over(gap), pl.int_range(pl.len()).over(gap)
     pair = (size == 2) & gives & takes
     return (
         kernels.join(counts, on="rank")
         .filter(follows)
         .sort("rank", "start_ns", "row")
         .with_columns(
-            sends=gives & ((size == 1) | (pair & (place == 0))), receives=takes & ((size == 1) | (pair & (place == 1)))
+            sends=gives & ((size == 1) | (pair & (index == 0))), receives=takes & ((size == 1) | (pair & (index == 1)))
         )
     )
 

@@ -196,8 +196,8 @@ def _line(row: dict[str, Any]) -> str:
     ranks = cause_words.ranks_text(row["ranks"]) if row["ranks"] else ""
     if row["to_rank"] is not None:
         ranks = f"rank {row['rank']} → {row['to_rank']}"
-    places = [f"{name} {row[name]}" for name in ("stage", "replica") if row[name] is not None]
-    where = ", ".join([part for part in (ranks, *places, row["host"]) if part])
+    parts = [f"{name} {row[name]}" for name in ("stage", "replica") if row[name] is not None]
+    where = ", ".join([part for part in (ranks, *parts, row["host"]) if part])
     ratio = "" if row["ratio"] is None else f" ({row['ratio']:.2f} × as long)"
     return f"{KINDS[row['kind']][0]}: {where}: {row['what']}{ratio}"
 

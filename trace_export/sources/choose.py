@@ -67,8 +67,8 @@ def on_devices(
     as they are."""
     open_sources = pl.Series([path_text(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
     undecided = pl.col("source").is_in(open_sources.implode())
-    places = local_ranks(profile.ranks["host"].to_list(), profile.ranks["rank"].to_list())
-    counted = profile.ranks.with_columns(device_of_host=pl.Series(places, dtype=INT))
+    numbers = local_ranks(profile.ranks["host"].to_list(), profile.ranks["rank"].to_list())
+    counted = profile.ranks.with_columns(device_of_host=pl.Series(numbers, dtype=INT))
     kept = counted.filter(~undecided | devices.holds("device_of_host")).drop("device_of_host")
     tables = {
         name: getattr(profile, name).join(kept, on="rank", how="semi", maintain_order="left")
@@ -79,10 +79,10 @@ def on_devices(
     return replace(profile, ranks=kept, **tables).with_notes(_with_gaps(log_dir, there)), missing
 
 
-def _with_gaps(log_dir: Path, places: Mapping[str, list[int]]) -> tuple[Note, ...]:
-    """A note on the hosts whose ranks do not have the first `places`: that lower ones exist follows from their numbers
-    alone."""
-    hosts = sorted(host for host, numbers in places.items() if len(numbers) <= max(numbers))
+def _with_gaps(log_dir: Path, ranks_of: Mapping[str, list[int]]) -> tuple[Note, ...]:
+    """A note on the hosts that lack one of their first ranks (host → local ranks): that lower ones exist follows from
+    their numbers alone."""
+    hosts = sorted(host for host, numbers in ranks_of.items() if len(numbers) <= max(numbers))
     if not hosts:
         return ()
     text = f"devices of {hosts[0]} are numbered as its ranks are; lower ones were not recorded"

@@ -32,10 +32,10 @@ def files_of(sources: Iterable[Source]) -> Iterator[Path]:
             yield from (source.path.with_name(source.path.name + ending) for ending in _OF_DATABASES)
         for pattern in of_kind(source.kind).side_files:
             up = pattern.count("../")
-            place = ([folder, *folder.parents])[min(up, len(folder.parents))]
-            if (place, pattern) not in searched:
-                searched.add((place, pattern))
-                yield from place.glob(pattern[3 * up :])
+            above = ([folder, *folder.parents])[min(up, len(folder.parents))]
+            if (above, pattern) not in searched:
+                searched.add((above, pattern))
+                yield from above.glob(pattern[3 * up :])
 
 
 OPENING_S: Final = 0.015

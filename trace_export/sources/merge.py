@@ -49,7 +49,7 @@ def merge(
         for part in numbers.of_window(_as_alone(parts, least))
     ]
     read = {recording.part for one in job_runs for recording in one.recordings}
-    kept += numbers.without_blocks(part for place, part in enumerate(given) if place not in read)
+    kept += numbers.without_blocks(part for number, part in enumerate(given) if number not in read)
     several = len(wanted) > 1 or any(one.windows > 1 for one in wanted)
     whole = concat(kept)
     whole = replace(whole, notes=tuple(dict.fromkeys(whole.notes)))  # what a source says of all that it holds

@@ -131,7 +131,7 @@ def json_of_others(path: Path, start: bytes) -> tuple[str, str] | None:
         if pattern.search(start) and (path.suffix in UNPACKING or remedy):
             return kind, packed(path.name) if path.suffix in UNPACKING else remedy
     if _ASCEND.search(start):
-        place = "rank_N_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json, N its rank"
+        there = "rank_N_ascend_pt/ASCEND_PROFILER_OUTPUT/trace_view.json, N its rank"
         what = "a trace of an Ascend rank outside its folder: give its folder, *_ascend_pt or *_ascend_ms"
-        return "ascend", f"{what}, or put it into {place}"
+        return "ascend", f"{what}, or put it into {there}"
     return None

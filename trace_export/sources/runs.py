@@ -60,12 +60,13 @@ Rank = tuple[int, int | None]
 
 @dataclass(eq=False)
 class Recording:
-    """What one source holds of one run, as the source counts its runs (`counted`; `alone`: it has
-    one). `part`: the place of its profile
-    among those given. `ranks` of its processes, and `identities`, which their further recordings share; `recorded`:
-    the numbers of the ranks are; `place`: what the file's name says of it. `clock`: "" where its times are those of a
-    wall clock, else the host; None where it has no times. `steps`: the first and the last that are recorded. `job`:
-    what its environment calls the start of the job. `run` and `window` are what is found here, from 1."""
+    """What one source holds of one run, as the source counts its runs (`counted`; `alone`: it has one).
+
+    `part`: the number of its profile among those given. `ranks` of its processes, and `identities`, which their further
+    recordings share; `recorded`: the numbers of the ranks are; `place`: what the file's name says of it. `clock`: ""
+    where its times are those of a wall clock, else the host; None where it has no times. `steps`: the first and the
+    last that are recorded. `job`: what its environment calls the start of the job. `run` and `window`: the result,
+    from 1."""
 
     part: int
     counted: int | None
@@ -184,7 +185,7 @@ class _Group:
 
 def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
     """The recordings in some profiles, each of one source; of one without a block none."""
-    return [one for place, part in enumerate(parts) for one in _of_part(place, part)]
+    return [one for number, part in enumerate(parts) for one in _of_part(number, part)]
 
 
 def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple[JobRun, ...]:
@@ -255,16 +256,16 @@ def _common(folders: Sequence[Path]) -> Path:
     return common
 
 
-def _of_part(place: int, part: Profile) -> list[Recording]:
+def _of_part(number: int, part: Profile) -> list[Recording]:
     """The recordings of one source. One that counts no runs has one run."""
     spans = part.spans
     if spans.is_empty() or part.ranks.is_empty():
         return []
     first, last = spans["run"].min(), spans["run"].max()
     if first == last:
-        return [_recording(place, part, first, spans, None)]
+        return [_recording(number, part, first, spans, None)]
     blocks = spans.partition_by("run", maintain_order=True, as_dict=True)
-    return [_recording(place, part, run, blocks[run,], set(blocks[run,]["rank"])) for (run,) in sorted(blocks)]
+    return [_recording(number, part, run, blocks[run,], set(blocks[run,]["rank"])) for (run,) in sorted(blocks)]
 
 
 def identities(part: Profile) -> dict[int, Identity]:
@@ -277,7 +278,7 @@ def identities(part: Profile) -> dict[int, Identity]:
     }
 
 
-def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, chosen: set[int] | None) -> Recording:
+def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, chosen: set[int] | None) -> Recording:
     """The recording of the blocks `spans`; `chosen`: their ranks, where the source has others too."""
     ranks = part.ranks
     stages, origins = ranks["stage"].to_list(), ranks["rank_origin"].to_list()
@@ -290,7 +291,7 @@ def _recording(place: int, part: Profile, counted: Any, spans: pl.DataFrame, cho
     )
     host = str(ranks["host"][0])
     return Recording(
-        place, counted, chosen is None, Path(source), str(ranks["kind"][0]), host,
+        number, counted, chosen is None, Path(source), str(ranks["kind"][0]), host,
         ranks=frozenset((rank, stage if origin in NOT_RECORDED else None) for rank, stage, origin in rows),
         recorded=NOT_RECORDED.isdisjoint(origins),
         place=_without_window(source)[1],
@@ -316,23 +317,23 @@ def _without_window(source: str) -> tuple[str, dict[str, int]]:
     name = _NUMBER.sub(lambda match: match["place"] or "0", file)
     while _WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
         folder = folder.rpartition("/")[0]
-    places = {match[2].lower(): int(match[3]) for match in _NUMBER.finditer(file) if match["place"]}
-    return f"{folder}/{name}", places
+    place = {match[2].lower(): int(match[3]) for match in _NUMBER.finditer(file) if match["place"]}
+    return f"{folder}/{name}", place
 
 
 def _processes(recordings: Sequence[Recording]) -> list[_Process]:
     """The recordings by the start of the process that they are of."""
     joined = _Joined(len(recordings))
     alike: dict[Identity, list[int]] = defaultdict(list)
-    for place, one in enumerate(recordings):
+    for number, one in enumerate(recordings):
         for identity in one.identities:
-            alike[identity].append(place)
-    for places in alike.values():
-        places.sort(key=lambda place: recordings[place].start_ns)
-        for before, after in pairwise(places):
+            alike[identity].append(number)
+    for members in alike.values():
+        members.sort(key=lambda number: recordings[number].start_ns)
+        for before, after in pairwise(members):
             if _goes_on(recordings[before], recordings[after]):
                 joined.join(before, after)
-    return [_Process([recordings[place] for place in group]) for group in joined.groups()]
+    return [_Process([recordings[number] for number in group]) for group in joined.groups()]
 
 
 def _goes_on(before: Recording, after: Recording) -> bool:
@@ -503,8 +504,8 @@ class _Joined:
         tops = sorted(range(len(self._above)), key=self._top)
         return [list(group) for _, group in groupby(tops, key=self._top)]
 
-    def _top(self, place: int) -> int:
-        while self._above[place] != place:
-            self._above[place] = self._above[self._above[place]]
-            place = self._above[place]
-        return place
+    def _top(self, member: int) -> int:
+        while self._above[member] != member:
+            self._above[member] = self._above[self._above[member]]
+            member = self._above[member]
+        return member

@@ -223,13 +223,13 @@ def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Op
     points = members.select("who", "step").unique(maintain_order=True).with_row_index("point")
     of = members.join(points, on=["who", "step"], maintain_order="left")
     operation, point = of["operation"].to_numpy(), of["point"].to_numpy().astype(np.int64)
-    place = np.full(count, -1, np.int32)
-    place[operation] = count + point
+    point_of = np.full(count, -1, np.int32)
+    point_of[operation] = count + point
     sort = np.append(operations.sort, np.full(len(before.start), POINT, operations.sort.dtype))
-    taken = np.flatnonzero((place[before.waits.of] >= 0) & (sort[before.waits.on] != TRANSFER))
+    taken = np.flatnonzero((point_of[before.waits.of] >= 0) & (sort[before.waits.on] != TRANSFER))
     moved = before.waits.only(taken)
     theirs = before.waits.of.copy()
-    theirs[taken] = place[moved.of]
+    theirs[taken] = point_of[moved.of]
     at = np.full(len(points), np.iinfo(np.int64).min)
     np.maximum.at(at, theirs[taken] - count, moved.met(start, end))
     if fed:

@@ -60,18 +60,18 @@ def run_together(recorded: Recorded, operations: Operations, waits: Waits, names
         pl.len().over("joined") > 1, pl.len().over("joined") == pl.col("rank").n_unique().over("joined")
     )
     row = blocks["row"].to_numpy()
-    _, place = np.unique(blocks["joined"].to_numpy(), return_inverse=True)
+    _, number = np.unique(blocks["joined"].to_numpy(), return_inverse=True)
     of_row = np.full(len(operations), -1, np.int32)
     ready = ready_of(waits.of_some(row), operations.start, operations.end)[row]
-    count = int(place.max(initial=-1)) + 1
+    count = int(number.max(initial=-1)) + 1
     at, step = np.full(count, np.iinfo(np.int64).min), np.zeros(count, np.int64)
-    np.maximum.at(at, place, ready)
-    step[place] = operations.step[row]
+    np.maximum.at(at, number, ready)
+    step[number] = operations.step[row]
     points = operations.add(sort=POINT, kind=names.number(JOINT), step=step, start=at, end=at, when=at)
-    of_row[row] = points[place]
+    of_row[row] = points[number]
     theirs = waits.only(np.flatnonzero(of_row[waits.of] >= 0))
     point = of_row[row]
-    joint = Waits(row.astype(np.int32), point, np.ones(len(row), np.bool_), ready - at[place])
+    joint = Waits(row.astype(np.int32), point, np.ones(len(row), np.bool_), ready - at[number])
     return [Waits(of_row[theirs.of], theirs.on, theirs.whole, theirs.lag), joint]
 
 

@@ -36,9 +36,9 @@ def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
     if len(order) < count:
         return None
     bounds = np.cumsum([0, *map(len, fronts)])
-    place = np.empty(count, np.int32)
-    place[order] = np.arange(count, dtype=np.int32)
-    by_place = rows_by(place[of])
+    position = np.empty(count, np.int32)
+    position[order] = np.arange(count, dtype=np.int32)
+    by_position = rows_by(position[of])
     first = np.concatenate([[0], np.cumsum(waits[order])])
     rows, turns, at = np.empty(len(of), np.int32), [], 0
     for low, high in pairwise(bounds.tolist()):
@@ -46,7 +46,7 @@ def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
         for k in range(int(sizes[0])):
             begin, many = at, int((sizes > k).sum())
             at += many
-            rows[begin:at] = by_place[first[low : low + many] + k]
+            rows[begin:at] = by_position[first[low : low + many] + k]
             of_level.append((begin, at))
         turns.append(tuple(of_level))
     return Levels(order, bounds, tuple(turns)), rows

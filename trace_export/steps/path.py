@@ -86,9 +86,9 @@ def _ends(graph: Graph, windows: Windows) -> tuple[Times, Times, Ints, np.ndarra
     last, at, starting = [], [], []
     for until, ends in zip(windows.until, windows.ends, strict=True):
         rows, times = (until, graph.start) if len(until) else (ends, graph.end)
-        place = rows[int(times[rows].argmin() if len(until) else times[rows].argmax())]
-        last.append(place)
-        at.append(times[place])
+        operation = rows[int(times[rows].argmin() if len(until) else times[rows].argmax())]
+        last.append(operation)
+        at.append(times[operation])
         starting.append(bool(len(until)))
     return begin, np.array(at, np.int64), np.array(last, np.int64), np.array(starting, np.bool_)
 

@@ -69,9 +69,9 @@ class Replay:
         """`with_first`: a step alone in its segment begins with its first operation, which may be no block."""
         self.graph, self._with_first = graph, with_first
         self._last: tuple[Floats, Floats] | None = None
-        place, waits = np.empty(len(graph), np.int32), graph.waits
-        place[graph.levels.order] = np.arange(len(graph), dtype=np.int32)
-        self._place, self._source = place, place[waits.on]
+        position, waits = np.empty(len(graph), np.int32), graph.waits
+        position[graph.levels.order] = np.arange(len(graph), dtype=np.int32)
+        self._position, self._source = position, position[waits.on]
         self._from_start = bool(len(waits.whole)) and not waits.whole.all()
         if self._from_start:
             self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
@@ -104,7 +104,7 @@ class Replay:
         size = max(1, SCENARIO_BYTES // max(1, 32 * len(self.graph)))
         left, parts = iter(scenarios), [np.empty((len(self.windows), 0))]
         (since, begin), (until, following), (ends, end) = map(
-            self._places, (self.windows.since, self.windows.until, self.windows.ends)
+            self._positions, (self.windows.since, self.windows.until, self.windows.ends)
         )
         while some := list(islice(left, size)):
             length, ended = self._times(some)
@@ -120,11 +120,11 @@ class Replay:
         mean: Floats = self.step_lengths(scenarios).mean(axis=0)
         return mean
 
-    def _places(self, operations: Sequence[Ints]) -> tuple[Ints, Ints]:
+    def _positions(self, operations: Sequence[Ints]) -> tuple[Ints, Ints]:
         """Where in the order of the levels the operations of all windows are, and where among these each window's
         begin."""
         sizes = np.cumsum([0, *map(len, operations)])
-        return self._place[np.concatenate([np.empty(0, np.int64), *operations])], sizes[:-1]
+        return self._position[np.concatenate([np.empty(0, np.int64), *operations])], sizes[:-1]
 
     def _times(self, scenarios: Sequence[Scenario]) -> tuple[Floats, Floats]:
         """The length of each operation in the order of the levels, and its end."""

@@ -194,8 +194,8 @@ def _after_collectives(
     if not len(joint) or not len(rows):
         return []
     parts, waits = recorded.parts, []
-    place = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
-    ends = parts.select("segment", "rank", "end", on=pl.Series(place)).sort("end", "on")
+    operation = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    ends = parts.select("segment", "rank", "end", on=pl.Series(operation)).sort("end", "on")
     segments = recorded.steps["segment"].to_numpy()
     for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
         asked = pl.DataFrame(

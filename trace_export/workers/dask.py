@@ -85,21 +85,21 @@ def in_each_folder(
     """
     with connected(cluster.address) as client:
         workers = same_workers(client, cluster.address)
-    places = []
+    folders = []
     for name, folder in cluster.folders:
         if name != EVERY and not any(worker.is_called(name) for worker in workers):
             there = ", ".join(sorted({worker.host for worker in workers}))
             what = f"{name}: no worker of the cluster has this name"
             raise UsageError(what, f"hosts there: {there}", parameter="at")
         hosts = {worker.ip: worker.host for worker in reversed(workers)}
-        places += [Folder(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
+        folders += [Folder(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
     looks: dict[int, Result | TraceExportError] = {}
-    each(cluster, partial(_of_path, function), places, looks.__setitem__)
-    return [(place, looks[number]) for number, place in enumerate(places)]
+    each(cluster, partial(_of_path, function), folders, looks.__setitem__)
+    return [(one, looks[number]) for number, one in enumerate(folders)]
 
 
-def _of_path(function: Callable[[Path], Result], place: Folder) -> Result:
-    return function(place.path)
+def _of_path(function: Callable[[Path], Result], folder: Folder) -> Result:
+    return function(folder.path)
 
 
 def _machine(item: Placed) -> str | None:

@@ -51,12 +51,12 @@ def cores() -> int:
 def free_memory() -> int:
     """The bytes that this process and its children may use: what the system has free, or the limit of a container."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for place, pattern, unit in (
+    for file, pattern, unit in (
         ("/proc/meminfo", r"MemAvailable: +(\d+) kB", 1024),
         ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", r"(\d+)", 1),
     ):
         with suppress(OSError):  # each exists on some systems only
-            if match := re.search(pattern, Path(place).read_text()):
+            if match := re.search(pattern, Path(file).read_text()):
                 sizes.append(int(match[1]) * unit)
     return min(sizes)

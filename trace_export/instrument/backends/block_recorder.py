@@ -126,7 +126,7 @@ class BlockRecorder:
             self._where = where
             if step is None or step.step != where.step:
                 self._next_step()
-            values = {"rank": where.rank, "world": marks.world_size(), "stage": where.stage, **marks.state.places}
+            values = {"rank": where.rank, "world": marks.world_size(), "stage": where.stage, **marks.state.layout}
             facts = {name: value for name, value in values.items() if value is not None}
             if facts != self._facts:
                 before, self._facts = self._facts, facts
@@ -138,7 +138,7 @@ class BlockRecorder:
     def _next_step(self) -> None:
         if self._device is None and (module := find_device()) is not None:
             self._device = DeviceTimes(module, self._write)
-            marks.state.places["device"] = int(module.current_device())
+            marks.state.layout["device"] = int(module.current_device())
         if self._device is not None:
             self._device.next_step()
 

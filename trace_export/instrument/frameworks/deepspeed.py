@@ -33,7 +33,7 @@ def patch(module: ModuleType) -> None:
 
 def _prepare(engine: Any, *args: Any, **kwargs: Any) -> None:
     _done.clear()
-    marks.state.places["pp_size"] = getattr(engine, "num_stages", None)
+    marks.state.layout["pp_size"] = getattr(engine, "num_stages", None)
 
 
 def _describe(kind: str) -> Any:

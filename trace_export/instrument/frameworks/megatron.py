@@ -61,7 +61,7 @@ def prepare(*args: Any, **kwargs: Any) -> None:
         _stage = parallel_state.get_pipeline_model_parallel_rank()
         for name, function in _PLACES.items():
             with suppress(AttributeError, AssertionError):  # not in this version, or no such group
-                marks.state.places[name] = int(getattr(parallel_state, function)())
+                marks.state.layout[name] = int(getattr(parallel_state, function)())
 
 
 def patch_schedules(module: ModuleType) -> None:

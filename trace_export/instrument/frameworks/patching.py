@@ -102,10 +102,10 @@ def schedule_pass(prepare: Callable[..., None] | None = None) -> Callable[[Any],
 def argument(function: Any, name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """Gets `function`'s parameter `name` from a call's arguments; None where the call or the version has none."""
     parameters = list(inspect.signature(function).parameters)
-    place = parameters.index(name) if name in parameters else sys.maxsize
+    index = parameters.index(name) if name in parameters else sys.maxsize
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[place] if place < len(args) else kwargs.get(name)
+        return args[index] if index < len(args) else kwargs.get(name)
 
     return get
 

@@ -38,7 +38,7 @@ def _prepare(schedule: Any, *args: Any, **kwargs: Any) -> None:
     _chunks.clear()
     _chunks.update({index: chunk for chunk, index in enumerate(sorted(s.stage_index for s in stages))})
     _has_loss = schedule._loss_fn is not None
-    marks.state.places["pp_size"] = getattr(stages[0], "group_size", None)
+    marks.state.layout["pp_size"] = getattr(stages[0], "group_size", None)
 
 
 def _mark(kind: str, stage: Any, microbatch: int) -> Mark:

@@ -22,7 +22,7 @@ from trace_export.sources.ascend.hccl import COPIES, OPERATORS
 from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.shared.batch import places
+from trace_export.sources.shared.batch import sources_of
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
@@ -163,11 +163,11 @@ def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[
     for table in next(iter(captures.values())).tables:
         frames = [one.tables[table] for one in captures.values()]
         whole = pl.concat(frames, how="vertical_relaxed")
-        frames_of[table] = whole.hstack([places(frames, list(captures)).alias("capture")])
+        frames_of[table] = whole.hstack([sources_of(frames, list(captures)).alias("capture")])
     host = pl.concat([frames_of["marks"], frames_of["calls"].select(frames_of["marks"].columns)])
     reached, unreached = matched(host, frames_of["device"])
     marks = placed(reached)
-    recorded = [place for place, one in captures.items() if one.communicates]
+    recorded = [number for number, one in captures.items() if one.communicates]
     operators = described(frames_of["operators"])
     announced = _announced(marks.filter(~pl.col("capture").is_in(recorded)))
     return {

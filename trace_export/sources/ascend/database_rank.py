@@ -59,14 +59,14 @@ def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
         return [whole]
     return [
         replace(
-            whole, rank=whole.rank * len(by_device) + place if whole.rank else device, rank_origin="inferred",
+            whole, rank=whole.rank * len(by_device) + index if whole.rank else device, rank_origin="inferred",
             device=device, of_device=device, rows=rows, meta=replace(whole.meta, place={}),
-            counters=whole.counters.clear(), unreached=0 if place else unreached, is_first=place == 0,
+            counters=whole.counters.clear(), unreached=0 if index else unreached, is_first=index == 0,
             busy=whole.busy and partial(database.busy, db, device=device),
             before=whole.before and partial(database.before, db, device=device),
             between=whole.between and partial(database.between, db, device=device),
         )
-        for place, (device, rows) in enumerate(by_device.items())
+        for index, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip
 
 

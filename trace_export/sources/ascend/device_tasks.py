@@ -86,14 +86,14 @@ class _Names:
             communicates[others[communicating]] = True
         numbers = np.unique(number)
         texts = self._looked_up(numbers)
-        place = np.searchsorted(numbers, number)
-        memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[place]
+        index = np.searchsorted(numbers, number)
+        memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[index]
         category = np.select([computes, communicates, memory], [0, 1, 2], 3)
         streams = rows["stream"].unique()
         titles = pl.select(pl.format("stream {}", streams).cast(WORD)).to_series()
         return rows.select(
             "start_ns", "end_ns", stream=pl.col("stream").replace_strict(streams, titles, return_dtype=WORD),
-            name=texts.cast(WORD).gather(place), category=_CATEGORIES.gather(category),
+            name=texts.cast(WORD).gather(index), category=_CATEGORIES.gather(category),
         )  # fmt: skip
 
     def _looked_up(self, numbers: np.ndarray) -> pl.Series:

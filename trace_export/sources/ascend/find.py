@@ -294,10 +294,10 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
                 pid=capture.pid,
             )
         )
-    places = local_ranks([source.host for source in sources], [source.rank for source in sources])
+    local_ranks_of = local_ranks([source.host for source in sources], [source.rank for source in sources])
     return tuple(
-        replace(source, local_rank=place, local_rank_origin="inferred")
-        for source, place in zip(sources, places, strict=True)
+        replace(source, local_rank=local_rank, local_rank_origin="inferred")
+        for source, local_rank in zip(sources, local_ranks_of, strict=True)
     )
 
 

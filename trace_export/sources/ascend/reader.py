@@ -46,7 +46,7 @@ from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.named import NameCounts
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, unmatched, without_times
-from trace_export.sources.shared.batch import Result, caught, places, split
+from trace_export.sources.shared.batch import Result, caught, sources_of, split
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 from trace_export.stream_order import FEW
@@ -119,7 +119,7 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     counters = _joined([part.counters for part in parts], COUNTERS)
     whole = Profile(
         hosts=pl.DataFrame([_host_row(part) for part in parts], HOSTS),
-        ranks=pl.DataFrame([_rank_row(part, place, stages.get(place)) for place, part in enumerate(parts)], RANKS),
+        ranks=pl.DataFrame([_rank_row(part, number, stages.get(number)) for number, part in enumerate(parts)], RANKS),
         spans=spans,
         p2p=p2p,
         collectives=collectives,
@@ -130,13 +130,13 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     on_device = (is_pass & (pl.col("origin") != "host")).any().alias("device")
     named = spans.group_by("rank").agg(is_pass.any(), on_device, F=FORWARDS.any(), B=BACKWARDS.any())
     of_rank = {rank: tuple(kinds) for rank, *kinds in named.iter_rows()}
-    of_place = {place: [_unclosed(count)] for place, count in unreached.items()}
-    for place, note in noted:
-        of_place.setdefault(place, []).append(note)
+    notes_of = {number: [_unclosed(count)] for number, count in unreached.items()}
+    for number, note in noted:
+        notes_of.setdefault(number, []).append(note)
     says_facts = run_facts(spans["marker"]) != Declared()
     ranks = [
-        _Rank(part, profile, marks, place, of_rank.get(place, (False,) * 4), of_place.get(place, []))
-        for place, (part, profile) in enumerate(zip(parts, made, strict=True))
+        _Rank(part, profile, marks, number, of_rank.get(number, (False,) * 4), notes_of.get(number, []))
+        for number, (part, profile) in enumerate(zip(parts, made, strict=True))
     ]
     return [caught(rank.path, partial(_finished, rank, options, dialects, says_facts=says_facts)) for rank in ranks]
 
@@ -144,16 +144,16 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
 def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[int, int]]:
     """The markers, operators and copies of all ranks, and of how many ranges of a rank its device reached no end."""
     schemas = {"marks": MARKS, "operators": hccl.OPERATORS, "copies": hccl.COPIES}
-    rows = {place: part.rows for place, part in enumerate(parts) if part.rows is not None}
-    texts = [(place, part) for place, part in enumerate(parts) if part.rows is None]
+    rows = {number: part.rows for number, part in enumerate(parts) if part.rows is not None}
+    texts = [(number, part) for number, part in enumerate(parts) if part.rows is None]
     pieces = {
         name: [
-            conform(part.tables[name].with_columns(pl.lit(place, INT).alias("capture")), {**schema, **CAPTURE})
-            for place, part in texts
+            conform(part.tables[name].with_columns(pl.lit(number, INT).alias("capture")), {**schema, **CAPTURE})
+            for number, part in texts
         ]
         for name, schema in schemas.items()
     }
-    unreached = {place: part.unreached for place, part in enumerate(parts) if part.unreached}
+    unreached = {number: part.unreached for number, part in enumerate(parts) if part.unreached}
     if rows:
         tables, lost = database.tables(rows)
         for name, table in tables.items():
@@ -164,7 +164,7 @@ def _tables(parts: Sequence[Recorded]) -> tuple[dict[str, pl.DataFrame], dict[in
 
 def _joined(tables: Sequence[pl.DataFrame], schema: Schema) -> pl.DataFrame:
     """The tables of all ranks as one, with `CAPTURE`."""
-    return conform(pl.concat(tables).hstack([places(tables).alias("capture")]), {**schema, **CAPTURE})
+    return conform(pl.concat(tables).hstack([sources_of(tables).alias("capture")]), {**schema, **CAPTURE})
 
 
 def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:

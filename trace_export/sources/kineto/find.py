@@ -53,10 +53,10 @@ def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)
-    place = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
+    home = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
     if worker is None or number is not None:
         number = alone if number is None else number
-        return Source("kineto", folder / name, host_of(root, place), rank=number, rank_origin="assumed")
+        return Source("kineto", folder / name, host_of(root, home), rank=number, rank_origin="assumed")
     return Source("kineto", folder / name, worker["host"], rank=alone, rank_origin="assumed", pid=int(worker["pid"]))
 
 

@@ -74,7 +74,7 @@ def _others(text: _Text, begins: Positions, layout: re.Match[bytes], wanted: Wan
     others = np.zeros(len(begins), np.bool_)
     phase = text.characters[begins[unknown] + len(before_phase)]
     others[unknown] = text.at(begins[unknown], before_phase) & (phase != ord("X")) & (phase != ord("M"))
-    keys = [text.words[begins + len(before_category) + place] for place in range(0, _KEY, 8)]
+    keys = [text.words[begins + len(before_category) + offset] for offset in range(0, _KEY, 8)]
     for _ in range(_MOST_CATEGORIES):
         if not len(rest):
             break
@@ -122,11 +122,11 @@ class _Text:
         begins: Positions = opening[begin]
         return begins if self.at(opening[~begin] - len(_VALUE), _VALUE).all() else None
 
-    def at(self, places: Positions, what: bytes) -> NDArray[np.bool_]:
+    def at(self, positions: Positions, what: bytes) -> NDArray[np.bool_]:
         """Whether `what` stands at each of the places."""
-        stands = np.ones(len(places), np.bool_)
+        stands = np.ones(len(positions), np.bool_)
         for begin, stop in pairwise([*range(0, len(what), 8), len(what)]):
             part = what[begin:stop]
             mask = np.uint64((1 << 8 * len(part)) - 1)
-            stands &= (self.words[places + begin] & mask) == int.from_bytes(part, "little")
+            stands &= (self.words[positions + begin] & mask) == int.from_bytes(part, "little")
         return stands

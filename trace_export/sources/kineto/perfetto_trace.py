@@ -182,9 +182,9 @@ class PerfettoTrace(TraceFile):
             return None
         row = _row(category, name, start)
         for argument in event.debug_annotations:
-            if (place := _PLACE.get(argument.name)) is not None and argument.name in _FIELDS:
+            if (column := _PLACE.get(argument.name)) is not None and argument.name in _FIELDS:
                 of_text = argument.HasField("string_value")
-                row[place] = _text(argument.string_value) if of_text else str(argument.int_value)
+                row[column] = _text(argument.string_value) if of_text else str(argument.int_value)
         return row
 
     def _task(self, event: GpuRenderStageEvent, start: int) -> _Row | None:

@@ -113,21 +113,21 @@ def _take_together(opened: Sequence[_Events], dialects: Dialects) -> None:
     of_trace = events.group_by("process").agg(
         callers=CALLERS, end=pl.col("end").max(), works=(IS_CALL | (pl.col("cat") == "kernel")).any()
     )
-    facts = {place: others for place, *others in of_trace.iter_rows()}
+    facts = {number: others for number, *others in of_trace.iter_rows()}
     of_kernels = kernels.group_by("process").agg(pid=_PIDS, devices=_DEVICES, device=DEVICE.first())
-    on_device = {place: others for place, *others in of_kernels.iter_rows()}
+    on_device = {number: others for number, *others in of_kernels.iter_rows()}
     named = ranges.filter(dialects.may_know("text")).partition_by("process", as_dict=True)
     of_nccl = calls.partition_by("process", as_dict=True)
-    for place, trace in enumerate(traces):
-        callers, trace._end, trace._works = facts[place]
+    for number, trace in enumerate(traces):
+        callers, trace._end, trace._works = facts[number]
         trace._callers.update(callers)
-        pids, devices, trace._device = on_device.get(place, ((), (), None))
+        pids, devices, trace._device = on_device.get(number, ((), (), None))
         trace._pids.update(pids)
         trace._devices.update(devices)
-        for pieces, of_place in ((trace._ranges, named), (trace._calls, of_nccl)):
-            if (place,) in of_place:
-                pieces.append(of_place[place,].with_columns(PROCESS))
-        trace._every = partial(_texts_of, ranges, place)
+        for pieces, by_trace in ((trace._ranges, named), (trace._calls, of_nccl)):
+            if (number,) in by_trace:
+                pieces.append(by_trace[number,].with_columns(PROCESS))
+        trace._every = partial(_texts_of, ranges, number)
         trace.pending = []
 
 

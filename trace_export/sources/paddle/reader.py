@@ -91,7 +91,7 @@ def _scanned(source: Source, options: ReadOptions) -> _Log:
 
 def _profiles(logs: Sequence[_Log]) -> list[Profile]:
     """The profile of each log."""
-    records = drain({place: log.scanner for place, log in enumerate(logs)})
+    records = drain({log_number: log.scanner for log_number, log in enumerate(logs)})
     profiles = profiles_of(jobs_of(records, [log.source for log in logs]), [log.source for log in logs])
     ends = latest_us([log.ends for log in logs])
     return [
@@ -132,8 +132,8 @@ def profiles_of(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[Profile]:
     numbers = [_number(sources[log], member % MOST_RANKS) for log, member in zip(logs, members, strict=True)]
     whole, notes = _tables(jobs, sources, members, range(len(members)))
     return [
-        replace(profile, notes=tuple(note for log, note in notes if log == place))
-        for place, profile in enumerate(split(whole, numbers, logs))
+        replace(profile, notes=tuple(note for log, note in notes if log == number))
+        for number, profile in enumerate(split(whole, numbers, logs))
     ]
 
 
@@ -146,15 +146,15 @@ def _tables(
     if after >= 0:
         good = good.filter(pl.col("step") > after)
     notes += _unknown_types(good, sources)
-    places = [divmod(member, MOST_RANKS) for member in members]
-    for log, several in sorted(Counter(log for log, _ in places).items()):
+    of_log = [divmod(member, MOST_RANKS) for member in members]
+    for log, several in sorted(Counter(log for log, _ in of_log).items()):
         if several > 1:
             what = "records of several ranks in one log, separated by thread id"
             notes.append((log, Note("ranks-in-one-log", "warning", what, str(sources[log].path), several)))
-    ranks = [_rank(sources[log], member) for log, member in places]
+    ranks = [_rank(sources[log], member) for log, member in of_log]
     rank = pl.col("member").replace_strict(list(members), list(numbers), return_dtype=INT).alias("rank")
     profile = Profile(
-        hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in places]), HOSTS),
+        hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in of_log]), HOSTS),
         ranks=conform(pl.DataFrame(ranks).with_columns(rank=pl.Series(list(numbers), dtype=INT)), RANKS),
         spans=_spans(good, rank),
         p2p=_transfers(good, rank),
@@ -182,7 +182,7 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     )
     ends: dict[int, list[int]] = {}  # of each log the last time of each member
     lives: dict[int, int] = {}
-    places = []
+    rows = []
     for log, thread, first, last in threads.iter_rows():
         here = ends.setdefault(log, [])
         number = next((i for i, end in enumerate(here) if first is None or first >= end), len(here))
@@ -194,9 +194,9 @@ def _ranks(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
         here[number] = max(here[number], last or 0)
         member = log * MOST_RANKS + number
         lives[member] = lives.get(member, -1) + 1
-        places.append((log, thread, member, lives[member]))
+        rows.append((log, thread, member, lives[member]))
     schema = {"log": pl.Int32, "thread": pl.Int32, "member": pl.Int32, "life": pl.Int32}
-    ranks = pl.DataFrame(places, schema, orient="row")
+    ranks = pl.DataFrame(rows, schema, orient="row")
     return records.join(ranks, on=["log", "thread"], how="left", maintain_order="left")
 
 

@@ -255,9 +255,9 @@ class GpuActivity:
         there is no range, yes. A device runs what it was given within hours, and clocks of host and device differ by
         less. Counts those of the `timed` that do not."""
         pipeline, call = launches.pipeline[at], launches.call[at]
-        place = np.where(pipeline != NONE, pipeline, call)
-        later = start - self.begins[place]
-        inside = place != NONE
+        launcher = np.where(pipeline != NONE, pipeline, call)
+        later = start - self.begins[launcher]
+        inside = launcher != NONE
         wrong: npt.NDArray[np.bool_] = (later > LONGEST_TASK_NS) & inside
         wrong[inside] |= begins_too_early(later[inside])
         if wrong.any():
@@ -311,8 +311,8 @@ class Launches:
     def of(self, correlations: Ints) -> Ints:
         """The place of each correlation id among the launches, or UNKNOWN."""
         at = np.minimum(np.searchsorted(self.correlation, correlations), len(self.correlation) - 1)
-        places: Ints = np.where(self.correlation[at] == correlations, at, UNKNOWN)
-        return places
+        rows: Ints = np.where(self.correlation[at] == correlations, at, UNKNOWN)
+        return rows
 
     def lost(self) -> Ints:
         """The correlation ids of the launches in pipeline ranges that have no task."""

@@ -51,11 +51,11 @@ def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
 def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
     """`rows` (process, stage, chunk, perhaps stage_b and chunk_b) with the chunk of every stage that is named: its
     place among the stages of the process."""
-    places = [(p, stage, chunk) for p, stages in ranges.stages.items() for chunk, stage in enumerate(stages)]
-    if not places:
+    held = [(p, stage, chunk) for p, stages in ranges.stages.items() for chunk, stage in enumerate(stages)]
+    if not held:
         return rows
     schema = {"process": pl.Int64, "stage": pl.Int32, "nth": pl.Int32}
-    chunks = pl.DataFrame(places, schema, orient="row")
+    chunks = pl.DataFrame(held, schema, orient="row")
     for stage, chunk in (("stage", "chunk"), ("stage_b", "chunk_b")):
         if stage in rows.columns:
             rows = rows.join(chunks.rename({"stage": stage}), on=["process", stage], how="left", maintain_order="left")

@@ -124,8 +124,8 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
             continue
         captured = _inside(part["start"], begins.get(process, nothing), ends.get(process, nothing))
         ids = part["correlation"][~captured]
-        places = launches[process].of(ids[np.isin(ids, lost[process])])
-        inside = launches[process].pipeline[places[places != UNKNOWN]]
+        rows = launches[process].of(ids[np.isin(ids, lost[process])])
+        inside = launches[process].pipeline[rows[rows != UNKNOWN]]
         np.add.at(counts, inside, 1)
     return counts
 

@@ -65,15 +65,15 @@ class Devices:
         rows = ranks.to_dicts()
         most = max(len(devices) for devices in self.parts.values())
         recorded = all(row["rank_origin"] == "recorded" for row in rows)
-        numbers = {row["process"]: row["rank"] if recorded else place for place, row in enumerate(rows)}
+        numbers = {row["process"]: row["rank"] if recorded else index for index, row in enumerate(rows)}
         named, stages = self._named(ranges), from_names(ranges, "place")
         made = []
         for row in rows:
             base = numbers[row["process"]] * most
-            for place, (device, part) in enumerate(self.parts.get(row["process"], {-1: row["process"]}).items()):
+            for index, (device, part) in enumerate(self.parts.get(row["process"], {-1: row["process"]}).items()):
                 lone = base == 0 and len(rows) == 1 and device >= 0
                 stage = stages.get(part, min(ranges.stages.get(part, []), default=None))
-                fields = {"process": part, "rank": device if lone else base + place, "rank_origin": "inferred"}
+                fields = {"process": part, "rank": device if lone else base + index, "rank_origin": "inferred"}
                 if part in named:
                     fields |= {"rank": named[part], "rank_origin": "recorded"}
                 elif named and device < 0:
@@ -222,12 +222,12 @@ def _kept(worked: pl.DataFrame, blocks: pl.DataFrame) -> tuple[pl.DataFrame, int
     block, transfer = pl.col("role") == "block", pl.col("role").is_in(["p2p", COMMUNICATION])
     moved = pl.col("comm_count") > 0
     empty = pl.when(pl.col("stage").is_not_null()).then("of_stage").otherwise("of_thread").fill_null(False)
-    place = pl.when(moved.any().over("whole")).then(moved).otherwise(empty)
+    moves = pl.when(moved.any().over("whole")).then(moved).otherwise(empty)
     of_block = pl.col("id").is_in(blocks["id"].implode())
     alone_in = pl.len().over("whole") == 1
     step, of_thread = pl.col("role") == "step", pl.col("of_thread").fill_null(False)
     steps = of_thread | ~(step & of_thread).any().over("process")
-    decided = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(place)
+    decided = pl.when(alone_in).then(True).when(block).then(of_block).when(transfer).then(moves)
     keep = decided.when(step).then(steps).otherwise(True)
     placed = placed.with_columns(keep=keep)
     lost = placed.filter(transfer, ~pl.col("keep").any().over("whole"))["whole"].n_unique()

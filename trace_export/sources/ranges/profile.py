@@ -92,8 +92,8 @@ def described(every: Sequence[Described]) -> Iterator[tuple[pl.DataFrame, pl.Dat
         pl.Series("outside", [one.outside.get(p) for one in every for p in one.ranks["process"]], pl.Float64),
     )
     ranks, first = conform(whole, RANKS), 0
-    for place, height in enumerate(heights):
-        yield hosts.slice(place, 1), ranks.slice(first, height)
+    for number, height in enumerate(heights):
+        yield hosts.slice(number, 1), ranks.slice(first, height)
         first += height
 
 

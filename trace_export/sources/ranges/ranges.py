@@ -188,8 +188,8 @@ def _with_one_kind_of_step(frame: pl.DataFrame, dialects: Dialects) -> pl.DataFr
     if frame.filter(step)["dialect"].n_unique() <= 1:
         return frame
     order = {rule.dialect: i for i, rule in reversed(list(enumerate(dialects.rules)))}
-    place = pl.when(step).then(pl.col("dialect").replace_strict(order, default=None, return_dtype=pl.Int32))
-    return frame.filter(~step | (place == place.min().over("process")))
+    priority = pl.when(step).then(pl.col("dialect").replace_strict(order, default=None, return_dtype=pl.Int32))
+    return frame.filter(~step | (priority == priority.min().over("process")))
 
 
 def _repaired(frame: pl.DataFrame) -> pl.DataFrame:

@@ -470,15 +470,15 @@ def _split(whole: Ranges, count: int) -> list[Ranges]:
     frames = [_apart(rows, count) for rows in (numbered, whole.unclosed, whole.unused, whole.invalid)]
     stages: list[dict[int, list[int]]] = [{} for _ in range(count)]
     for process, numbers in whole.stages.items():
-        place, number = _of_part(process)
-        stages[place][number] = numbers
+        source, number = _of_part(process)
+        stages[source][number] = numbers
     marked: list[set[int]] = [set() for _ in range(count)]
     for process in whole.marked:
-        place, number = _of_part(process)
-        marked[place].add(number)
+        source, number = _of_part(process)
+        marked[source].add(number)
     return [
-        Ranges(frame, whole.transfers, unclosed, unused, invalid, stages[place], frozenset(marked[place]))
-        for place, (frame, unclosed, unused, invalid) in enumerate(zip(*frames, strict=True))
+        Ranges(frame, whole.transfers, unclosed, unused, invalid, stages[source], frozenset(marked[source]))
+        for source, (frame, unclosed, unused, invalid) in enumerate(zip(*frames, strict=True))
     ]
 
 
@@ -494,8 +494,8 @@ _PLACE = ((pl.col("process") + _HALF) // (1 << _BITS)).alias("_place")
 
 def _of_part(process: int) -> tuple[int, int]:
     """The place of the part whose process this is, and its number there."""
-    place = (process + _HALF) >> _BITS
-    return place, process - (place << _BITS)
+    source = (process + _HALF) >> _BITS
+    return source, process - (source << _BITS)
 
 
 def _distinct(frames: Sequence[Sequence[pl.DataFrame]]) -> list[pl.DataFrame]:
@@ -516,4 +516,4 @@ def _apart(frame: pl.DataFrame, count: int, *, processes: bool = True) -> list[p
     number = pl.col("process") - pl.col("_place") * (1 << _BITS)
     placed = placed.with_columns(number) if processes else placed.drop("process")
     parts, none = placed.partition_by("_place", as_dict=True, include_key=False), placed.drop("_place").clear()
-    return [parts.get((place,), none) for place in range(count)]
+    return [parts.get((index,), none) for index in range(count)]

@@ -175,6 +175,6 @@ def collectives_of(kernels: pl.DataFrame) -> pl.DataFrame:
     )
     rest = rest.sort("start", maintain_order=True)
     numbered = pl.col("seq").is_not_null().all().over("process")
-    place = pl.int_range(pl.len()).over("process", "group", "op")
-    sequence = pl.when(numbered).then("seq").otherwise(place).alias("sequence")
+    position = pl.int_range(pl.len()).over("process", "group", "op")
+    sequence = pl.when(numbered).then("seq").otherwise(position).alias("sequence")
     return rest.select("process", "group", sequence, "op", "bytes", "start", "end")

@@ -142,8 +142,8 @@ class Follower:
         blocks = self._blocks.filter(pl.col("file").is_in(counted))
         if self._taken is not None:
             blocks = blocks.filter(pl.col("step") > self._taken)
-        places = pl.col("file").replace_strict(numbers, range(len(numbers)), return_dtype=pl.UInt32)
-        profile = profile_of([(file.source, header) for file, header in headers], blocks.with_columns(places))
+        number_of_file = pl.col("file").replace_strict(numbers, range(len(numbers)), return_dtype=pl.UInt32)
+        profile = profile_of([(file.source, header) for file, header in headers], blocks.with_columns(number_of_file))
         notes: list[Note] = [note for file, _ in headers for note in malformed(file.scanner)]
         spans = profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32))
         return replace(profile, spans=spans).with_notes(notes)

@@ -207,8 +207,8 @@ def blocks_of(parts: Sequence[Lines]) -> pl.DataFrame:
     checked = typed.with_columns(good=numbers & times & named.fill_null(False))
     good = checked.filter("good")
     if good.height < checked.height:
-        for place, count in checked.filter(~pl.col("good")).group_by("lines").len().iter_rows():
-            parts[place].scanner.count(count, parts[place])
+        for number, count in checked.filter(~pl.col("good")).group_by("lines").len().iter_rows():
+            parts[number].scanner.count(count, parts[number])
     origin = pl.col("origin").replace_strict(ORIGINS, return_dtype=TEXT)
     return good.select(*BLOCKS, "lines").with_columns(origin)
 

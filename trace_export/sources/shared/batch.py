@@ -58,33 +58,33 @@ TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 """The tables in which a source has rows by rank."""
 
 
-def split(whole: Profile, numbers: Sequence[int], places: Sequence[int]) -> list[Profile]:
+def split(whole: Profile, numbers: Sequence[int], owners: Sequence[int]) -> list[Profile]:
     """The profile of each of several sources, every one with a rank at least. In `whole` their ranks are numbered from
-    0: each is that of these `numbers` in the source at these `places`, which are in order, and has a host of its own.
-    What else `whole` has, each has."""
-    count = max(places) + 1
-    number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, places))
-    parts: dict[str, list[Any]] = {"hosts": _by_place(whole.hosts, pl.lit(pl.Series(places, dtype=INT)), count)}
+    0. The `numbers` are those that they have in their sources; `owners` are these sources, in order. Each rank has a
+    host of its own. What else `whole` has, each profile has."""
+    count = max(owners) + 1
+    number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, owners))
+    parts: dict[str, list[Any]] = {"hosts": _by_source(whole.hosts, pl.lit(pl.Series(owners, dtype=INT)), count)}
     for name in TABLES:
         frame: pl.DataFrame = getattr(whole, name)
         if frame.height:  # each profile keeps an empty table of `whole`
-            parts[name] = _by_place(frame, owner, count, rank=number)
-    return [replace(whole, **{name: frames[place] for name, frames in parts.items()}) for place in range(count)]
+            parts[name] = _by_source(frame, owner, count, rank=number)
+    return [replace(whole, **{name: frames[source] for name, frames in parts.items()}) for source in range(count)]
 
 
-def _by_place(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
+def _by_source(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
     """The rows of each of `count` sources: `owner` says which one has a row. Columns become what they are `changed`
     to."""
     if count == 1:
         return [frame.with_columns(**changed) if changed else frame]
-    placed = frame.with_columns(owner.alias("place"), **changed)
-    frames = placed.partition_by("place", as_dict=True, include_key=False)
-    return [frames.get((place,), frame.clear()) for place in range(count)]
+    placed = frame.with_columns(owner.alias("owner"), **changed)
+    frames = placed.partition_by("owner", as_dict=True, include_key=False)
+    return [frames.get((number,), frame.clear()) for number in range(count)]
 
 
-def places(tables: Sequence[Sized], numbers: Sequence[int] | None = None) -> pl.Series:
-    """For each row of the `tables` of several sources, put one after the other, the place of its source, or its number
-    (Int32)."""
+def sources_of(tables: Sequence[Sized], numbers: Sequence[int] | None = None) -> pl.Series:
+    """For each row of the `tables` of several sources, put one after the other, which source it is from: one of the
+    `numbers`, else counted from 0 (Int32)."""
     rows = np.fromiter(map(len, tables), np.int64)
     which = np.arange(len(tables), dtype=np.int32) if numbers is None else np.array(numbers, np.int32)
     return pl.Series(which.repeat(rows), dtype=INT)

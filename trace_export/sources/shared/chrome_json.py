@@ -423,9 +423,9 @@ def list_end(text: bytes, *, inside_object: bool) -> int | None:
     """
     unescaped = _ESCAPED.sub(b"__", text) if b"\\" in text else text
     meanings = np.frombuffer(unescaped.translate(_MEANINGS), np.int8)
-    places = np.flatnonzero(meanings)[::-1]
-    quotes = meanings[places] == _QUOTE
-    brackets = places[~quotes & (np.cumsum(quotes) % 2 == 0)]
+    offsets = np.flatnonzero(meanings)[::-1]
+    quotes = meanings[offsets] == _QUOTE
+    brackets = offsets[~quotes & (np.cumsum(quotes) % 2 == 0)]
     outside = np.flatnonzero(np.cumsum(meanings[brackets], dtype=np.int32) < (2 if inside_object else 1))
     last = int(outside[-1]) + 1 if len(outside) else 0
     at = int(brackets[last]) if last < len(brackets) else None

@@ -50,9 +50,9 @@ def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int)
         return None
     if last is None or last == end:
         return None
-    places = json.dumps([first + (end - first) * n // (PROBES - 1) for n in range(PROBES)])
+    probes = json.dumps([first + (end - first) * n // (PROBES - 1) for n in range(PROBES)])
     value = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= place.value ORDER BY rowid LIMIT 1"
-    values = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (places,)).fetchall()
+    values = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (probes,)).fetchall()
     times = [time for (time,) in values if isinstance(time, int)]
     return last if len(times) == PROBES and times == sorted(times) else None
 

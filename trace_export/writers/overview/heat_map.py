@@ -67,7 +67,7 @@ def heat_map(cells: pl.DataFrame, ranks: pl.DataFrame, quantities: Sequence[Quan
     at = cells.join(rows, on="rank", how="left", maintain_order="left").join(
         steps, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left"
     )
-    place = at["row"].to_numpy() // fold, at["column"].to_numpy() // columns_fold
+    cell = at["row"].to_numpy() // fold, at["column"].to_numpy() // columns_fold
     size = -(-len(rows) // fold), columns
     first = rows.gather_every(fold).join(ranks.select("rank", "host"), on="rank", how="left", maintain_order="left")
     hosts = first["host"].unique(maintain_order=True).to_frame().with_row_index("n")
@@ -75,7 +75,7 @@ def heat_map(cells: pl.DataFrame, ranks: pl.DataFrame, quantities: Sequence[Quan
     of_row = {name: numbers[name].fill_null(-1) for name in ("rank", "replica", "stage")} | {"host": numbers["n"]}
     data = {
         "rows": size[0], "columns": _names(steps, columns_fold), "fold": fold,
-        "quantities": [_quantity(q, _grid(cells[q.column].to_numpy() * q.scale, place, size)) for q in shown],
+        "quantities": [_quantity(q, _grid(cells[q.column].to_numpy() * q.scale, cell, size)) for q in shown],
         **{name: _packed(values.to_numpy().astype(np.int32)) for name, values in of_row.items()},
         "hosts": [printable(host or "") for host in hosts["host"]],
     }  # fmt: skip
@@ -92,12 +92,12 @@ def _names(steps: pl.DataFrame, fold: int) -> list[str]:
 
 
 def _grid(
-    values: NDArray[np.float64], place: tuple[NDArray[Any], NDArray[Any]], size: tuple[int, int]
+    values: NDArray[np.float64], cell: tuple[NDArray[Any], NDArray[Any]], size: tuple[int, int]
 ) -> NDArray[np.float64]:
     """The largest value of each cell, NaN where there is none."""
     grid = np.full(size, -np.inf)
     measured = ~np.isnan(values)
-    np.maximum.at(grid, (place[0][measured], place[1][measured]), values[measured])
+    np.maximum.at(grid, (cell[0][measured], cell[1][measured]), values[measured])
     grid[np.isneginf(grid)] = np.nan
     return grid
 

@@ -265,8 +265,8 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
     for number in sorted(chart.main.slices.filter(pl.col("category").ne_missing("step"))["track"].unique()):
         line = path(tracks[number])
         if all(track.kind == "slices" for track in line):
-            place = tuple(track.order for track in line)
-            lines.setdefault((place, tracks[number].name), []).append(tracks[number])
+            order = tuple(track.order for track in line)
+            lines.setdefault((order, tracks[number].name), []).append(tracks[number])
     return [lines[key] for key in sorted(lines)]
 
 

@@ -105,8 +105,8 @@ def _cells(table: HeatTable, corner: tuple[float, float], cell: tuple[float, flo
             x, y, number = left + column * wide, top + row * high, shade(value, table.scale)
             if number is None:
                 continue
-            place = f'x="{x:.2f}" y="{y:.2f}" width="{wide - 1:.2f}" height="{high - 1:.2f}"'
-            yield f'<rect fill="{SHADES[number]}" {place}/>'
+            box = f'x="{x:.2f}" y="{y:.2f}" width="{wide - 1:.2f}" height="{high - 1:.2f}"'
+            yield f'<rect fill="{SHADES[number]}" {box}/>'
             if numbers:
                 yield f'<text x="{x + wide / 2:.1f}" y="{y + high / 2 + 4:.1f}">{value:.2f}</text>'
     yield "</g>"

@@ -39,8 +39,8 @@ def outlined(svg: str, font: Path, sizes: Mapping[str, float]) -> str:
         scale = size / 1000
         shift = {"end": width, "mid": width / 2, "n": width / 2}
         left = float(x) - scale * next((shift[name] for name in classes if name in shift), 0.0)
-        place = f"translate({left:.2f} {y}) scale({scale:.5g} {-scale:.5g})"
-        return f'<path class="{" ".join(["text", *classes])}" transform="{place}" d="{outline}"/>'
+        transform = f"translate({left:.2f} {y}) scale({scale:.5g} {-scale:.5g})"
+        return f'<path class="{" ".join(["text", *classes])}" transform="{transform}" d="{outline}"/>'
 
     head, style, rest = svg.partition("</style>")
     return _SELECTOR.sub(r".text\1", head) + style + _TEXT.sub(path, rest)

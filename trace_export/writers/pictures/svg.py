@@ -241,12 +241,12 @@ def _placed(figure: Figure, size: _Size, panels: pl.DataFrame) -> pl.DataFrame:
     lanes = [(row, lane, *_lane(figure.gap, at, below, lane, line.lanes))
              for row, (line, at, below) in enumerate(zip(figure.rows, size.tops, size.tops[1:], strict=False))
              for lane in range(line.lanes)]  # fmt: skip
-    places = pl.DataFrame(lanes, {"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
+    drawn = pl.DataFrame(lanes, {"row": pl.UInt32, "lane": pl.UInt32, "y": pl.Float64, "h": pl.Float64}, orient="row")
     begins = panels.select("top", begin_ns="start_ns", panel=pl.int_range(pl.len(), dtype=pl.UInt32))
     width = (pl.col("end_ns") - pl.col("start_ns")) * size.scale
     return (
         figure.blocks.join(begins, on="panel", maintain_order="left")
-        .join(places, on=["row", "lane"], maintain_order="left")
+        .join(drawn, on=["row", "lane"], maintain_order="left")
         .with_columns(
             x=(size.left + (pl.col("start_ns") - pl.col("begin_ns")) * size.scale).round(2),
             y=(pl.col("y") + pl.col("top")).round(2),

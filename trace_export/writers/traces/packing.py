@@ -53,12 +53,12 @@ def distinct(texts: pl.Series) -> tuple[NDArray[np.unsignedinteger[Any]], NDArra
     used = np.flatnonzero(counts)
     words = pl.Series(used).cast(physical.dtype).cat.to(filled.dtype).cast(pl.String)
     order = words.arg_sort().to_numpy()
-    place = np.zeros(len(counts), np.intp)
-    place[used[order]] = np.arange(len(used))
+    index = np.zeros(len(counts), np.intp)
+    index[used[order]] = np.arange(len(used))
     if len(filled) < len(texts):
         of_known, codes = codes, np.zeros(len(texts), codes.dtype)
         codes[texts.is_not_null().to_numpy()] = of_known
-    return codes, place, words.gather(order).to_list()
+    return codes, index, words.gather(order).to_list()
 
 
 def filled(numbers: pl.Series) -> NDArray[Any]:
@@ -107,5 +107,5 @@ def _scatter(records: Words, starts: NDArray[np.int64], out: Words) -> None:
     words by an index of each."""
     count = records.shape[1]
     whole = np.dtype((np.void, records.itemsize * count))
-    places = np.ndarray(len(out) - count + 1, whole, out, strides=(out.itemsize,))
-    places[starts] = records.view(whole)[:, 0]
+    windows = np.ndarray(len(out) - count + 1, whole, out, strides=(out.itemsize,))
+    windows[starts] = records.view(whole)[:, 0]

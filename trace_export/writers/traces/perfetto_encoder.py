@@ -83,8 +83,8 @@ class Column:
         return Column(values, _width(values, origin), origin=origin)
 
     @staticmethod
-    def entries(table: Words, places: NDArray[np.generic]) -> Column:
-        return Column(places, _width(table), table=table)
+    def entries(table: Words, codes: NDArray[np.generic]) -> Column:
+        return Column(codes, _width(table), table=table)
 
     @staticmethod
     def raw64(values: NDArray[np.generic]) -> Column:
@@ -155,14 +155,14 @@ class Packer:
 
     def pack(self, parts: Parts, rows: Rows, count: int) -> Words:
         """The records of `rows`, `count` of them, as an array (rows, words); the size of `parts` is a multiple of 8."""
-        template, places = _template(parts)
+        template, columns = _template(parts)
         constants = np.frombuffer(template, np.uint64)
         if self._words.size < constants.size * count:
             self._words = np.empty(constants.size * TILE_ROWS, np.uint64)
         words = self._words[: constants.size * count].reshape(constants.size, count)
         value = self._value[:count]
         untouched = dict(enumerate(constants))
-        for column, at in places:
+        for column, at in columns:
             column.read(rows, value)
             if column.width > 8 and not column.raw:
                 self._place(words, untouched, [a + 8 for a in at], self._spread(value >> np.uint64(56), 2), 2)
@@ -206,14 +206,14 @@ class Packer:
 def _template(parts: Parts) -> tuple[bytes, list[tuple[Column, list[int]]]]:
     """The constant bytes of a record, with the continuation bits of varints, and each column's places in it."""
     template = bytearray()
-    places: dict[int, tuple[Column, list[int]]] = {}
+    columns: dict[int, tuple[Column, list[int]]] = {}
     for part in parts:
         if isinstance(part, bytes):
             template += part
         else:
-            places.setdefault(id(part), (part, []))[1].append(len(template))
+            columns.setdefault(id(part), (part, []))[1].append(len(template))
             template += bytes(8) if part.raw else b"\x80" * (part.width - 1) + b"\0"
-    return bytes(template), list(places.values())
+    return bytes(template), list(columns.values())
 
 
 Event = tuple[int, Column, list[Slot]]
@@ -273,8 +273,8 @@ class Encoder:
         for column, number in (("flow_out", 47), ("flow_in", 48)):
             if column in batch.columns:
                 flows = batch[column]
-                for place in range(int(flows.list.len().max() or 0)):  # type: ignore[arg-type]
-                    ids = flows.list.get(place, null_on_oob=True)
+                for flow in range(int(flows.list.len().max() or 0)):  # type: ignore[arg-type]
+                    ids = flows.list.get(flow, null_on_oob=True)
                     column_of_ids = Column.raw64(filled(ids.cast(pl.UInt64)))
                     yield Slot(varint(number << 3 | _FIXED64), column_of_ids, _present(ids))
 
@@ -300,9 +300,9 @@ class Encoder:
 
     def _text(self, series: pl.Series, head: bytes, number: int, table: int) -> Slot:
         """A field with the interned id of each text."""
-        codes, place, words = distinct(series)
+        codes, index, words = distinct(series)
         iids = np.array([self._iid(table, text) for text in words] or [0], np.uint64)
-        return Slot(head + varint(number << 3 | _VARINT), Column.entries(iids[place], codes), _present(series))
+        return Slot(head + varint(number << 3 | _VARINT), Column.entries(iids[index], codes), _present(series))
 
     def _iid(self, table: int, text: str) -> int:
         ids = self._iids[table]
