@@ -187,7 +187,7 @@ def test_jobs_in_sibling_folders_are_told_and_not_merged(name: str, tmp_path: Pa
     assert "control and test hold different jobs" in note.text
 
 
-@pytest.mark.parametrize("name", ["nsys", "rocpd", "torch: handler", "ascend"])
+@pytest.mark.parametrize("name", ["nsys", "nsys: around the launcher", "rocpd", "torch: handler", "ascend"])
 def test_jobs_that_ran_at_one_time_are_not_merged(name: str, tmp_path: Path) -> None:
     truth = WRITERS[name](tmp_path, AT_ONCE)
     run = load(tmp_path)

@@ -438,18 +438,19 @@ def _clusters(processes: Sequence[_Process]) -> list[_Group]:
 
 
 def _jobs_at_once(cluster: _Group) -> list[_Group]:
-    """The cluster, or where recorded ranks of one format are there twice, each folder of its own: jobs that run at the
-    same time."""
+    """The cluster, or where ranks of one format are there twice, each folder, or each file of several ranks, of its
+    own: jobs that run at the same time."""
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
         return [cluster]
     common = _common([process.recordings[0].path.parent for process in cluster.processes])
     of_folder: dict[tuple[str, ...], _Group] = defaultdict(_Group)
     for process in cluster.processes:
-        of_folder[process.recordings[0].path.parent.relative_to(common).parts[:1]].add(process)
+        of_folder[process.recordings[0].path.relative_to(common).parts[:1]].add(process)
     groups = list(of_folder.values())
     apart = all(
-        len(group.processes) > 1 and not any(len(group.rivals(process)) > 1 for process in group.processes)
+        sum(len(process.ranks) for process in group.processes) > 1
+        and not any(len(group.rivals(process)) > 1 for process in group.processes)
         for group in groups
     )
     return groups if len(groups) > 1 and apart else [cluster]
