@@ -95,6 +95,7 @@ def _not_aligned(clocks: pl.DataFrame) -> list[Note]:
     if not wall:
         return []
     text = f"clock of {names(wall)}: too few observations with other hosts to align it; its wall clock is used"
+    text += "; if it recorded another job, read that alone"
     return [Note("clock-not-aligned", "warning", text, count=len(wall))]
 
 
