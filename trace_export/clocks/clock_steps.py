@@ -39,9 +39,9 @@ CLOCK_STEPS: Schema = {
     "between": pl.Boolean(), "either": pl.Boolean(),
 }  # fmt: skip
 """A step of a host's clock: it took place between `after_ns` and `until_ns`; from `from_ns` on it shows `step_ns` more.
-All times are of that clock. `against`: the host that it is seen against. `between`: whether the host has a time in
-between, which may be on either side. `either`: nothing tells whose clock of the two was set; that of `against` would
-have been by the opposite."""
+All times are of that clock. `against`: the host that it is seen against. `either`: nothing tells whose clock of the two
+was set; that of `against` would have been by the opposite. `between`: whether a host whose clock may have been set has a
+time in between, which may be on either side."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +84,34 @@ def find_steps(data: Observations, profile: Profile) -> pl.DataFrame:
     jumps = [jump for pair, rows in pairs.items() for jump in _jumps(data, pair, rows)]
     rows = []
     for host, of_host, either in _by_host(data, jumps):
-        side = [0 if jump.i == host else 1 for jump in of_host]
-        seen = list(zip(of_host, side, strict=True))
-        after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
-        earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
-        likely, surely = (
-            [data.base_ns[host] + round(1e3 * t) for t in (begin, max(begin, end))]
-            for begin, end in ((after, until), (earliest, latest))
-        )
+        times, likely, surely = _moment(data, profile, host, of_host)
         other = of_host[0].i + of_host[0].j - host
-        times = _times(profile, data.hosts[host])
-        between = bool(times.is_between(surely[0], surely[1], closed="none").any())
-        moved = round(1e3 * float(np.median([jump.size if at else -jump.size for jump, at in seen])))
+        between = _any_between(times, *surely)
+        if either:
+            times_of_other, _, surely_of_other = _moment(data, profile, other, of_host[:1])
+            between |= _any_between(times_of_other, *surely_of_other)
+        moved = round(1e3 * float(np.median([jump.size if jump.j == host else -jump.size for jump in of_host])))
         rows.append((data.hosts[host], _idle(times, *likely), *surely, moved, data.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
+
+
+def _moment(
+    data: Observations, profile: Profile, host: int, jumps: Sequence[_Jump]
+) -> tuple[pl.Series, tuple[int, int], tuple[int, int]]:
+    """The times of a host (see `_times`), and between which two of its clock all `jumps` of it were: most likely, and
+    surely."""
+    seen = [(jump, 0 if jump.i == host else 1) for jump in jumps]
+    after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
+    earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
+    likely, surely = (
+        (data.base_ns[host] + round(1e3 * begin), data.base_ns[host] + round(1e3 * max(begin, end)))
+        for begin, end in ((after, until), (earliest, latest))
+    )
+    return _times(profile, data.hosts[host]), likely, surely
+
+
+def _any_between(times: pl.Series, after_ns: int, until_ns: int) -> bool:
+    return bool(times.is_between(after_ns, until_ns, closed="none").any())
 
 
 def _pairs(data: Observations) -> dict[tuple[int, int], tuple[int, int]]:

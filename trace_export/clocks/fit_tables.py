@@ -77,7 +77,15 @@ def clocks(
 def _by_host(clocks: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """A row for each host: the rows after its first one, the last of `clocks`, which are those of `steps`, become its
     `steps`. When exactly a clock was set is not known, so that a time between may be wrong by as much as it was set."""
-    set_by = steps.filter("between").group_by("host").agg(pl.col("step_ns").abs().max())
+    unsure = steps.filter("between")
+    set_by = (
+        pl.concat(
+            [unsure.select("host", "step_ns"), unsure.filter("either").select("step_ns", host="against")],
+            how="diagonal",
+        )
+        .group_by("host")
+        .agg(pl.col("step_ns").abs().max())
+    )
     since = pl.concat([pl.Series([None] * (len(clocks) - len(steps)), dtype=TIME), steps["from_ns"]])
     rows = clocks.with_columns(from_ns=since).sort("host", "from_ns")
     following = pl.struct("from_ns", "offset_ns", "drift", "reference_ns").slice(1)
