@@ -83,8 +83,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "clock-not-aligned": Explanation(
         "No observation constrains the clock of this host well enough. Its wall clock is used.",
-        "Record communication of this host with the others, give `--offset HOST=TIME`, or use NTP or PTP. If its folder "
-        "holds another job, give one folder at a time.",
+        "Record communication of this host with the others, give `--offset HOST=TIME`, or use NTP or PTP. If its "
+        "folder holds another job, give one folder at a time.",
     ),
     "clock-one-way": Explanation(
         "All messages between two hosts go in one direction, so transfer time and clock offset cannot be separated.",

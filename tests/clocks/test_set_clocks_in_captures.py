@@ -76,6 +76,7 @@ FORMATS: dict[str, tuple[Callable[[Path, int], tuple[list[Block], int]], str, Mo
     [
         ("ascend", 1, -20_000, 0.22),  # the times of the other host have a long gap there
         ("nsys", 0, -1_000, 0.6),  # a block lasts across it, and nothing tells which of both clocks was set
+        ("ascend", 0, -1_000, 0.33),  # a message is sent before and arrives after it
         *crossed(FORMATS, [0, 1], [300, -300, 5_000, 20_000, 100_000], [0.3, 0.5]),
     ],
 )

@@ -40,24 +40,28 @@ CLOCK_STEPS: Schema = {
 }  # fmt: skip
 """A step of a host's clock: it took place between `after_ns` and `until_ns`; from `from_ns` on it shows `step_ns` more.
 All times are of that clock. `against`: the host that it is seen against. `either`: nothing tells whose clock of the two
-was set; that of `against` would have been by the opposite. `between`: whether a host whose clock may have been set has a
-time in between, which may be on either side."""
+was set; that of `against` would have been by the opposite. `between`: whether a host whose clock may have been set has
+a time in between, which may be on either side."""
 
 
 @dataclass(frozen=True)
 class _Jump:
-    """θ of hosts `i` and `j` grows by `size` µs: surely between the times `earliest` and `latest` (µs) of each of their
-    clocks, most likely between `after` and `until`. `side` (0, 1): whose clock of the two shows much more time
-    between these than between any two messages otherwise; None where both or none does."""
+    """θ (`theta`: before and after) of hosts `i` and `j` grows by `size` µs: surely between the times `earliest` and
+    `latest` (µs) of each of their clocks, most likely between `after` and `until`. `side` (0, 1): whose clock of the
+    two shows much more time between these than between any two messages otherwise; None where both or none does."""
 
     i: int
     j: int
-    size: float
+    theta: tuple[float, float]
     after: tuple[float, float]
     until: tuple[float, float]
     earliest: tuple[float, float]
     latest: tuple[float, float]
     side: int | None
+
+    @property
+    def size(self) -> float:
+        return self.theta[1] - self.theta[0]
 
 
 @dataclass(frozen=True)
@@ -84,33 +88,40 @@ def find_steps(data: Observations, profile: Profile) -> pl.DataFrame:
     jumps = [jump for pair, rows in pairs.items() for jump in _jumps(data, pair, rows)]
     rows = []
     for host, of_host, either in _by_host(data, jumps):
-        times, likely, surely = _moment(data, profile, host, of_host)
+        side = [0 if jump.i == host else 1 for jump in of_host]
+        seen = list(zip(of_host, side, strict=True))
+        after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
+        earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
+        likely, surely = (
+            [data.base_ns[host] + round(1e3 * t) for t in (begin, max(begin, end))]
+            for begin, end in ((after, until), (earliest, latest))
+        )
         other = of_host[0].i + of_host[0].j - host
-        between = _any_between(times, *surely)
-        if either:
-            times_of_other, _, surely_of_other = _moment(data, profile, other, of_host[:1])
-            between |= _any_between(times_of_other, *surely_of_other)
-        moved = round(1e3 * float(np.median([jump.size if jump.j == host else -jump.size for jump in of_host])))
+        times = _times(profile, data.hosts[host])
+        between = _any_between(data, profile, of_host[0]) if either else _is_any_between(times, *surely)
+        moved = round(1e3 * float(np.median([jump.size if at else -jump.size for jump, at in seen])))
         rows.append((data.hosts[host], _idle(times, *likely), *surely, moved, data.hosts[other], between, either))
     return pl.DataFrame(rows, CLOCK_STEPS, orient="row").sort("host", "from_ns") if rows else empty(CLOCK_STEPS)
 
 
-def _moment(
-    data: Observations, profile: Profile, host: int, jumps: Sequence[_Jump]
-) -> tuple[pl.Series, tuple[int, int], tuple[int, int]]:
-    """The times of a host (see `_times`), and between which two of its clock all `jumps` of it were: most likely, and
-    surely."""
-    seen = [(jump, 0 if jump.i == host else 1) for jump in jumps]
-    after, until = max(jump.after[at] for jump, at in seen), min(jump.until[at] for jump, at in seen)
-    earliest, latest = max(jump.earliest[at] for jump, at in seen), min(jump.latest[at] for jump, at in seen)
-    likely, surely = (
-        (data.base_ns[host] + round(1e3 * begin), data.base_ns[host] + round(1e3 * max(begin, end)))
-        for begin, end in ((after, until), (earliest, latest))
-    )
-    return _times(profile, data.hosts[host]), likely, surely
+def _any_between(data: Observations, profile: Profile, jump: _Jump) -> bool:
+    """Whether either host of a jump has a time that may be on either side of it.
+
+    A message that was sent before the clock of its sender was set may arrive after that. So the earliest and the latest
+    time of either clock are taken on the other one too, by what θ is before and after the jump.
+    """
+    before, after = jump.theta
+    for at, host in enumerate((jump.i, jump.j)):
+        other, sign = 1 - at, 1 if at else -1
+        earliest = min(jump.earliest[at], jump.earliest[other] + sign * before)
+        latest = max(jump.latest[at], jump.latest[other] + sign * after)
+        surely = (data.base_ns[host] + round(1e3 * t) for t in (earliest, latest))
+        if _is_any_between(_times(profile, data.hosts[host]), *surely):
+            return True
+    return False
 
 
-def _any_between(times: pl.Series, after_ns: int, until_ns: int) -> bool:
+def _is_any_between(times: pl.Series, after_ns: int, until_ns: int) -> bool:
     return bool(times.is_between(after_ns, until_ns, closed="none").any())
 
 
@@ -163,10 +174,9 @@ def _jumps(data: Observations, pair: tuple[int, int], directed: tuple[int, int])
             bounds = bounds.part(np.delete(np.arange(len(bounds.most)), start + first))
             continue
         before, after, last, begins = jump
-        size = _middle(after) - _middle(before)
         one, other = rest.at
         at = [(float(one[row]), float(other[row])) for row in (begins - 1, begins, last, first)]
-        yield _Jump(*pair, size, at[0], at[1], at[2], at[3], _odd_side(rest, begins))
+        yield _Jump(*pair, (_middle(before), _middle(after)), at[0], at[1], at[2], at[3], _odd_side(rest, begins))
         start += begins
 
 
