@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -144,25 +143,6 @@ def test_the_three_gains_of_a_slow_last_stage(tmp_path: Path) -> None:
     of_all = np.where(typical.is_block & (typical.stage == 3), typical.means(), typical.length)
     before, after = Replay(found._graph).means([(each, typical.usual_delay) for each in (typical.length, of_all)])
     assert before - after == pytest.approx(microbatches * (slow - mean) * block, rel=0.01)
-
-
-PAIRED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "unequal-microbatches": ({"schedule": "zb-h1", "stages": 3, "microbatches": 12}, {"uneven": 0.22}),
-    "slow-optimizer": ({"stages": 3, "replicas": 3, "jitter": 0.02, "steps": 5}, {"optimizers": {7: 10.0}}),
-}
-"""Traits of a job, and what is planted in it."""
-
-
-@pytest.mark.parametrize("code", PAIRED)
-def test_a_cause_has_the_gain_of_a_run_without_it(code: str, tmp_path: Path) -> None:
-    """Weight gradients of a long micro-batch are long too; who gathers late after its work does not start late."""
-    traits, wrong = PAIRED[code]
-    sound = data_parallel.Job(**{"steps": 4, **traits})
-    job = replace(sound, **wrong)
-    gain = data_parallel.write_nsys(tmp_path, job).step_ns - data_parallel.simulate(sound).step_ns
-    first = load(tmp_path).align().explain().causes.row(0, named=True)
-    assert first["code"] == code
-    assert first["gain_ns"] == pytest.approx(gain, rel=0.05)
 
 
 def test_a_slow_link_is_no_gain_of_the_links_beside_it(tmp_path: Path) -> None:

@@ -160,16 +160,6 @@ def test_parts_add_up_to_the_time_that_is_said_before_them() -> None:
     assert f"; the 2 steps that are explained take {duration(total)} in the mean: " in step.text
 
 
-def test_without_all_stages_there_is_no_model() -> None:
-    """What another schedule would give is not known of stages that were not read."""
-    whole = run([one()])
-    first_stages = pl.col("rank") < 2
-    part = replace(whole, ranks=whole.ranks.filter(first_stages), spans=whole.spans.filter(first_stages), notes=())
-    for made, modelled in ((whole, True), (part, False)):
-        result = report_of(mark_whole_steps(concluded(made), one_clock=True, all_ranks=False))
-        assert result.theory.changes.is_empty() is not modelled
-
-
 def test_of_a_part_of_the_stages_no_pause_is_claimed() -> None:
     """The stages that are missing may work between the last block of one step here and the first of the next."""
     last = one().filter(pl.col("rank") == STAGES - 1)

@@ -52,32 +52,6 @@ def test_simulate_export_report_gives_the_formula(run_cli: Cli, tmp_path: Path) 
     assert document["closed_form"]["idle_ns"] == 90_000_000
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--schedule", "nonsense", "--stages", 4, "--microbatches", 8), "no schedule"),
-        (("--schedule", "dualpipe", "--stages", 3, "--microbatches", 8), "even number of stages"),
-        (("--schedule", "interleaved", "--stages", 4, "--microbatches", 5, "--chunks", 3), "never ends"),
-        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F:10"), "KIND=TIME"),
-        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=10ms,F=20ms"), "F has two times"),
-        (
-            ("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--times", "F=-1ms"),
-            "-1 ms is negative, which a duration cannot be",
-        ),
-        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--comm", "soon"), "not a time"),
-        (("--schedule", "1f1b", "--stages", 4, "--microbatches", 8, "--format", "gif"), "gif"),
-    ],
-)
-def test_impossible_models_get_a_sentence(
-    run_cli: Cli, tmp_path: Path, options: tuple[object, ...], words: str
-) -> None:
-    made = run_cli("simulate", *options, "--out", tmp_path)
-    assert made.returncode == 2
-    assert words in made.stderr
-    assert "Traceback" not in made.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture
 def tables(tmp_path: Path) -> tuple[Path, Path]:
     """Two runs as span tables; the second has slower backwards."""

@@ -107,14 +107,6 @@ def test_the_files_are_continued_by_the_next_watch(logs: GrowingLogs, tmp_path: 
     assert [line["step"] for line in lines(steps)] == [0, 1, 0, 1]
 
 
-def test_nobody_waits_for_a_watch_that_has_ended(logs: GrowingLogs) -> None:
-    with (
-        watching(logs.folder, "--last", "0") as process,
-        pytest.raises(AssertionError, match=r"ended with 2: .*--last"),
-    ):
-        wait_until(lambda: False, by=process)
-
-
 def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     with watching(tmp_path / "logs") as process:

@@ -11,6 +11,7 @@ from tests.conftest import Cli
 
 LOGS = "DIR"
 """In place of a folder that can be read."""
+MODEL = ("simulate", "--schedule", "1f1b", "--stages", "2", "--microbatches", "2")
 TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
 
 
@@ -72,6 +73,12 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
             " --steps-b, --run-a and --run-b",
         ),
         (("simulate", "--stages", "2"), "--schedule: is missing"),
+        ((*MODEL[:2], "nonsense", *MODEL[3:]), 'there is no schedule "nonsense"; choose one of gpipe, 1f1b'),
+        ((*MODEL, "--times", "F:10"), '--times: "F:10" is not KIND=TIME'),
+        ((*MODEL, "--times", "F=10ms,F=20ms"), "--times: F has two times"),
+        ((*MODEL, "--times", "F=-1ms"), "--times: -1 ms is negative, which a duration cannot be"),
+        ((*MODEL, "--comm", "soon"), '--comm: "soon" is not a time'),
+        ((*MODEL, "--format", "gif"), '--format: "gif" is unknown'),
         (
             ("export", LOGS, "--cache", "c"),
             "--cache: speeds up reading a part of a run only; give it together with --replica",
