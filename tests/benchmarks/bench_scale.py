@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import shutil
 import socket
 import sqlite3
@@ -26,11 +27,12 @@ from pathlib import Path
 from distributed import Client
 
 from samples.generators import ascend as generate_ascend
+from samples.generators import nsys as generate_nsys
 from samples.generators import paddle as generate_paddle
+from samples.generators.nsys_export import Export
 from tests.benchmarks import table
 from tests.benchmarks.measure import PROGRAM, ROOT, Amount, Cost, compile_package, of_command
 from tests.benchmarks.table import Row
-from tests.support import nsys_session
 from trace_export.sources.find import find
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -51,7 +53,14 @@ def ascend(place: Path, ranks: int) -> None:
 
 def nsys(place: Path, files: int, kernels: int = 100_000) -> None:
     """One session a file, each of one rank; all hold the same times."""
-    first = nsys_session.write(place / "rank0.sqlite", kernels)
+    export, chance, in_block = Export(), random.Random(1), 500
+    steps = max(1, kernels // (in_block * 3 * MICROBATCHES))
+    blocks = [b for b in generate_nsys.blocks_of(STAGES, MICROBATCHES, steps, chance) if b.rank == 0]
+    rank = generate_nsys.Rank(export, 0, 0, kernels=in_block)
+    for block in blocks:
+        rank.block(block, chance)
+    rank.steps(blocks)
+    first = export.write(place / "rank0.sqlite")
     for number in range(1, files):
         path = shutil.copyfile(first, place / f"rank{number}.sqlite")
         with closing(sqlite3.connect(path)) as db:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from samples.generators.kineto_trace import Trace
 from tests.conftest import ROOT
-from tests.support import nsys_session
+from tests.support import long_runs
 from tests.support.wait import HANGS_S, wait_until
 
 PROCESS_BYTES, LAUNCH_BYTES = 200 << 20, 64
@@ -66,7 +67,9 @@ def run_in(processes: Path, *arguments: object) -> subprocess.CompletedProcess[s
 def test_all_device_work_of_a_long_session_in_bounded_memory(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
-    kernels = nsys_session.repeat(nsys_session.write(folder / "rank0.sqlite", 50_000), 16)
+    long_runs.nsys(folder, 40, stages=1, kernels=500)
+    with closing(sqlite3.connect(folder / "rank0.sqlite")) as db:
+        (kernels,) = db.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
     assert kernels > 700_000
     options = ("--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels", "--format", "perfetto", "--quiet")
     with limited(PROCESS_BYTES + LAUNCH_BYTES * kernels) as group:
@@ -100,7 +103,7 @@ def test_a_run_that_gets_too_little_dies_alone(tmp_path: Path) -> None:
     """The test above can fail: the same with a tenth of the memory is killed, and leaves no output."""
     folder = tmp_path / "logs"
     folder.mkdir()
-    nsys_session.write(folder / "rank0.sqlite", 5_000)
+    long_runs.nsys(folder, 1, stages=1, kernels=150)
     with limited(40 << 20) as group:
         result = run_in(group, "--log_dir", folder, "--out", tmp_path / "out", "--detail", "kernels")
     assert result.returncode < 0
