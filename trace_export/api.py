@@ -170,7 +170,7 @@ def report(
     UsageError for `html` and `heat_map` at once.
     """
     from trace_export.run import outputs
-    from trace_export.scale.requests import planned_beside, write_beside
+    from trace_export.scale.requests import overview_page, write_overview_page
     from trace_export.write import write_heat_map, write_report
 
     values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
@@ -186,13 +186,13 @@ def report(
         files.check(filter(None, [page, picture]))
         wanted = wanted.keeping_tasks(stack)
         if page:
-            files.check(planned_beside(page, wanted.to_read))
+            files.check(overview_page(page, wanted.to_read))
         run = wanted.run(values["progress"])
         result = run.report(**part(values, Asking))
         if picture:
             write_heat_map(run.what_if(), result, run.name, picture, files)
         elif page:
-            further = write_beside(run, page, files)
+            further = write_overview_page(run, page, files)
             write_report(run._bubbles, result, run.name, page, files, wanted.part.steps, further)
     return Reported(run, result, tuple(reversed(files.written)))  # the report before the page of all ranks
 

@@ -98,9 +98,9 @@ def _overlays(content: Content, drawing: Drawing) -> Iterator[Overlay]:
         named = model.with_columns(block_name(has_chunks(profile.spans)))
         yield Overlay(f"stage {{}} ({TITLES[plan.name]}, model)", named)
     if content.other is not None:
-        from trace_export.chart.comparison import beside
+        from trace_export.chart.comparison import overlay_of
 
-        yield beside(content.other.measured.profile, content.other.names[1])
+        yield overlay_of(content.other.measured.profile, content.other.names[1])
 
 
 def _drawn_path(content: Content) -> PathOverlay | None:

@@ -21,7 +21,7 @@ from trace_export.options import filled
 from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
 from trace_export.sources import choose, formats, span_table
-from trace_export.sources.find import find, together
+from trace_export.sources.find import find, of_all_machines
 from trace_export.sources.folders import SearchResult
 from trace_export.sources.input_files import bytes_in, files_of, releases_gil, seconds
 from trace_export.sources.merge import merge
@@ -180,7 +180,7 @@ def _found(options: LoadOptions) -> tuple[SearchResult, list[TraceExportError]]:
 
     looks = dask.in_each_folder(options.cluster, look)
     results = [(folder.machine_name, seen) for folder, seen in looks if isinstance(seen, SearchResult)]
-    return together(results), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
+    return of_all_machines(results), [seen for _, seen in looks if isinstance(seen, TraceExportError)]
 
 
 def read_profile(located: Located, options: LoadOptions, progress: Progress) -> tuple[Profile, list[TraceExportError]]:
@@ -265,7 +265,7 @@ def in_groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
     groups = []
     for alike in of_kind.values():
         each = [Group((source,)) for source in alike]
-        workers = Workers(1) if options.read.beginning else _workers(options, each, together=len(alike) > 1)
+        workers = Workers(1) if options.read.beginning else _workers(options, each, many_groups=len(alike) > 1)
         most = min(TOGETHER, -(-len(alike) // workers.count))
         groups += [Group(tuple(alike[first : first + most])) for first in range(0, len(alike), most)]
     return groups + alone
@@ -358,9 +358,11 @@ def read_device_tasks(
     return files, [r for r in results if isinstance(r, TraceExportError)]
 
 
-def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = False, together: bool = False) -> Workers:
+def _workers(
+    options: LoadOptions, groups: Sequence[Group], *, tasks: bool = False, many_groups: bool = False
+) -> Workers:
     """Who reads the groups, or their device `tasks`: as many processes as the user says, or what is done first.
-    `together`: groups of one will be parts of larger ones."""
+    `many_groups`: groups of one will be parts of larger ones."""
     if options.jobs:
         return Workers(options.jobs)
     sources = [source for group in groups for source in group.sources]
@@ -368,9 +370,9 @@ def _workers(options: LoadOptions, groups: Sequence[Group], *, tasks: bool = Fal
         times = [_beginning_s(len(group.sources), options.read.beginning) for group in groups]
         in_threads = all(len(g.sources) > 1 and formats.of_kind(g.sources[0].kind).batch_in_threads for g in groups)
         return choose_workers(times, 0, releases_gil=in_threads)
-    several = [together or len(group.sources) > 1 for group in groups]
+    several = [many_groups or len(group.sources) > 1 for group in groups]
     times = [
-        sum(seconds(source, device_tasks=tasks, together=many) for source in group.sources)
+        sum(seconds(source, device_tasks=tasks, one_of_many=many) for source in group.sources)
         for group, many in zip(groups, several, strict=True)
     ]
     largest = max((bytes_in(source.path) for source in sources), default=0)

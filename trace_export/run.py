@@ -45,7 +45,7 @@ from trace_export.write import (
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle
-from trace_export.writers.predecessors import copy_beside
+from trace_export.writers.predecessors import copy_of_script
 from trace_export.writers.tables import sides
 
 if TYPE_CHECKING:
@@ -255,8 +255,8 @@ class Run:
         if asked["train_log"] is not None:
             said.append(profiler_cost.sentence(self._bubbles, train_log.step_times(asked["train_log"])))
         elif self._options.cluster is None and self.log_dir.is_dir():
-            beside = train_log.beside(self.log_dir, self._inputs)
-            said += filter(None, [profiler_cost.of_logs_beside(self._bubbles, beside)])
+            logs = train_log.logs_in(self.log_dir, self._inputs)
+            said += filter(None, [profiler_cost.of_logs(self._bubbles, logs)])
         if asked["layers"] is not None:
             from trace_export.analysis import layers
 
@@ -484,7 +484,7 @@ class Run:
         if failures and (replaced := outputs.replaced):
             text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
             notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
-        if copies := {copy for path in outputs.written if (copy := copy_beside(path))}:
+        if copies := {copy for path in outputs.written if (copy := copy_of_script(path))}:
             text = "the chart that PaddlePaddle's script wrote before is left as it is"
             notes.append(Note("script-chart-left", "note", text, path_text(min(copies)), len(copies)))
         return replace(self, _recorded=self._recorded.with_notes(notes), failures=failures, _measured=self._bubbles)

@@ -277,10 +277,10 @@ def write_report(
     if focus and cause is not None and cause["code"] == "long-pause":
         focus = replace(focus, pause=True, words=f"the first cause: {cause_words.name(cause)}")
     tables = {table.title: table for table in result.tables()}
-    beside = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
+    first = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
         contents = Contents(
-            f"Pipeline report: {name}", result.heading, result.verdict, beside,
+            f"Pipeline report: {name}", result.heading, result.verdict, first,
             list(tables.values()), True, overview, focus,
         )  # fmt: skip
         picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)

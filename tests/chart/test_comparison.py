@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.profiles import profile, span
-from trace_export.chart.comparison import beside, paired
+from trace_export.chart.comparison import overlay_of, paired
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.model import STEP_KEY, Profile
 
@@ -64,7 +64,7 @@ def test_stages_that_only_the_other_run_has_are_drawn_below() -> None:
         profile([span(rank, "F", 0, 10 * rank, 10 * rank + 5) for rank in range(n)], {rank: rank for rank in range(n)})
         for n in (2, 4)
     )
-    chart = lay_out(few, ChartOptions(runs=("a", "b"), overlays=(beside(many, "b"),)))
+    chart = lay_out(few, ChartOptions(runs=("a", "b"), overlays=(overlay_of(many, "b"),)))
     names = {track.id: track.name for track in chart.main.tracks}
     drawn = chart.main.slices.filter(pl.col("of_run") == "b")["track"].replace_strict(names, return_dtype=pl.String)
     assert drawn.to_list() == [f"stage {rank} · rank {rank} (b)" for rank in range(4)]
@@ -76,5 +76,5 @@ def test_stages_that_only_the_other_run_has_are_drawn_below() -> None:
 
 
 def test_names_may_hold_braces() -> None:
-    overlay = beside(run([10], 0, 0), "a{b}")
+    overlay = overlay_of(run([10], 0, 0), "a{b}")
     assert overlay.track.format(3, rank=5) == "stage 3 · rank 5 (a{b})"

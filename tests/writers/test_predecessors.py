@@ -34,7 +34,7 @@ def test_the_chart_of_a_script_is_known_whatever_the_job(
     make: Callable[[Path, Job], Path], job: Job, tmp_path: Path
 ) -> None:
     chart = make(tmp_path, job)
-    copy = predecessors.copy_beside(chart)
+    copy = predecessors.copy_of_script(chart)
     assert predecessors.is_chart(chart)
     assert (copy is not None) == (make is _static)
     assert copy is None or not predecessors.is_chart(copy)
@@ -80,4 +80,4 @@ def test_a_chart_that_somebody_changed_is_kept(change: str, run_cli: Cli, tmp_pa
 def test_a_copy_that_somebody_changed_is_nothing_to_tell_of(tmp_path: Path) -> None:
     chart, copy = write_static(tmp_path, Job(2, 4, steps=range(2)))
     copy.write_text(json.dumps(json.loads(copy.read_text()), indent=1))
-    assert predecessors.copy_beside(chart) is None
+    assert predecessors.copy_of_script(chart) is None

@@ -190,8 +190,8 @@ def _how(row: Row) -> str:
     what = {"slow-link": "a transfer takes", "slow-collective": "it takes", "slow-optimizer": "it takes"}
     blocks = "their blocks take" if row["code"] == "slow-rank" and not one else "its blocks take"
     peers = f"{'that' if row['code'] in what else 'those'} of {'its' if one else 'their'} peers"
-    beside = _BESIDE.get("slow-stage" if row.get("unread") else row["code"], peers)
-    return f"{what.get(row['code'], blocks)} {row['ratio']:.2f} × as long as {beside}"
+    compared_with = _BESIDE.get("slow-stage" if row.get("unread") else row["code"], peers)
+    return f"{what.get(row['code'], blocks)} {row['ratio']:.2f} × as long as {compared_with}"
 
 
 def _gain(row: Row) -> str:

@@ -113,9 +113,9 @@ class Candidates:
             place, kind = self.compared.place(slow, there), self._kind(slow)
             if kind == "rank" and slow.groups[0].kind == "stage":
                 place["unread"] = True
-            together = len(slow.items) > 1 and place["stage"] is not None and place["replica"] is not None
+            one_group = len(slow.items) > 1 and place["stage"] is not None and place["replica"] is not None
             met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
-            place["undivided"] = (work and together and not met) or None
+            place["undivided"] = (work and one_group and not met) or None
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
             delay = typical.usual_delay
             yield Candidate(
@@ -167,7 +167,9 @@ class Candidates:
         means[:] = left
         return lengths, even
 
-    def _beside(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Ints, Floats]]:
+    def _slow_items(
+        self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]
+    ) -> Iterator[tuple[Slow, Ints, Floats]]:
         """Slow ones among the operations `rows`, whose lengths are compared by the item `key`: with their members and
         the lengths in which these are as long as their peers."""
         items = mean_lengths(key, Sums.of(self.typical.length[rows]), alike)
@@ -202,7 +204,7 @@ class Candidates:
         ends = pairs[codes // kinds]
         links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], codes % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
-        for slow, members, lengths in self._beside(rows, key, alike, groups):
+        for slow, members, lengths in self._slow_items(rows, key, alike, groups):
             if (self.typical.length - lengths)[members].mean() <= least:
                 continue
             place = self.compared.link_place(links[:, slow.items], graph.kinds)
@@ -234,7 +236,7 @@ class Candidates:
                     of_stage.setdefault(stage, []).append(n)
             groups = [Group("stage", str(stage), np.array(items)) for stage, items in of_stage.items()]
             groups += [Group("group", name, np.array([n])) for n, name in enumerate(names)]
-            for slow, members, lengths in self._beside(rows, key, np.zeros(len(labels), np.int64), groups):
+            for slow, members, lengths in self._slow_items(rows, key, np.zeros(len(labels), np.int64), groups):
                 slow_ones = [names[n] for n in slow.items.tolist()]
                 ranks = sorted({rank for name in slow_ones for rank in ranks_of[name]})
                 at = [self.number[rank] for rank in ranks]

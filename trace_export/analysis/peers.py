@@ -117,7 +117,7 @@ def _rated(
     items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]
 ) -> Iterator[tuple[str, float, Slow | None]]:
     """The kind of each group, the mean excess of its members, and itself where it may be slow."""
-    base, error = _beside_others(items, mean)
+    base, error = _peers_of_each(items, mean)
     alone = _excess(items, mean, base).tolist()
     _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
     for key, groups in sets.items():
@@ -127,8 +127,8 @@ def _rated(
         if few and quick <= items.least / 2:  # its members hardly change the median of their peers
             yield groups[0].kind, quick, None
             continue
-        beside = (base[members], error[members]) if len(key) == 1 else _beside(items, mean, members)
-        slow, average = _slow(items, mean, members, *beside, tuple(groups))
+        of_peers = (base[members], error[members]) if len(key) == 1 else _peers_of_group(items, mean, members)
+        slow, average = _slow(items, mean, members, *of_peers, tuple(groups))
         yield groups[0].kind, average, slow
 
 
@@ -172,7 +172,7 @@ def _outliers(excess: Floats, noise: Floats, least: float) -> Flags:
     return slower
 
 
-def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
+def _peers_of_group(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
     """The peers' value for each member of a group, and its standard error. Peers are the items outside that are alike;
     where there is none, all items outside."""
     outside = np.ones(len(mean), np.bool_)
@@ -190,15 +190,15 @@ def _beside(items: Items, mean: Floats, members: Ints) -> tuple[Floats, Floats]:
     return base, error
 
 
-def _beside_others(items: Items, mean: Floats) -> tuple[Floats, Floats]:
-    """`_beside` of every item as a group of its own."""
+def _peers_of_each(items: Items, mean: Floats) -> tuple[Floats, Floats]:
+    """`_peers_of_group` of every item as a group of its own."""
     base, error = np.empty((2, len(mean)))
     _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
     for number, size in enumerate(sizes.tolist()):
         members = np.flatnonzero(sort == number)
         if size < 4 or items.chance is not None:  # with rules of their own
             for i in members:
-                base[[i]], error[[i]] = _beside(items, mean, np.array([i]))
+                base[[i]], error[[i]] = _peers_of_group(items, mean, np.array([i]))
             continue
         order = members[np.argsort(mean[members], kind="stable")]
         values, index = mean[order], np.arange(size)

@@ -81,8 +81,8 @@ def _grown(a: RunFigures, b: RunFigures, stages: list[int]) -> tuple[int | None,
 
 def _level(levels: pl.DataFrame, longer: bool) -> str:
     """Which level of a step differs most in the direction in which the prediction was wrong."""
-    beside = levels.filter(~pl.col("level").is_in(["work", "schedule"])).sort("difference", descending=longer)
-    if beside.is_empty() or (beside["difference"][0] > 0) != longer:
+    others = levels.filter(~pl.col("level").is_in(["work", "schedule"])).sort("difference", descending=longer)
+    if others.is_empty() or (others["difference"][0] > 0) != longer:
         return "more than the band off"
-    level, more = beside.select("level", "difference").row(0)
+    level, more = others.select("level", "difference").row(0)
     return f"{duration(abs(more))} {'more' if longer else 'less'} of a step from {LEVELS[level]}"

@@ -21,7 +21,7 @@ ALIKE, MUCH = 0.03, 0.1
 without the profiler is estimated."""
 
 
-def of_logs_beside(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) -> Sentence | None:
+def of_logs(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) -> Sentence | None:
     """The same by the only log that lies beside the profiles, whose name is said. Of several, or where its steps are of
     quite another length, it is said that nothing is compared; None without a log."""
     names = [path_text(path.name) for path, _ in logs]

@@ -44,7 +44,7 @@ def slowdown(graph: Graph) -> Slowdown | None:
     typical, replay = Typical(graph), Replay(graph, with_first=True).without_launches()
     if not len(replay.windows):
         return None
-    actual, ideal, begin = typical.length, _ideal(typical), _together(graph)
+    actual, ideal, begin = typical.length, _ideal(typical), _common_starts(graph)
     members = _Members(typical)
     parts = list(_parts(typical, members))
     times = replay.step_lengths(
@@ -95,7 +95,7 @@ class _Members:
         return np.bincount(self._operation[np.isin(self._rank, ranks)], minlength=self._count)
 
 
-def _together(graph: Graph) -> Floats:
+def _common_starts(graph: Graph) -> Floats:
     """No delays, but that what waits for nothing starts with its step."""
     free = np.ones(len(graph), np.bool_)
     free[graph.waits.of] = False

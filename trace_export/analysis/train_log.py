@@ -130,7 +130,7 @@ def step_times(path: Path) -> StepTimes | None:
     return StepTimes(form.name, middle, deviation, len(clean), len(lines), steps)
 
 
-def beside(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTimes]]:
+def logs_in(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTimes]]:
     """The logs directly in a folder that state enough times, by their names; none of the `inputs`, whose names are
     those of profiles. Of many files none is looked into: they are no logs of one training."""
     try:

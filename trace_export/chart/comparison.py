@@ -71,7 +71,7 @@ def _renumbered(b: Profile, pairs: pl.DataFrame) -> Profile:
     return replace(moved, spans=spans, steps=steps)
 
 
-def beside(other: Profile, name: str) -> Overlay:
+def overlay_of(other: Profile, name: str) -> Overlay:
     """The blocks of `other` (from `paired`) on tracks called `stage 0 · rank 0 (name)`, also of stages that only it
     has; one rank stands for each stage, the first."""
     drawn = other.ranks.join(other.spans, on="rank", how="semi").sort("rank").unique("stage", maintain_order=True)

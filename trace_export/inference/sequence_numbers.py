@@ -54,13 +54,13 @@ def by_numbers(
     if passes is None:
         return None
     updates = _updates(timeline, passes) if optimizers is None else optimizers
-    others = [(updates, "OPT")] + ([] if weights is None else [(_beside(weights, passes), "W")])
+    others = [(updates, "OPT")] + ([] if weights is None else [(_without_pass(weights, passes), "W")])
     rest = (rows.select(pl.lit(k).alias("kind"), "start", "end", pair=pl.lit(None, pl.Int32)) for rows, k in others)
     anchors = pl.concat([passes, *rest]).sort("start", "end")
     return Numbered(anchors, _assigned(timeline, anchors, cuts))
 
 
-def _beside(weights: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
+def _without_pass(weights: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
     """Those of the `weights` during which no pass runs."""
     starts, ends = passes["start"].sort().to_numpy(), passes["end"].sort().to_numpy()
     begun = np.searchsorted(starts, weights["end"].to_numpy(), side="right")

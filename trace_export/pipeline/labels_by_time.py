@@ -32,7 +32,9 @@ def settle(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: P
     open_ranks = work.join(numbered, on="rank", how="anti").drop_nulls("stage")
     for rank in open_ranks["rank"].unique(maintain_order=True):
         blocks = open_ranks.filter(pl.col("rank") == rank)
-        neighbours = _with_numbers(work.filter(_beside(blocks)).drop("position").join(positions, on="row"), plan)
+        neighbours = _with_numbers(
+            work.filter(_on_adjacent_stages(blocks)).drop("position").join(positions, on="row"), plan
+        )
         whole = ends.join(blocks.head(1), on=RANK_STEP_KEY, how="semi", nulls_equal=True).row(0, named=True)
         candidates = _candidates(blocks, plan, starts=bool(whole["starts"]), ends=bool(whole["ends"]))
         fitting = [at for at in candidates if _fits(_with_numbers(at, plan), neighbours)]
@@ -54,12 +56,12 @@ def _without_contradicted(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) 
     wrong = []
     for rank in sizes.filter(~whole)["rank"]:
         blocks = at.filter(pl.col("rank") == rank)
-        if not _fits(_with_numbers(blocks, plan), _with_numbers(full.filter(_beside(blocks)), plan)):
+        if not _fits(_with_numbers(blocks, plan), _with_numbers(full.filter(_on_adjacent_stages(blocks)), plan)):
             wrong += blocks["row"].to_list()
     return placed.filter(~pl.col("row").is_in(wrong))
 
 
-def _beside(blocks: pl.DataFrame) -> pl.Expr:
+def _on_adjacent_stages(blocks: pl.DataFrame) -> pl.Expr:
     """The blocks of the stages before and after, on the same host."""
     stage, host = blocks.select("stage", "host").row(0)
     return (pl.col("host") == pl.lit(host, TEXT)) & pl.col("stage").is_in([stage - 1, stage + 1])

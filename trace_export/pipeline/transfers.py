@@ -85,7 +85,7 @@ def label(profile: Profile) -> Profile:
         return profile
     blocks = _blocks(profile)
     labels = pl.concat([
-        _beside(silent.filter(pl.col("role") == role), blocks.filter(passes), side)
+        _with_adjacent(silent.filter(pl.col("role") == role), blocks.filter(passes), side)
         .select("row", direction=f"kind_{side}", microbatch=f"microbatch_{side}", chunk=f"chunk_{side}")
         for role, passes, side in (("send", "gives", BEFORE), ("recv", "takes", AFTER))
     ])  # fmt: skip
@@ -175,7 +175,7 @@ def _virtual_stages(profile: Profile) -> pl.DataFrame:
 BEFORE, AFTER = "before", "after"
 
 
-def _beside(rows: pl.DataFrame, blocks: pl.DataFrame, side: str) -> pl.DataFrame:
+def _with_adjacent(rows: pl.DataFrame, blocks: pl.DataFrame, side: str) -> pl.DataFrame:
     """`rows` of `p2p` with what is known of the last of `blocks` on the rank to end before each, or of the first to
     start after it, as `n_before`, `kind_before` and so on."""
     at, time, strategy = {
@@ -217,7 +217,7 @@ def _gaps(silent: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     """
     kernels = silent.select("row", "rank", "start_ns", "end_ns")
     for side in (BEFORE, AFTER):
-        kernels = _beside(kernels, blocks, side)
+        kernels = _with_adjacent(kernels, blocks, side)
     counts = blocks.group_by("rank").agg(blocks=pl.len())
     follows = pl.col("n_after").fill_null(pl.col("blocks")) == pl.col("n_before").fill_null(-1) + 1
     gap = ["rank", pl.col("n_before").fill_null(-1)]

@@ -89,13 +89,13 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
     return None
 
 
-def planned_beside(report: Path, located: Located) -> list[Path]:
+def overview_page(report: Path, located: Located) -> list[Path]:
     """The page of an overview beside that of a report, where the run has too many ranks for a chart: as far as its
     sources, which may have several, show that."""
     return [_page(report)] if len(located.sources) > CHART_RANKS else []
 
 
-def write_beside(run: Run, report: Path, outputs: Outputs) -> str:
+def write_overview_page(run: Run, report: Path, outputs: Outputs) -> str:
     """Writes the overview beside the page of a report; its name, "" where the chart shows all ranks."""
     ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
     if ranks.height <= CHART_RANKS:

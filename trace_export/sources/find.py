@@ -73,7 +73,7 @@ def _of_links(links: list[Path]) -> tuple[Note, ...]:
     return (Note("links-not-followed", "note", text, path_text(links[0]), len(links)),)
 
 
-def together(parts: Sequence[tuple[str, SearchResult]]) -> SearchResult:
+def of_all_machines(parts: Sequence[tuple[str, SearchResult]]) -> SearchResult:
     """The results of all machines of a cluster as one; the name of a machine is part of its clock domains' names.
 
     A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become

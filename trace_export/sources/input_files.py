@@ -42,13 +42,13 @@ OPENING_S: Final = 0.015
 """What any source takes, however small."""
 
 
-def seconds(source: Source, *, device_tasks: bool = False, together: bool = False) -> float:
-    """The time that one core takes for the blocks of a source, or for its device tasks; `together`: it is one of
+def seconds(source: Source, *, device_tasks: bool = False, one_of_many: bool = False) -> float:
+    """The time that one core takes for the blocks of a source, or for its device tasks; `one_of_many`: it is one of
     several that are read at once."""
     speed = _speed(source)
     rate = speed.device_tasks if device_tasks else speed.blocks
     assert rate is not None, f"{source.kind} has no device tasks"
-    return (speed.opening_s if together else OPENING_S) + bytes_in(source.path) / (rate * 1e6)
+    return (speed.opening_s if one_of_many else OPENING_S) + bytes_in(source.path) / (rate * 1e6)
 
 
 def releases_gil(source: Source) -> bool:

@@ -129,11 +129,11 @@ def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.
 
 
 def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`together` of the first blocks `rows`, and of those that were ready at one time; and those of `ends` (with `who`)
+    """`meetings_of` the first blocks `rows`, and of those that were ready at one time; and those of `ends` (with `who`)
     that they wait for. A group begins each step after them where the time since the last varies no more than the time
     since its first blocks were ready: where they always end last, nothing tells, but clipped gradients are of all
     stages. Or where they begin soon after the last, and long after they were ready."""
-    meetings = together(rows)
+    meetings = meetings_of(rows)
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
         rows.group_by("who", "step").agg(
@@ -178,7 +178,7 @@ def _candidates(
     ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
 
 
-def together(rows: pl.DataFrame) -> pl.DataFrame:
+def meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
     """who, step, last_ready: the groups of `rows` (who, rank, step, start, end, ready) that start together although
     they were ready apart in most steps, in those steps; or the first of which start as long after the last was ready in
     all steps, though the time since they were ready themselves varies: then the others are late."""

@@ -46,7 +46,7 @@ def inner(graph: Graph) -> Inner:
     parts = _inside(graph.recorded, graph)
     held = parts.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
     waited = np.bincount(parts["row"].to_numpy(), held.to_numpy(), len(graph))
-    return Inner(np.minimum(waited, graph.length), *_together(parts))
+    return Inner(np.minimum(waited, graph.length), *_joined(parts))
 
 
 def run_together(recorded: Recorded, operations: Operations, waits: Waits, names: Names) -> list[Waits]:
@@ -55,7 +55,7 @@ def run_together(recorded: Recorded, operations: Operations, waits: Waits, names
     parts = _inside(recorded, operations)
     if parts.is_empty():
         return []
-    row, joined = _together(parts)
+    row, joined = _joined(parts)
     blocks = pl.DataFrame({"row": row, "joined": joined, "rank": operations.rank[row]}).filter(
         pl.len().over("joined") > 1, pl.len().over("joined") == pl.col("rank").n_unique().over("joined")
     )
@@ -75,7 +75,7 @@ def run_together(recorded: Recorded, operations: Operations, waits: Waits, names
     return [Waits(of_row[theirs.of], theirs.on, theirs.whole, theirs.lag), joint]
 
 
-def _together(parts: pl.DataFrame) -> tuple[Ints, Ints]:
+def _joined(parts: pl.DataFrame) -> tuple[Ints, Ints]:
     """The blocks of `_inside`, and of each the first that it is joined with by collectives, also through others."""
     row, collective = (parts[name].to_numpy().astype(np.int64) for name in ("row", "collective"))
     first = np.full(int(row.max(initial=-1)) + 1, -1, np.int64)

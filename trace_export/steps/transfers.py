@@ -145,7 +145,7 @@ def _done_before(recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Wai
             "start": operations.start[rows], "end": operations.end[rows], "ready": np.maximum(ended, made)[rows],
         }
     ).join(recorded.ranks.select("rank", who="stage"), on="rank", how="left")  # fmt: skip
-    held = openings.join(barriers.together(openings), on=["who", "step"])
+    held = openings.join(barriers.meetings_of(openings), on=["who", "step"])
     row = held["row"].to_numpy()
     ended[row] = np.minimum(held["last_ready"].to_numpy(), operations.start[row])
     return ended

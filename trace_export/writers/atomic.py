@@ -82,12 +82,12 @@ def _name(descriptor: int, path: Path, check: Callable[[Path], None]) -> None:
         return
     except FileExistsError:
         check(path)
-    beside = path.with_name(PREFIX + secrets.token_hex(8))
-    os.link(_opened(descriptor), beside, src_dir_fd=descriptor)  # with a folder given, links are followed
+    temporary = path.with_name(PREFIX + secrets.token_hex(8))
+    os.link(_opened(descriptor), temporary, src_dir_fd=descriptor)  # with a folder given, links are followed
     try:
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink()
+        temporary.unlink()
         raise
 
 

@@ -55,7 +55,7 @@ def is_chart(path: Path) -> bool:
     return _is(path, _CHART)
 
 
-def copy_beside(path: Path) -> Path | None:
+def copy_of_script(path: Path) -> Path | None:
     """PERFETTO_COPY in the folder of `path`, where a script left it."""
     copy = path.with_name(PERFETTO_COPY)
     return copy if _is(copy, _COPY) else None

@@ -121,15 +121,15 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
     described = {
         folder.path: {int(m[1]) for n in folder.files if (m := INFO.fullmatch(n)) and m[1]} for folder in folders
     }
-    beside: dict[Path, set[int | None]] = {}
+    captured: dict[Path, set[int | None]] = {}
     """Folder → the ranks of the captures in it."""
     for capture in captures:
-        beside.setdefault(capture.folder.parent, set()).add(capture.rank)
+        captured.setdefault(capture.folder.parent, set()).add(capture.rank)
 
-    def read_beside(folder: Path) -> bool:
+    def already_read(folder: Path) -> bool:
         """Whether captures beside raw data in `folder` were made of them, as those of MindSpore 2.3 and 2.4."""
         ranks = described.get(folder, set())
-        return bool(ranks) and ranks <= beside.get(folder, set())
+        return bool(ranks) and ranks <= captured.get(folder, set())
 
     for folder in folders:
         path = folder.path
@@ -138,14 +138,14 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
         if {path, path.parent, home} & read or any(parent in read for parent in path.parents):
             continue
         raw = next((p for p in (path, *path.parents) if p.name.startswith("PROF_")), None)
-        if raw is not None and read_beside(raw.parent):
+        if raw is not None and already_read(raw.parent):
             continue
         if path.name == OUTPUT and folder.files:
             what = f"output without device tasks (no {TRACES[0]}, {TABLE} or database)"
             lost.append(_lost(home, path, f"{what}; record with the activities CPU and NPU"))
         elif path == raw and path in below:
             lost.append(_lost(home, path, f"raw data; make a profile of it with {_command(home, path)}"))
-        elif any(_lacks(beside, path, match[1]) for name in folder.files if (match := _BEFORE_2_3.fullmatch(name))):
+        elif any(_lacks(captured, path, match[1]) for name in folder.files if (match := _BEFORE_2_3.fullmatch(name))):
             what = "output of MindSpore before 2.3, which is not read; make a profile of the raw data"
             lost.append(_lost(home, path, f"{what} with msprof --export=on --type=db --output=PROF_…"))
         elif loose := [name for name in folder.files if _LOOSE.fullmatch(name)]:
@@ -154,9 +154,9 @@ def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tu
     return tuple(lost)
 
 
-def _lacks(beside: Mapping[Path, set[int | None]], folder: Path, rank: str) -> bool:
+def _lacks(captured: Mapping[Path, set[int | None]], folder: Path, rank: str) -> bool:
     """Whether no capture in the folder is of this rank, or of an unknown one."""
-    return not {int(rank), None} & beside.get(folder, set())
+    return not {int(rank), None} & captured.get(folder, set())
 
 
 def _lines_of_monitor(folder: Folder) -> list[Unrecognised]:

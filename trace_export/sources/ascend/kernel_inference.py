@@ -136,8 +136,8 @@ def _blocks(runs: pl.DataFrame, voting: pl.DataFrame, *, has_segments: bool) -> 
     many = (pl.col("vote") == "B").sum().over(SEGMENT) >= MIXED_RUNS
     runs = runs.with_columns(mixed=(many & pl.col("vote").is_in(["F", "B"])) if has_segments else pl.lit(False))
     plain = runs.filter(~pl.col("mixed"))
-    together = "FB" if (plain["vote"] == "B").any() else "B"
-    blocks = [_mixed(runs.filter("mixed"), voting, together), _plain(plain, voting)]
+    whole = "FB" if (plain["vote"] == "B").any() else "B"
+    blocks = [_mixed(runs.filter("mixed"), voting, whole), _plain(plain, voting)]
     return pl.concat(b.select("kind", *SEGMENT, "start_ns", "end_ns") for b in blocks).sort("start_ns")
 
 
@@ -185,8 +185,8 @@ def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
         runs      F6 | F2 B6 | F12 B6 |
         blocks    F-   B----   F6- B----
     """
-    together = pl.col("segment").shift(-1) == pl.col("segment")
-    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & together).fill_null(False)
+    same_segment = pl.col("segment").shift(-1) == pl.col("segment")
+    joined = ((pl.col("vote") == "F") & (pl.col("vote").shift(-1) == "B") & same_segment).fill_null(False)
     runs = runs.with_columns(joined=joined, n_next=pl.col("n").shift(-1))
     alone = runs.filter((pl.col("vote") == "F") & ~pl.col("joined"))
     backwards = runs.filter(pl.col("vote") == "B").height
@@ -200,7 +200,7 @@ def _plain(runs: pl.DataFrame, voting: pl.DataFrame) -> pl.DataFrame:
         end_ns=pl.when(both).then(voting["end_ns"].gather(middle - 1)).otherwise("end_ns"),
         rest=pl.when(both).then(voting["start_ns"].gather(middle)),
     ).with_columns(pl.coalesce(pl.col("rest").shift(1), "start_ns").alias("start_ns"))
-    goes_on = pl.col("recomputes") & (pl.col("vote").shift(1) == "B") & together.shift(1)
+    goes_on = pl.col("recomputes") & (pl.col("vote").shift(1) == "B") & same_segment.shift(1)
     new = ~(pl.col("recomputes").shift(1) | goes_on).fill_null(False)
     return (
         runs.with_columns(block=new.cum_sum())

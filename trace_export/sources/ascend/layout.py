@@ -38,8 +38,8 @@ def info_file(home: Path, names: Callable[[Path], Iterable[str]]) -> Path | None
     if inside := next((name for name in names(home) if INFO.fullmatch(name)), None):
         return home / inside
     match = CAPTURE.fullmatch(home.name)
-    beside = f"profiler_info_{int(match['rank'])}.json" if match and match["rank"] else None
-    return home.parent / beside if beside is not None and beside in names(home.parent) else None
+    info = f"profiler_info_{int(match['rank'])}.json" if match and match["rank"] else None
+    return home.parent / info if info is not None and info in names(home.parent) else None
 
 
 def names_in(folder: Path) -> list[str]:

@@ -23,7 +23,7 @@ from trace_export.sources.ranges.by_launch import (
     by_part,
     count_lost,
     of_parts,
-    together,
+    share_launches_that_ran,
 )
 from trace_export.sources.shared.names import COMMUNICATION
 
@@ -88,7 +88,7 @@ class GpuWork:
         layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
         activity = GpuActivity.none(ranges)
         launches = {p: self._joined(layer) for p, layer in zip(processes, layers, strict=True)}
-        together(launches, parts)
+        share_launches_that_ran(launches, parts)
         for tasks in self._kernels:
             columns = {column: tasks[column].to_numpy() for column in KERNELS}
             for process, piece in by_part([(0, columns)], parts):

@@ -205,10 +205,10 @@ class _Events(reader.Opened):
             return ()
         return (0,) if not ranges.marked or 0 in ranges.partial else ()
 
-    def launches(self, of: Collection[int] | None, named: Named, beside: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
 
-        yield 0, read_process(self.source.path, beside)
+        yield 0, read_process(self.source.path, others)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         error = SourceError(self.source.path, "no pass is named", "look at all of it with `full`")

@@ -28,9 +28,9 @@ def exports(root: Path, folders: list[Folder]) -> SearchResult:
     return SearchResult(tuple(sources))
 
 
-def _is_ours(path: Path, beside: set[str]) -> bool:
-    """Whether a file is an export, or a report that has none `beside` it."""
+def _is_ours(path: Path, names: set[str]) -> bool:
+    """Whether a file is an export, or a report that has none; `names`: of the files in its folder."""
     if path.suffix in SUFFIXES:
-        return not any(path.stem + ending in beside for ending in OURS)
+        return not any(path.stem + ending in names for ending in OURS)
     tables = sqlite.tables_of(path)
     return is_export(tables) or (path.suffix in OURS and not tables)

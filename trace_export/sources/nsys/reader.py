@@ -109,11 +109,11 @@ class _Export(reader.Opened):
         in_part = frozenset[int]() if self._db.shortened else ranges.partial
         return (autograd_threads(self._db).keys() - ranges.marked) | in_part
 
-    def launches(self, of: Collection[int] | None, named: Named, beside: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.nsys.unmarked import read_processes  # with what it needs 30 ms
 
         operators = nvtx.read_operators(self._db) if named.operators else {}
-        return read_processes(self._db, beside, operators, of)
+        return read_processes(self._db, others, operators, of)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges"

@@ -71,8 +71,8 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
     number = MACHINE.fullmatch(folder.name)
     if number is None:
         return ()
-    beside = [f for f in folder.parent.glob("machine*") if f != folder and MACHINE.fullmatch(f.name)]
-    if int(number[1]) == 0 and not any(log.is_file() for f in beside for log in f.glob("workerlog.*")):
+    siblings = [f for f in folder.parent.glob("machine*") if f != folder and MACHINE.fullmatch(f.name)]
+    if int(number[1]) == 0 and not any(log.is_file() for f in siblings for log in f.glob("workerlog.*")):
         return ()
     text = "these are the logs of one machine of several; give the folder above, which holds all machines"
     return (Note("machine-alone", "warning", text, str(machines[0])),)

@@ -79,7 +79,7 @@ def by_part(tasks: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
             yield part, {name: column[rows] for name, column in piece.items()}
 
 
-def together(launches: dict[int, Launches], parts: Parts) -> None:
+def share_launches_that_ran(launches: dict[int, Launches], parts: Parts) -> None:
     """Lets the parts of a process know which of its launches ran on any of its devices: these are not lost."""
     for first, *others in (list(devices.values()) for devices in parts.values()):
         for other in others:
@@ -90,7 +90,7 @@ def _attributed(
     ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece], parts: Parts
 ) -> tuple[dict[int, Launches], GpuActivity]:
     launches = _launches(ranges, calls)
-    together(launches, parts)
+    share_launches_that_ran(launches, parts)
     activity = GpuActivity.none(ranges)
     for process, chunk in tasks:
         activity.take(process, launches[process], chunk)

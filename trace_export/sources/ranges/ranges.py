@@ -111,7 +111,7 @@ def gather(
     return Ranges(frame, transfers, unclosed, unused, invalid, _stages(frame), _marked(frame))
 
 
-def beside_passes(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bool) -> Ranges:
+def other_ranges(named: Sequence[pl.DataFrame], dialects: Dialects, *, only: bool) -> Ranges:
     """The `named` ranges of all processes, for steps and optimizers of passes that are inferred; with `only`
     those that do not depend on how a runtime names its passes: PyTorch's own and the user's."""
     ranges = gather(named, (), dialects, every=True)

@@ -43,7 +43,7 @@ from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed,
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Content, Described, Host, described, in_unix_time, marked
-from trace_export.sources.ranges.ranges import Ranges, beside_passes, gather
+from trace_export.sources.ranges.ranges import Ranges, gather, other_ranges
 from trace_export.sources.ranges.ranks import ByProcess
 from trace_export.sources.ranges.starts import in_starts
 from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
@@ -94,9 +94,9 @@ class Opened(Protocol):
         ...
 
     def launches(
-        self, processes: Collection[int] | None, named: Named, beside: Ranges
+        self, processes: Collection[int] | None, named: Named, others: Ranges
     ) -> Iterator[tuple[int, Process]]:
-        """What these processes launched; `beside`: the ranges of steps and optimizers."""
+        """What these processes launched; `others`: the ranges of steps and optimizers."""
         ...
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
@@ -263,18 +263,18 @@ def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Diale
     if processes is None or processes:
         from trace_export.inference.process import find_blocks, nothing  # with what they need 30 ms
 
-        beside = beside_passes(part.named.ranges, dialects, only=options.infer == "only")
-        launched = part.opened.launches(processes, part.named, beside)
+        others = other_ranges(part.named.ranges, dialects, only=options.infer == "only")
+        launched = part.opened.launches(processes, part.named, others)
         part.inferred |= {
-            process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), beside)
+            process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), others)
             for process, one in launched
         }
 
 
-def _in_steps(process: int, inferred: Inferred, beside: Ranges) -> Inferred:
-    """What was found in a process, with the steps of its blocks by the ranges `beside` it and their launches."""
+def _in_steps(process: int, inferred: Inferred, others: Ranges) -> Inferred:
+    """What was found in a process, with the steps of its blocks by the `others` of its ranges and their launches."""
     rows = inferred.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
-    return inferred._replace(blocks=with_steps(rows, beside.of("step"), "launched").drop("process"))
+    return inferred._replace(blocks=with_steps(rows, others.of("step"), "launched").drop("process"))
 
 
 def _check(part: _Part, options: ReadOptions) -> None:

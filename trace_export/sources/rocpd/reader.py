@@ -97,12 +97,12 @@ class _Processes(reader.Opened):
         others = (tables for tables in self._processes if tables.process not in named_in_full)
         return {tables.process for tables in others if _has_kernels(tables)}
 
-    def launches(self, of: Collection[int] | None, named: Named, beside: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.rocpd.unmarked import read_process as read_launches  # with what it needs 30 ms
 
         for tables in self._processes:
             if of is None or tables.process in of:
-                yield tables.process, read_launches(tables, beside, operators=named.operators)
+                yield tables.process, read_launches(tables, others, operators=named.operators)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"

@@ -85,9 +85,9 @@ class Database:
     def _open(self) -> None:
         locks = _check_header(self.path)
         wal, journal = (self.path.with_name(self.path.name + ending) for ending in ("-wal", "-journal"))
-        for beside in (wal, journal):
-            if beside.exists() and not beside.is_file():  # SQLite would open a pipe, and wait
-                raise SourceError(self.path, f"{beside.name} beside it is not a regular file", "remove that")
+        for companion in (wal, journal):
+            if companion.exists() and not companion.is_file():  # SQLite would open a pipe, and wait
+                raise SourceError(self.path, f"{companion.name} beside it is not a regular file", "remove that")
         try:
             if wal.exists() and wal.stat().st_size > 0:
                 self._uri = f"file:{_quoted(self._copied(wal))}"

@@ -114,7 +114,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         f'<canvas id="chart" tabindex="0" role="img" aria-label="{safe(figure.title)}"></canvas><div id="tip"></div>',
         f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
-        _beside(report.beside, figure),
+        _side_by_side(report.beside, figure),
         *(_table(table, figure, report.folded) for table in report.tables),
         f'<script type="application/json" id="data">{script_data(_data(figure, first, report.focus))}</script>',
         f"<script>{script}</script></body></html>\n",
@@ -209,7 +209,7 @@ def _coded(column: pl.Series) -> dict[str, Any]:
     return {"values": shown, "codes": codes.to_numpy()}
 
 
-def _beside(tables: Sequence[Table], figure: Figure) -> str:
+def _side_by_side(tables: Sequence[Table], figure: Figure) -> str:
     """Tables side by side where there is room."""
     if not tables:
         return ""
