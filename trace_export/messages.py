@@ -200,9 +200,10 @@ NOTES: dict[str, Explanation] = {
         "If profiles are there, give `--follow-links`.",
     ),
     "log-rotated": Explanation(
-        "The log of a worker was rotated (`workerlog.0.1`, `workerlog.0-20251127`). Only the last part is read; the "
-        "steps in the others are missing.",
-        "Join the parts into one file in another folder, the oldest part first.",
+        "Beside the log of a worker lie files named like it and something more: parts of it that were rotated "
+        "(`workerlog.0.1`, `workerlog.0-20251127`), or copies (`workerlog.0.bak`). Only the log itself is read; the "
+        "steps in other parts are missing.",
+        "Join parts into one file in another folder, the oldest part first.",
     ),
     "machine-alone": Explanation(
         "Paddle logs of one machine were read, and the name of its folder says that there are others. What these run "

@@ -138,20 +138,37 @@ def test_an_archive_of_a_profile_beside_others_is_a_warning(
     assert "[log-rotated]" not in ended.stderr
 
 
+@pytest.mark.parametrize("sample", PROFILES)
+def test_what_macos_keeps_beside_each_file_is_no_profile(
+    samples: Path, tmp_path: Path, run_cli: Cli, sample: str
+) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / sample, logs)
+    for path in [path for path in logs.rglob("*") if path.is_file()]:
+        path.with_name(f"._{path.name}").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X        ")
+    assert run_cli("inspect", logs).returncode == 0
+
+
 def test_an_archive_says_how_to_unpack_it(tmp_path: Path, run_cli: Cli) -> None:
     (tmp_path / "profiles.tar.gz").write_bytes(gzip.compress(b""))
     assert "profiles.tar.gz is an archive: unpack it with tar -xf" in run_cli(tmp_path).stderr
 
 
+def test_a_copy_of_a_log_is_named(tmp_path: Path, run_cli: Cli) -> None:
+    write_logs(tmp_path, Job(2, 4))
+    shutil.copy(tmp_path / "workerlog.1", tmp_path / "workerlog.1.bak")
+    assert "copies or earlier parts of logs, left out" in run_cli("inspect", tmp_path).stderr
+
+
 def test_the_parts_of_a_rotated_log_are_named(tmp_path: Path, run_cli: Cli) -> None:
     write_logs(tmp_path / "logs", Job(2, 4, rotated=True))
     ended = run_cli(tmp_path / "logs", "--out", tmp_path / "out")
-    assert "2 × earlier parts of logs that were rotated, left out" in ended.stderr
+    assert "2 × copies or earlier parts of logs, left out" in ended.stderr
     for number in range(2):
         (tmp_path / "logs" / f"workerlog.{number}").unlink()
     ended = run_cli(tmp_path / "logs")
     assert ended.returncode == 1
-    assert "workerlog.0.1 is an earlier part of a log that was rotated" in ended.stderr
+    assert "workerlog.0.1 is a copy or an earlier part of a log" in ended.stderr
 
 
 def test_timings_of_primus_without_what_they_need(tmp_path: Path, run_cli: Cli) -> None:

@@ -19,10 +19,13 @@ DEPTH = 8
 ALONE = "machine0"
 """The clock domain of profiles directly in the given folder."""
 
+RESOURCES = "._"
+"""So begins the name of what macOS keeps beside each file in archives and on foreign disks; it has the file's suffix."""
+
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder and the names of the plain files in it, in natural order."""
+    """A folder and the names of the plain files in it, in natural order; those of macOS (`RESOURCES`) are left out."""
 
     path: Path
     files: tuple[str, ...]
@@ -85,7 +88,8 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
         if (status.st_dev, status.st_ino) in seen:
             return
         seen.add((status.st_dev, status.st_ino))
-        folders.append(Folder(path, tuple(e.name for e in entries if _leads_to(e, os.DirEntry.is_file))))
+        files = (e for e in entries if not e.name.startswith(RESOURCES) and _leads_to(e, os.DirEntry.is_file))
+        folders.append(Folder(path, tuple(e.name for e in files)))
         if depth < DEPTH:
             for entry in entries:
                 if not _leads_to(entry, os.DirEntry.is_dir):

@@ -560,6 +560,16 @@ def test_a_task_days_from_its_launch_has_no_valid_time(tmp_path: Path, write: An
     assert notes(profile).get("times-unusable", 0) == (0 if drawn else 1)
 
 
+@pytest.mark.parametrize("length", [None, float("nan"), float("inf")])
+def test_a_task_without_a_length_has_no_valid_time(tmp_path: Path, length: float | None) -> None:
+    trace = one_block()
+    trace.kernel(40_000, 50_000, trace.call(6_000))
+    trace.events[-1]["dur"] = length
+    profile = loaded(trace.write(tmp_path / "t.json"))
+    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
+    assert notes(profile)["events-malformed"] == 1
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_merged_traces_of_several_processes_are_refused(tmp_path: Path, layout: str) -> None:
     """Each process counts its launches from one, so that a kernel has two."""

@@ -14,7 +14,7 @@ from trace_export.sources.folders import Folder, SearchResult, Unrecognised, hos
 from trace_export.sources.source import Source
 
 WORKERLOG = re.compile(r"workerlog\.(\d{1,7})")
-ROTATED = re.compile(r"workerlog\.\d{1,7}[.-](?!(?:(?:tar\.)?(?:gz|bz2|xz|zst|zip)|tar|tgz)$).+")
+BESIDE_A_LOG = re.compile(r"workerlog\.\d{1,7}[.-](?!(?:(?:tar\.)?(?:gz|bz2|xz|zst|zip)|tar|tgz)$).+")
 DYGRAPH = re.compile(r"profile_record_tmp_file_for_rank_(\d{1,7})")
 RANK_KEYS = ("PADDLE_GLOBAL_RANK", "PADDLE_TRAINER_ID")
 MACHINE = re.compile(r"machine[_-]?(\d{1,6})")
@@ -79,15 +79,15 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
 
 
 def _rotated(folders: list[Folder], *, any_log: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
-    """A warning on the earlier parts of logs that something rotated, or where there is no other log, what these are."""
-    parts = [folder.path / name for folder in folders for name in folder.files if ROTATED.fullmatch(name)]
+    """A warning on files named like a log and something more, or where there is no other log, what these are."""
+    parts = [folder.path / name for folder in folders for name in folder.files if BESIDE_A_LOG.fullmatch(name)]
     if not parts:
         return (), ()
-    remedy = "put the parts of a log together, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
+    remedy = "put the parts of a rotated log together, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
     if not any_log:
-        what = f"an earlier part of a log that was rotated; {remedy}"
+        what = f"a copy or an earlier part of a log; rename the copy to workerlog.N, or {remedy}"
         return (), tuple(Unrecognised("paddle", str(path), what) for path in parts)
-    text = f"earlier parts of logs that were rotated, left out; {remedy}"
+    text = f"copies or earlier parts of logs, left out; {remedy}"
     return (Note("log-rotated", "warning", text, str(parts[0]), len(parts)),), ()
 
 

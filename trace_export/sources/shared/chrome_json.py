@@ -358,7 +358,7 @@ def times(events: Sequence[Event]) -> pl.DataFrame:
     length = thousandths(pl.col("dur"))
     return pl.DataFrame([_as_written(name, map(attrgetter(name), events)) for name in ("ts", "dur")]).select(
         start=thousandths(pl.col("ts")),
-        end=thousandths(pl.col("ts")) + pl.when(pl.col("dur").is_in(["", "null"])).then(0).otherwise(length),
+        end=thousandths(pl.col("ts")) + pl.when(pl.col("dur") == "").then(0).otherwise(length),
     )
 
 
