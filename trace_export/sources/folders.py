@@ -20,7 +20,7 @@ ALONE = "machine0"
 """The clock domain of profiles directly in the given folder."""
 
 RESOURCES = "._"
-"""So begins the name of what macOS keeps beside each file in archives and on foreign disks; it has the file's suffix."""
+"""So begins the name of what macOS keeps beside each file in archives and on foreign disks, with the file's suffix."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _rotated(folders: list[Folder], *, any_log: bool) -> tuple[tuple[Note, ...],
     parts = [folder.path / name for folder in folders for name in folder.files if BESIDE_A_LOG.fullmatch(name)]
     if not parts:
         return (), ()
-    remedy = "put the parts of a rotated log together, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
+    remedy = "join the parts of a rotated log, the oldest first: cat workerlog.N.1 workerlog.N > DIR/workerlog.N"
     if not any_log:
         what = f"a copy or an earlier part of a log; rename the copy to workerlog.N, or {remedy}"
         return (), tuple(Unrecognised("paddle", str(path), what) for path in parts)
