@@ -142,6 +142,24 @@ def test_what_is_captured_into_a_graph_runs_later(profiler: Any, thread: int, tm
 
 
 @PROFILERS
+@pytest.mark.parametrize("lost", [set(), {1}, {0, 2}, {0, 1, 2}])
+def test_a_replay_whose_kernels_were_lost_is_one_where_others_ran(
+    profiler: Any, lost: set[int], tmp_path: Path
+) -> None:
+    """Where none ran, the graphs may be empty."""
+    recorder = record(profiler, set())
+    launch = "hipGraphLaunch" if profiler is OfRocm else "cudaGraphLaunch"
+    for block in range(3):
+        begin = 10_000 * (block + 1)
+        call = recorder.call(begin + 2_000, name=launch)
+        if block not in lost:
+            recorder.kernel(begin + 2_500, begin + 2_600, call)
+            recorder.kernel(begin + 2_600, begin + 2_700, call)
+    found = note(recorder.read(tmp_path))
+    assert (found.count if found else 0) == len(lost) % 3
+
+
+@PROFILERS
 @pytest.mark.parametrize(("without_launch", "level"), [(1, "note"), (12, "warning")])
 def test_many_kernels_without_a_launch_are_a_warning(
     profiler: Callable[[], Recorder], without_launch: int, level: str, tmp_path: Path

@@ -16,6 +16,7 @@ from trace_export.sources.ranges.attribution import GpuActivity, Launches, Range
 from trace_export.sources.ranges.by_launch import (
     CAPTURES,
     CAPTURES_END,
+    GRAPH_LAUNCHES,
     KERNEL_LAUNCHES,
     WHOLE,
     Parts,
@@ -33,7 +34,7 @@ CALLERS = pl.col("pid").filter(pl.col("cat").is_in(["cuda_runtime", "cuda_driver
 """The processes that call CUDA or HIP, among events: one, unless another program has merged several traces. Calls of
 other devices may have another number as `pid`."""
 CALLS = {
-    KERNEL_LAUNCHES: "Launch.*Kernel", CAPTURES: "StreamBeginCapture",
+    KERNEL_LAUNCHES: "Launch.*Kernel", GRAPH_LAUNCHES: "GraphLaunch", CAPTURES: "StreamBeginCapture",
     CAPTURES_END: "StreamEndCapture",
 }  # fmt: skip
 """The calls that `by_launch.count_lost` asks for, as regular expressions."""
@@ -75,7 +76,7 @@ class GpuWork:
         calls = called.select("start", thread(), _id(-1), _call())
         append(self._launches, calls)
         self.launched = self.launched or bool((calls["call"] == KERNEL_LAUNCHES).any())
-        self.replayed = self.replayed or bool(called["name"].str.contains("GraphLaunch", literal=True).any())
+        self.replayed = self.replayed or bool((calls["call"] == GRAPH_LAUNCHES).any())
 
     def add_kernels(self, kernels: pl.DataFrame) -> None:
         """`kernels`: the columns of `KERNELS`."""

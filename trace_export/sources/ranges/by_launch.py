@@ -3,7 +3,7 @@ finds launches whose kernels are not in the file: the profiler lost them, and th
 
 Read in chunks of rows; memory holds 16 bytes per launch and one row per range. A launch that is captured into a CUDA
 graph runs no kernel then, so that launches made while the process captured a stream are left out of those that lost
-one.
+one. A launch of a graph without a task counts as one that was lost where another one of the process has tasks.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from trace_export.sources.ranges.attribution import DEVICE_SHIFT, UNKNOWN, GpuAc
 
 Piece = tuple[int, dict[str, Ints]]
 """A process, and columns of some of its rows."""
-LAUNCHES, KERNEL_LAUNCHES, CAPTURES, CAPTURES_END = (
+LAUNCHES, KERNEL_LAUNCHES, GRAPH_LAUNCHES, CAPTURES, CAPTURES_END = (
     "*Launch*",
     "*Launch*Kernel*",
+    "*GraphLaunch*",
     "*StreamBeginCapture*",
     "*StreamEndCapture*",
 )
@@ -120,22 +121,32 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
     begins, ends = _starts(calls(CAPTURES)), _starts(calls(CAPTURES_END))
     nothing = np.zeros(0, np.int64)
     for process, part in calls(KERNEL_LAUNCHES):
-        if process not in lost:
-            continue
-        captured = _inside(part["start"], begins.get(process, nothing), ends.get(process, nothing))
-        ids = part["correlation"][~captured]
-        rows = launches[process].of(ids[np.isin(ids, lost[process])])
-        inside = launches[process].pipeline[rows[rows != UNKNOWN]]
-        np.add.at(counts, inside, 1)
+        if process in lost:
+            captured = _inside(part["start"], begins.get(process, nothing), ends.get(process, nothing))
+            np.add.at(counts, _ranges_of(part["correlation"][~captured], launches[process], lost[process]), 1)
+    for process, ids in _whole(calls(GRAPH_LAUNCHES), "correlation"):
+        if process in lost and launches[process].ran[launches[process].of(ids)].any():
+            np.add.at(counts, _ranges_of(ids, launches[process], lost[process]), 1)
     return counts
+
+
+def _ranges_of(ids: Ints, launches: Launches, lost: Ints) -> Ints:
+    """The ranges around those of the launches with these correlation ids that are `lost`."""
+    rows = launches.of(ids[np.isin(ids, lost)])
+    return launches.pipeline[rows[rows != UNKNOWN]]
 
 
 def _starts(calls: Iterable[Piece]) -> dict[int, Ints]:
     """The times of the calls of each process, in order."""
+    return {process: np.sort(starts) for process, starts in _whole(calls, "start")}
+
+
+def _whole(calls: Iterable[Piece], column: str) -> Iterator[tuple[int, Ints]]:
+    """Each process, and this column of all of its calls."""
     parts: dict[int, list[Ints]] = {}
     for process, part in calls:
-        parts.setdefault(process, []).append(part["start"])
-    return {process: np.sort(np.concatenate(of)) for process, of in parts.items()}
+        parts.setdefault(process, []).append(part[column])
+    yield from ((process, np.concatenate(of)) for process, of in parts.items())
 
 
 def _inside(moments: Ints, begins: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
