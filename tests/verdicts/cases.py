@@ -312,6 +312,19 @@ def drawn_nested(seed: int) -> tuple[Job, str, list[Case]]:
             return both, form, cases
 
 
+def drawn_late(seed: int) -> tuple[Job, str, list[Case]]:
+    """A job whose first stage hands out each block late, and one rank of it waits for data before each step."""
+    draw, form = random.Random(seed), "nsys"
+    sound = _fits(replace(sound_job(draw), replicas=4, stages=4, tensor=1), form)
+    stage: dict[str, Any] = {"held": {(a, 0): MS for a in range(sound.replicas)}}
+    loading, at = data_loading(sound, draw)
+    both, ranks = replace(sound, **stage, **loading), [sound.rank(a, 0) for a in range(sound.replicas)]
+    return both, form, [
+        Case("held stage", form, both, replace(sound, **loading), {"stage": 0, **_of(ranks)}),
+        Case("data loading", form, both, replace(sound, **stage), at),
+    ]  # fmt: skip
+
+
 def drawn_hidden(seed: int) -> Case:
     """A slow rank in one replica and a slow rank or link in another, which wait for each other at the end of a step:
     without one of them it gains little. The case is that of both, `place` all of their ranks."""

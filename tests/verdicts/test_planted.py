@@ -14,7 +14,7 @@ from samples.generators.data_parallel import WRITERS
 from samples.generators.pipeline import US
 from tests.support.command import command
 from tests.support.rows import seeds
-from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_nested, drawn_two
+from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_late, drawn_nested, drawn_two
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 1, 16
@@ -174,6 +174,17 @@ def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
 def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Path) -> None:
     """Neither takes what the other costs for its own: each has the gain of the same run without it alone."""
     job, form, cases = drawn_nested(seed)
+    named = causes(report(tmp_path, job, form))
+    for case in cases:
+        said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
+        assert said, f"{case.name} at {case.place} is not named"
+        assert said[0] == pytest.approx(case.gain_ns, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 7))])
+def test_what_a_rank_of_a_late_stage_is_later_by_is_a_cause_of_its_own(seed: int, tmp_path: Path) -> None:
+    """The stage costs no more for it."""
+    job, form, cases = drawn_late(seed)
     named = causes(report(tmp_path, job, form))
     for case in cases:
         said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]

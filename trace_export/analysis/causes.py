@@ -279,14 +279,19 @@ class Candidates:
         items = Items(
             table.mean(axis=1), noise, np.zeros(len(there), np.int64), relative=False, least=WORTH * self.step_ns
         )
+        left = items.mean.copy()  # of each rank without the causes before
         for slow in slow_groups(items, self.compared.groups(there)):
             members = self._members(slow, there, which)
+            goes = np.zeros(len(there))
+            goes[slow.items] = np.maximum(left[slow.items] - slow.base, 0) / np.maximum(items.mean[slow.items], 1.0)
+            left[slow.items] = np.minimum(left[slow.items], slow.base)
+            theirs = late[members] * goes[self.row[members]]
             kept = typical.usual_delay.copy()
-            kept[members] = typical.delay[members]
+            kept[members] += theirs
             place, kind = self.compared.place(slow, there), self._kind(slow)
             parts = graph.pause, graph.sort == COLLECTIVE
-            paused, joint = (float(late[members[part[members]]].sum()) for part in parts)
-            half = float(late[members].sum()) / 2
+            paused, joint = (float(theirs[part[members]].sum()) for part in parts)
+            half = float(theirs.sum()) / 2
             host = "late-host" if kind == "host" else "late-rank"
             code = "data-loading" if paused > half else "late-collective" if joint > half else host
             base = typical.length, kept
