@@ -133,6 +133,12 @@ def long_optimizer(job: Job, draw: Draw) -> Planted:
     return {"optimizers": {rank: draw.uniform(6, 12)}}, _of([rank], rank=rank)
 
 
+def late_opening(job: Job, draw: Draw) -> Planted:
+    """A long optimizer of a rank whose first block needs a transfer."""
+    rank = job.rank(0, draw.randrange(1, job.stages))
+    return {"optimizers": {rank: draw.uniform(6, 12)}}, _of([rank], rank=rank)
+
+
 def slow_at_times(job: Job, draw: Draw) -> Planted:
     """In every third step, or in a half of the steps."""
     fields, place = slow_rank(job, draw)
@@ -238,6 +244,7 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "long collective, two steps": (
         long_collective, {"replicas": 2, "stages": 4, "steps": 2, "tensor": 2}, ("nsys", "kineto", "table")
     ),
+    "long optimizer, not recorded": (late_opening, {"replicas": 1, "tensor": 1}, ("work",)),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

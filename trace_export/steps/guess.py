@@ -8,7 +8,8 @@ A block that starts when its data are here shows how long they were on their way
   idle.
 
 Of that time the rank itself takes what it also takes where its data were there long before: it starts late. Where a
-transfer cannot be seen, it took as long as others on its way, at most the gap.
+transfer cannot be seen, it took as long as others on its way, at most the gap; so did the one that the first block of a
+step waits for, before which the rank may have paused.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     table = _waits(table, late)
     ways = _ways(table)
     table = table.with_columns(ways[table["way"].to_numpy() - 1])
-    seen = pl.col("seen") | (pl.col("alike") & pl.col("held") & _near("gap", "middle", POSTED_NS))
-    posted = pl.col("posted") & ~pl.col("timed") & ~pl.col("paused")
+    within = ~pl.col("opening")  # before the first block of a step its rank may have paused
+    seen = within & (pl.col("seen") | (pl.col("alike") & pl.col("held") & _near("gap", "middle", POSTED_NS)))
+    posted = within & pl.col("posted") & ~pl.col("timed")
     length = (
         pl.when("timed").then(0).when(posted).then("both").when(seen).then("gap")
         .otherwise(pl.min_horizontal("gap", "usual"))
@@ -89,8 +91,7 @@ def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 
 def _waits(table: pl.DataFrame, late: pl.DataFrame) -> pl.DataFrame:
     """`_gaps` without what the receiver is `late` by (rank, late): gap, and both, the gap since data and rank were
-    there. held: whether the block may have waited for its data; paused: whether its rank paused before it, and not for
-    them.
+    there. held: whether the block may have waited for its data.
 
     A block that starts late although its rank was free may wait for its data: where the gaps since these were made are
     all alike, it does.
@@ -102,9 +103,8 @@ def _waits(table: pl.DataFrame, late: pl.DataFrame) -> pl.DataFrame:
     from_late = from_late.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=wait)
     held = ~pl.col("timed") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
-    paused = pl.col("opening") & (pl.col("made") < pl.col("idle"))
     return from_late.select(
-        "dst", "dst_rank", "way", "timed", "made", "idle", "gap", "seen", paused=paused, held=held, both=both
+        "dst", "dst_rank", "way", "timed", "made", "idle", "gap", "seen", "opening", held=held, both=both
     ).collect()
 
 
