@@ -133,7 +133,8 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
 def _ranges_of(ids: Ints, launches: Launches, lost: Ints) -> Ints:
     """The ranges around those of the launches with these correlation ids that are `lost`."""
     rows = launches.of(ids[np.isin(ids, lost)])
-    return launches.pipeline[rows[rows != UNKNOWN]]
+    ranges: Ints = launches.pipeline[rows[rows != UNKNOWN]]
+    return ranges
 
 
 def _starts(calls: Iterable[Piece]) -> dict[int, Ints]:
