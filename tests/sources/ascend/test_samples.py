@@ -88,28 +88,6 @@ def change(path: Path, *statements: str) -> None:
         db.commit()
 
 
-@pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize(("stages", "microbatches", "steps", "hosts"), [(4, 6, 2, 2), (2, 3, 1, 1), (3, 2, 2, 3)])
-def test_blocks_and_messages_of_generated_runs(
-    tmp_path: Path, text: bool, stages: int, microbatches: int, steps: int, hosts: int
-) -> None:
-    skew = 1_700_003
-    blocks = generate_ascend.write(tmp_path, stages, microbatches, steps, hosts, skew, text, seed=stages)
-    profile = understood(tmp_path)
-    per_host = -(-stages // hosts)
-    wanted = [
-        (b.rank, b.kind, b.microbatch, generate_ascend.EPOCH_NS + b.start_ns + b.rank // per_host * skew)
-        for b in sorted(blocks, key=lambda b: (b.rank, b.start_ns))
-        if b.kind != "OPT"
-    ]
-    spans = profile.spans.filter(pl.col("kind") != "OPT").sort("rank", "start_ns")
-    assert spans.select("rank", "kind", "microbatch", "start_ns").rows() == wanted
-    assert spans["step"].n_unique() == steps
-    paired = profile.messages
-    assert len(paired) == 2 * (stages - 1) * microbatches * steps
-    assert paired.filter((pl.col("src_rank") - pl.col("dst_rank")).abs() != 1).is_empty()
-
-
 def test_hosts_are_told_apart(cluster: Path) -> None:
     found = load(cluster)
     assert found.hosts["host"].to_list() == found.hosts["label"].to_list() == ["node0", "node1"]

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trace_export as te
-from samples.generators import nsys as generator
 from samples.generators.nsys_export import Export
 from tests.conftest import UNTIMED
 from tests.support.databases import changing
@@ -35,22 +34,6 @@ def shuffled(path: Path, chance: random.Random) -> None:
 def drawn(folder: Path, out: Path) -> bytes:
     paths = te.load(folder, detail="kernels", jobs=1).align().write(out, "chrome", force=True)
     return b"".join(path.read_bytes() for path in paths)
-
-
-@settings(max_examples=3, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 1 << 30), dialect=st.sampled_from([generator.Dialect(), generator.Torch(), generator.Plain()])
-)
-def test_the_order_of_rows_does_not_matter(
-    seed: int, dialect: generator.Dialect, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder, chance = tmp_path_factory.mktemp("order"), random.Random(seed)
-    blocks = generator.blocks_of(2, 3, 2, chance, split=dialect.split)
-    generator.record(folder / "in", blocks, 2, (0, 2_700_000), chance, dialect)
-    before = drawn(folder / "in", folder / "out")
-    for path in (folder / "in").iterdir():
-        shuffled(path, chance)
-    assert drawn(folder / "in", folder / "out") == before
 
 
 @settings(max_examples=3, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])

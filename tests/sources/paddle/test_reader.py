@@ -7,15 +7,12 @@ import shutil
 from pathlib import Path
 
 import orjson
-import polars as pl
 import pytest
 
-from samples.generators import paddle as generate_paddle
 from samples.generators.paddle import Job, line, log, write_logs, write_records
 from samples.generators.pipeline import US, Block
 from tests.conftest import Cli
 from tests.support.paddle_jobs import JOBS, RECORDS
-from tests.support.trace_processor import TraceProcessor
 
 
 def table(folder: Path) -> list[tuple[object, ...]]:
@@ -125,30 +122,6 @@ def test_the_launchers_files_say_which_rank_a_log_is_of(run_cli: Cli, tmp_path: 
     assert b"planted-secret" not in written + result.stdout.encode() + result.stderr.encode()
 
 
-@pytest.mark.parametrize(
-    ("machines", "stages", "microbatches", "seed"),
-    [(1, 2, 3, 5), (1, 4, 8, 6), (2, 4, 6, 7), (4, 8, 9, 8), (12, 12, 13, 9)],
-)
-def test_the_generators_truth_on_each_machines_clock(
-    machines: int, stages: int, microbatches: int, seed: int, run_cli: Cli, tmp_path: Path
-) -> None:
-    errors = tuple(137 * m for m in range(machines))
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    blocks = generate_paddle.write(
-        logs, stages=stages, microbatches=microbatches, machines=machines, clock_errors_us=errors, seed=seed
-    )
-    several = ["--multi_machine"] if machines > 1 else []
-    result = run_cli("--log_dir", logs, *several, "--out", tmp_path, "--format", "parquet", "--align", "none")
-    assert result.returncode == 0, result.stderr
-    frame = pl.read_parquet(tmp_path / "pipeline_profile.parquet").with_columns(pl.col("microbatch").fill_null(0))
-    expected = [
-        (b.rank, b.step, b.kind, b.microbatch or 0, b.start_ns + 1000 * errors[b.rank // (stages // machines)], b.rank)
-        for b in blocks
-    ]
-    assert sorted(frame.select("rank", "step", "kind", "microbatch", "start_ns", "stage").rows()) == sorted(expected)
-
-
 def test_devices_are_local_worker_indexes(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
     result = run_cli(
         "--devices",
@@ -203,33 +176,3 @@ def test_dropped_records_are_counted_with_file_and_line(samples: Path, run_cli: 
     assert note["count"] == 1
     assert note["where"] == f"{logs / 'workerlog.1'}:{broken + 1}"
     assert run_cli("--log_dir", logs, "--out", tmp_path, "--format", "csv", "--strict").returncode == 3
-
-
-@pytest.mark.parametrize("suffix", ["pftrace", "json.gz"])
-def test_both_traces_hold_the_table(suffix: str, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    options = ["--gzip"] if suffix.endswith("gz") else []
-    formats = "perfetto,chrome,parquet"
-    result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, "--format", formats, *options)
-    assert result.returncode == 0, result.stderr
-    frame = pl.read_parquet(tmp_path / "pipeline_profile.parquet")
-    first = frame["start_ns"].min()
-    names = ("kind", "microbatch", "chunk", "stage", "rank", "step", "host", "origin", "marker")
-    key = "debug" if "pftrace" in suffix else "args"
-    columns = ", ".join(f"extract_arg(arg_set_id, '{key}.{name}') {name}" for name in names)
-    with TraceProcessor(tmp_path / f"pipeline_profile.{suffix}") as trace:
-        assert trace.problems().is_empty()
-        slices = trace.query(f"select ts, dur, name, {columns} from slice where category = 'block' order by ts, rank")
-        flows = trace.query("select count(*) n from flow").item()
-        tracks = trace.query("select count(distinct track_id) n from slice where category = 'block'").item()
-    expected = frame.select(
-        (pl.col("start_ns") - first).alias("ts"),
-        (pl.col("end_ns") - pl.col("start_ns")).alias("dur"),
-        pl.when(pl.col("kind") == "OPT")
-        .then(pl.lit("Optimizer"))
-        .otherwise(pl.concat_str("kind", "microbatch", ignore_nulls=True))
-        .alias("name"),
-        *names,
-    ).sort("ts", "rank")
-    assert slices.rows() == expected.rows()
-    assert tracks == 4
-    assert flows == 2 * 3 * 8 * 3  # forward and backward, hops, micro-batches, steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import polars as pl
 import pytest
 
-from samples.generators import nsys as nsys_generator
-from samples.generators import rocpd as generator
 from samples.generators.rocpd_export import Export
 from tests.support.databases import changing
 from tests.support.one_source import read
@@ -86,22 +83,6 @@ def in_one_file(parts: Iterable[Path], merged: Path) -> Path:
             db.commit()
             db.execute("DETACH one")
     return merged
-
-
-def test_merged_processes_whose_actions_torch_names_are_those_of_their_files(tmp_path: Path) -> None:
-    """Rows of both processes have the same numbers, by which ends of actions are looked up where they may be wrong."""
-    blocks = nsys_generator.blocks_of(2, 4, 2, random.Random(3))
-    generator.record(tmp_path / "apart", blocks, (0,), random.Random(4), nsys_generator.Torch())
-    files = sorted((tmp_path / "apart").rglob("*.db"))
-    alone = [read(Source("rocpd", file, "folder"), ReadOptions()) for file in files]
-    both = read(Source("rocpd", in_one_file(files, tmp_path / "merged.db"), "folder"), ReadOptions())
-    passes = [block for block in blocks if block.kind != "OPT"]
-    assert both.spans.filter(pl.col("kind") != "OPT").height == len(passes) > 0
-    for table in ("spans", "p2p"):
-        rows = [getattr(profile, table).drop("id", strict=False) for profile in alone]
-        apart, together = pl.concat(rows), getattr(both, table).drop("id", strict=False)
-        order = ["rank", "start_ns", "end_ns"]
-        assert together.sort(order).equals(apart.sort(order)), table
 
 
 def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
