@@ -109,5 +109,5 @@ def test_the_page_names_files_that_exist() -> None:
 def test_the_command_line_works_through_the_api_alone() -> None:
     for path in FILES:
         if part_of(module_name(path)) == "cli":
-            known = {module.removeprefix("trace_export.") for module in imported(path)}
-            assert not BEHIND_THE_API & (known | {module.split(".")[0] for module in known}), path
+            modules = {module.removeprefix("trace_export.") for module in imported(path)}
+            assert not BEHIND_THE_API & (modules | {module.split(".")[0] for module in modules}), path

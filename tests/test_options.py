@@ -20,11 +20,11 @@ from trace_export.options import LIBRARY, Loading, Writing, checked, flags, opti
 
 @pytest.mark.parametrize("name", ROWS)
 def test_every_option_of_a_command_is_explained_and_has_a_spelling_of_its_own(name: str) -> None:
-    known = {key: option for key, option in options_of(ROWS[name].kind).items() if option.panel != LIBRARY}
-    assert all(option.help.endswith(".") for option in known.values())
-    spellings = [flag for key, option in known.items() for flag in flags(key, option)]
+    options = {key: option for key, option in options_of(ROWS[name].kind).items() if option.panel != LIBRARY}
+    assert all(option.help.endswith(".") for option in options.values())
+    spellings = [flag for key, option in options.items() for flag in flags(key, option)]
     assert len(set(spellings)) == len(spellings)
-    typed = [option.name or key for key, option in known.items() if flags(key, option)]
+    typed = [option.name or key for key, option in options.items() if flags(key, option)]
     assert all(spelled(parameter.replace("*", "forward"), ROWS[name].kind).startswith("--") for parameter in typed)
 
 

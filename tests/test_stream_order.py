@@ -66,20 +66,22 @@ def test_a_task_ends_at_the_latest_where_the_next_of_its_stream_begins(rows: lis
     rows = [(stream, launch, start, start + length) for stream, launch, start, length in rows]
     found = dict(zip(rows, ends(*rows), strict=True))
     for stream in {row[0] for row in rows}:
-        own = [row for row in rows if row[0] == stream]
-        if len({row[1:3] for row in own}) < len(own):  # which of two is the last one of a launch is not known
+        of_stream = [row for row in rows if row[0] == stream]
+        if len({row[1:3] for row in of_stream}) < len(
+            of_stream
+        ):  # which of two is the last one of a launch is not known
             continue
         cut = {}
-        for row in own:
+        for row in of_stream:
             _, launch, start, end = row
-            later = sorted(r[1:3] for r in own if r[1] > launch)
-            last = start == max(r[2] for r in own if r[1] == launch)
+            later = sorted(r[1:3] for r in of_stream if r[1] > launch)
+            last = start == max(r[2] for r in of_stream if r[1] == launch)
             if last and later and start < later[0][1] < end:
                 cut[row] = later[0][1]
-        lengths = [row[3] - row[2] for row in own if row not in cut]
-        first, last = min(row[2] for row in rows), max(own, key=lambda row: row[1:3])
-        for row in own:
-            if row == last and len(own) > FEW and row[3] - row[2] > row[2] - first:
+        lengths = [row[3] - row[2] for row in of_stream if row not in cut]
+        first, last = min(row[2] for row in rows), max(of_stream, key=lambda row: row[1:3])
+        for row in of_stream:
+            if row == last and len(of_stream) > FEW and row[3] - row[2] > row[2] - first:
                 continue
             wanted = cut.get(row, row[3])
             if row in cut and len(lengths) >= FEW:

@@ -54,8 +54,8 @@ def test_importing_the_package_is_cheap() -> None:
 
 def methods(kind: type) -> list[Any]:
     """The public methods that a class of ours defines."""
-    own = [item for name, item in vars(kind).items() if not name.startswith("_")]
-    read = [item.fget if isinstance(item, property) else item for item in own]
+    public = [item for name, item in vars(kind).items() if not name.startswith("_")]
+    read = [item.fget if isinstance(item, property) else item for item in public]
     return [item for item in read if inspect.isfunction(item)]
 
 

@@ -33,13 +33,13 @@ def imports(arguments: Sequence[str]) -> dict[str, int]:
         [sys.executable, "-X", "importtime", "-c", RUN, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
     )  # fmt: skip
-    return {name: int(own) for own, name in IMPORT.findall(done.stderr)}
+    return {name: int(self_us) for self_us, name in IMPORT.findall(done.stderr)}
 
 
 def dearest(arguments: Sequence[str]) -> list[tuple[str, int]]:
     measured = [imports(arguments) for _ in range(LOOKS)]
-    own = {module: min(each.get(module, 0) for each in measured) for module in measured[0]}
-    return sorted(own.items(), key=lambda pair: -pair[1])[:MOST]
+    least = {module: min(each.get(module, 0) for each in measured) for module in measured[0]}
+    return sorted(least.items(), key=lambda pair: -pair[1])[:MOST]
 
 
 def rows(options: argparse.Namespace) -> Iterator[Row]:
@@ -50,8 +50,8 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
             runs = [of_command([*PROGRAM, *arguments]) for _ in range(2 if options.quick else options.runs)]
             yield Row(f"start: {name}", median(runs).seconds, aim=aim)
             if not options.json:
-                for module, own in dearest(arguments):
-                    print(f"  {own / 1e3:6.1f} ms {module}", file=sys.stderr)
+                for module, self_us in dearest(arguments):
+                    print(f"  {self_us / 1e3:6.1f} ms {module}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -235,13 +235,13 @@ def members(runs: int) -> Row:
     """Windows cut by up to 60 ms on each rank: the scatter of the ends of what is taken for one collective."""
     scatter, kept, there = [], 0, 0
     for run in drawn(runs, cut_ms=60.0, steps=3, replicas=2, over_stages=True):
-        known = observations.gather(run.paired, run.numbered.collectives, run.profile.ranks)
-        rate = np.array([run.rate[h] for h in known.hosts])
-        begin = np.array([run.offset[h] for h in known.hosts]) / 1e3 - known.base_ns / 1e3
-        end = known.left - begin[known.member] - rate[known.member] * known.left
-        ends = pl.DataFrame({"event": known.event, "end": end}).group_by("event")
+        data = observations.gather(run.paired, run.numbered.collectives, run.profile.ranks)
+        rate = np.array([run.rate[h] for h in data.hosts])
+        begin = np.array([run.offset[h] for h in data.hosts]) / 1e3 - data.base_ns / 1e3
+        end = data.left - begin[data.member] - rate[data.member] * data.left
+        ends = pl.DataFrame({"event": data.event, "end": end}).group_by("event")
         scatter += ends.agg(pl.col("end").max() - pl.col("end").min())["end"].to_list()
-        kept, there = kept + len(known.event), there + run.numbered.collectives.height
+        kept, there = kept + len(data.event), there + run.numbered.collectives.height
     far = np.mean(np.array(scatter) > 200)
     return {"members used": f"{kept / there:.1%}", "collectives whose ends truly differ by 0.2 ms": f"{far:.1%}"}
 

@@ -108,11 +108,11 @@ def of_command(
     Raises RuntimeError with the end of what it printed when it fails.
     """
     command = [str(argument) for argument in arguments]
-    own = {name: value for name, value in os.environ.items() if name != ALLOCATOR}
+    variables = {name: value for name, value in os.environ.items() if name != ALLOCATOR}
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors, tempfile.TemporaryFile("w+") as taken:
         process = subprocess.Popen(
             [sys.executable, "-S", "-c", _LAUNCHER, str(taken.fileno()), *command],
-            cwd=ROOT, env={**own, "PYTHONPATH": str(ROOT), **(environment or {})}, pass_fds=[taken.fileno()],
+            cwd=ROOT, env={**variables, "PYTHONPATH": str(ROOT), **(environment or {})}, pass_fds=[taken.fileno()],
             stdin=subprocess.DEVNULL, stdout=said, stderr=errors,
         )  # fmt: skip
         peak = _Peak(process.pid) if together else None

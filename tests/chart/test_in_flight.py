@@ -50,11 +50,11 @@ def test_1f1b_holds_as_many_as_stages_follow(stages: int, microbatches: int) -> 
 def test_every_schedule_holds_what_its_order_says(name: str) -> None:
     """The peak of `Schedule.in_flight` counts in the order of the blocks; this counts in time, and ends at zero."""
     microbatches = 4 if name == "interleaved-split-paddle" else 8
-    known = schedule(name, 4, microbatches)
-    share = 1 if known.placement == "both" else known.chunks
+    order = schedule(name, 4, microbatches)
+    share = 1 if order.placement == "both" else order.chunks
     found = counted(trace_export.simulate(name, 4, microbatches, COSTS))
     peak = found.group_by("stage").agg(pl.col("value").max()).sort("stage")["value"] * share
-    assert peak.to_list() == pytest.approx(known.in_flight().sort("stage")["chunks"].to_list(), rel=1e-4)
+    assert peak.to_list() == pytest.approx(order.in_flight().sort("stage")["chunks"].to_list(), rel=1e-4)
     assert found.group_by("stage").agg(pl.col("value").last(), least=pl.col("value").min()).rows() == [
         (stage, 0, 0) for stage in found["stage"].unique(maintain_order=True)
     ]

@@ -34,9 +34,9 @@ def strict(part: Any) -> Any:
 @cache
 def checker(name: str) -> jsonschema.Draft202012Validator:
     """Of the file in docs/schemas."""
-    known = json.loads((schemas.FOLDER / f"{name}.schema.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator.check_schema(known)
-    return jsonschema.Draft202012Validator(strict(known))
+    schema = json.loads((schemas.FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(strict(schema))
 
 
 def test_the_files_are_those_of_the_types() -> None:

@@ -121,8 +121,8 @@ def test_a_command_that_is_run_ignores_no_signal() -> None:
         text=True,
         check=True,
     )
-    own = (1 << 31) - 1  # not 32 and 33, which the C library ignores where Python 3.13 starts a process
-    assert int(done.stdout.split()[1], 16) & own == 0
+    expected = (1 << 31) - 1  # not 32 and 33, which the C library ignores where Python 3.13 starts a process
+    assert int(done.stdout.split()[1], 16) & expected == 0
 
 
 IN_A_FINALIZER = """

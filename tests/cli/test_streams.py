@@ -35,9 +35,9 @@ def logs(tmp_path: Path) -> Path:
 def redirected(redirection: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """`trace-export ARGUMENTS REDIRECTION` as a shell runs it."""
     command = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "trace_export"]
-    known = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1", **environment}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "NO_COLOR": "1", **environment}
     done = subprocess.run(
-        [*command, *map(str, arguments)], env=known, capture_output=True, timeout=HANGS_S, check=False
+        [*command, *map(str, arguments)], env=variables, capture_output=True, timeout=HANGS_S, check=False
     )
     encoding = "utf-8" if "--json" in arguments else environment.get("PYTHONIOENCODING", "utf-8").partition(":")[0]
     texts = done.stdout.decode(encoding), done.stderr.decode(encoding)
@@ -91,8 +91,8 @@ def test_characters_that_the_terminal_lacks_are_replaced(command: str, encoding:
     where: list[object] = ["ascend"] if command == "docs" else [logs]
     wanted = in_process(command, *where).stdout
     done = redirected("", command, *where, PYTHONIOENCODING=encoding)
-    known = encoding.partition(":")[0]
-    assert (done.returncode, done.stdout) == (0, wanted.encode(known, "replace").decode(known))
+    codec = encoding.partition(":")[0]
+    assert (done.returncode, done.stdout) == (0, wanted.encode(codec, "replace").decode(codec))
 
 
 def test_json_is_utf_8_in_every_terminal(logs: Path, tmp_path: Path) -> None:

@@ -28,17 +28,17 @@ def between(*ends: tuple[int, int]) -> list[Message]:
 
 def test_two_hosts_share_the_room_that_their_messages_leave() -> None:
     """0 → 1 takes at least 3 + 1 µs and 1 → 0 at least 5 + 1 µs: half of the longer one for each."""
-    known = observed(2, between((0, 1), (0, 1), (1, 0)), [])
-    bound, slack, cycle = bounds(known, placed(2, [3, 9, 5], [1, 1]), np.zeros(2, np.int64))
+    data = observed(2, between((0, 1), (0, 1), (1, 0)), [])
+    bound, slack, cycle = bounds(data, placed(2, [3, 9, 5], [1, 1]), np.zeros(2, np.int64))
     assert bound == pytest.approx([(6 + SLACK_US) / 2] * 2)
     assert (slack, cycle) == (SLACK_US, [])
 
 
 def test_messages_that_are_too_early_round_a_circle_contradict_each_other() -> None:
     """Three hosts, each message 10 µs early: 10 µs of slack are needed. The fourth host has no part in it."""
-    known = observed(4, between((0, 1), (0, 3), (1, 2), (2, 0), (3, 0)), [])
+    data = observed(4, between((0, 1), (0, 3), (1, 2), (2, 0), (3, 0)), [])
     solution = placed(4, [-10, 50, -10, -10, 50], [0] * 5)
-    bound, slack, cycle = bounds(known, solution, np.zeros(4, np.int64))
+    bound, slack, cycle = bounds(data, solution, np.zeros(4, np.int64))
     assert cycle == [0, 1, 2]
     assert slack == 10
     assert np.isfinite(bound).all()

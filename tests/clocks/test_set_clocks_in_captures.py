@@ -30,8 +30,8 @@ def _database(path: Path, at_ns: int, by_ns: int) -> None:
     """Moves all times of a capture from `at_ns` on."""
     with closing(sqlite3.connect(path)) as db, db:
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            known = {name for _, name, *_ in db.execute(f'PRAGMA table_info("{table}")')}
-            for column in known & set(COLUMNS) if "SESSION" not in table else ():
+            columns = {name for _, name, *_ in db.execute(f'PRAGMA table_info("{table}")')}
+            for column in columns & set(COLUMNS) if "SESSION" not in table else ():
                 db.execute(f'UPDATE "{table}" SET "{column}" = "{column}" + ? WHERE "{column}" >= ?', (by_ns, at_ns))
 
 

@@ -23,12 +23,12 @@ def of_replica(run: Run, replica: int) -> Profile:
     """What its own task sees of a replica."""
     profile = run.profile
     ranks = profile.ranks.filter(pl.col("dp") == replica)
-    own = pl.col("rank").is_in(ranks["rank"].implode())
+    here = pl.col("rank").is_in(ranks["rank"].implode())
     messages = run.paired.filter(pl.col("src_rank").is_in(ranks["rank"].implode()))
     hosts = profile.hosts.join(ranks, on="host", how="semi")
     return replace(
         profile, hosts=hosts, ranks=ranks, messages=messages,
-        **{name: getattr(profile, name).filter(own) for name in ("spans", "p2p", "collectives")},
+        **{name: getattr(profile, name).filter(here) for name in ("spans", "p2p", "collectives")},
     )  # fmt: skip
 
 

@@ -20,10 +20,10 @@ from trace_export.clocks.uncertainty import (
 
 def test_collectives_that_leave_nothing_to_compare_scatter_as_is_common() -> None:
     """Two hosts and one collective: its two ends determine the offset, so nothing shows how they scatter."""
-    known = observed(2, [], [(0, 0, 5.0), (0, 1, 9.0)])
+    data = observed(2, [], [(0, 0, 5.0), (0, 1, 9.0)])
     nothing = np.zeros(0)
     solution = Solution(np.zeros(2), np.zeros(2), nothing, nothing, np.zeros(2), member_us=50.0)
-    assert member_variance(Problem.of(known, np.zeros(1, np.int64)), solution) == COMMON_SPREAD_US**2
+    assert member_variance(Problem.of(data, np.zeros(1, np.int64)), solution) == COMMON_SPREAD_US**2
 
 
 SPAN_US = 1e6

@@ -47,10 +47,10 @@ def test_the_fit_is_that_of_wall_clocks(seed: int, boots: list[int], named: bool
     run = make(replace(RUN, seed=seed))
     unnamed = run.profile.p2p if named else run.profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32))
     wall = pair(replace(run.profile, p2p=unnamed))
-    own = dict(zip(run.profile.hosts["host"], boots, strict=True))
-    bare = pair(without_wall_clocks(replace(run.profile, p2p=unnamed), own))
+    boot_of = dict(zip(run.profile.hosts["host"], boots, strict=True))
+    bare = pair(without_wall_clocks(replace(run.profile, p2p=unnamed), boot_of))
     assert bare.messages.height == wall.messages.height > 0
-    expected, found = as_recorded(align(wall).clocks, {}), as_recorded(align(bare).clocks, own)
+    expected, found = as_recorded(align(wall).clocks, {}), as_recorded(align(bare).clocks, boot_of)
     stated = ["host", "status", "sd_ns", "bound_ns"]
     assert_frame_equal(found.select(stated), expected.select(stated), rel_tol=1e-9)  # floats of other magnitudes
     for host, left in run.misplaced_us(found).items():
@@ -61,16 +61,18 @@ def test_the_error_is_that_of_hosts_with_wall_clocks() -> None:
     errors: list[float] = []
     for seed in range(4):
         run = make(replace(RUN, seed=seed))
-        own = {host: 60 * 10**9 + (i * 7 * DAY_NS) % (30 * DAY_NS) for i, host in enumerate(run.profile.hosts["host"])}
-        clocks = as_recorded(align(without_wall_clocks(with_messages(run), own)).clocks, own)
+        since_boot = {
+            host: 60 * 10**9 + (i * 7 * DAY_NS) % (30 * DAY_NS) for i, host in enumerate(run.profile.hosts["host"])
+        }
+        clocks = as_recorded(align(without_wall_clocks(with_messages(run), since_boot)).clocks, since_boot)
         errors += run.misplaced_us(clocks).values()
     assert np.sqrt(np.mean(np.square(errors))) < 1.5
 
 
 def test_all_times_are_on_the_wall_clock_where_there_is_one() -> None:
     run = make(RUN)
-    own = dict.fromkeys(["host00", "host01", "host04", "host05", "host06"], 3 * DAY_NS)
-    aligned = align(without_wall_clocks(with_messages(run), own))
+    since_boot = dict.fromkeys(["host00", "host01", "host04", "host05", "host06"], 3 * DAY_NS)
+    aligned = align(without_wall_clocks(with_messages(run), since_boot))
     assert aligned.spans["start_ns"].min() > START_NS - 100 * MS  # type: ignore[operator]
     assert "origin_utc" in attributes(aligned, START_NS, {})
     (note,) = [n for n in aligned.notes if n.code == "clock-without-wall-time"]
@@ -84,8 +86,8 @@ def test_the_clock_that_started_first_is_kept_where_every_clock_starts_at_zero()
     run = make(replace(RUN, cut_ms=0))
     profile = with_messages(run)
     firsts = profile.spans.group_by("rank").agg(pl.col("start_ns").min()).join(profile.ranks, on="rank")
-    own = {host: START_NS - first for host, first in firsts.select("host", "start_ns").iter_rows()}
-    aligned = align(without_wall_clocks(replace(profile, collectives=profile.collectives.clear()), own))
+    zero_of = {host: START_NS - first for host, first in firsts.select("host", "start_ns").iter_rows()}
+    aligned = align(without_wall_clocks(replace(profile, collectives=profile.collectives.clear()), zero_of))
     assert abs(aligned.spans["start_ns"].min()) < 0.1 * MS  # type: ignore[arg-type]
     assert "no host has a wall clock" in root_text(aligned, 0, {})
     assert set(attributes(aligned, 5, {})) == {"origin_ns"}

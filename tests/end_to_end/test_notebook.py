@@ -123,7 +123,7 @@ def test_jupyterlab_shows_the_chart(width: int, scheme: Any, request: pytest.Fix
             expect(chart.locator("#chart")).not_to_have_attribute("data-to", before)
             colour = chart.evaluate("() => getComputedStyle(document.body).backgroundColor")
             assert colour == ("rgb(13, 17, 23)" if scheme == "dark" else "rgb(255, 255, 255)")
-            own = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")
-            assert [url for url in outside if not url.startswith(own)] == []
+            local = ("http://127.0.0.1:", "ws://127.0.0.1:", "data:", "blob:", "about:")
+            assert [url for url in outside if not url.startswith(local)] == []
         finally:
             context.close()

@@ -134,9 +134,9 @@ def _primus(folder: Path, seed: int) -> None:
     (folder / "config.json").write_text(json.dumps({"pp_size": 3, "vp_size": 1, "num_mbs": 4}))
     for (rank,), of_rank in blocks.group_by("rank", maintain_order=True):
         content = {}
-        for (step,), own in of_rank.group_by("step", maintain_order=True):
+        for (step,), here in of_rank.group_by("step", maintain_order=True):
             content[str(step)] = {"total": blocks["end"].max() + 5.0} | {
-                f"{name}_{end}": own.filter(kind=kind)[end].to_list()
+                f"{name}_{end}": here.filter(kind=kind)[end].to_list()
                 for name, kind in (("fwd", "F"), ("bwd", "B")) for end in ("start", "end")
             }  # fmt: skip
         (folder / f"pp_rank_{rank}.json").write_text(json.dumps(content))
@@ -154,9 +154,9 @@ def _megascan(folder: Path, seed: int) -> None:
 
 def _pftrace(folder: Path, seed: int) -> None:
     """Of each rank the ranges of its blocks, and a kernel in each."""
-    for (rank,), own in _blocks(folder, seed).group_by("rank", maintain_order=True):
+    for (rank,), here in _blocks(folder, seed).group_by("rank", maintain_order=True):
         trace = Trace()
-        for _, step, kind, microbatch, start, end in own.iter_rows():
+        for _, step, kind, microbatch, start, end in here.iter_rows():
             begin, stop = (round(1e6 * (at + 1000 * step)) for at in (start, end))
             trace.range(
                 begin, stop - 2000, f"te:{kind}{microbatch}.0 stage={rank} step={step} rank={rank}", cat="cpu_op"

@@ -22,8 +22,8 @@ def test_a_chosen_rank(kind: str, tmp_path: Path) -> None:
         chosen = trace_export.load(tmp_path, ranks=str(rank))
         assert chosen.ranks["rank"].to_list() == [rank]
         drop = ["id", *(name for name in LABELS if name in whole.spans.columns)]
-        own = whole.spans.filter(rank=rank).drop(drop)
-        assert own.height
-        assert chosen.spans.drop(drop).equals(own)
+        expected = whole.spans.filter(rank=rank).drop(drop)
+        assert expected.height
+        assert chosen.spans.drop(drop).equals(expected)
     with pytest.raises(TraceExportError):
         trace_export.load(tmp_path, ranks="999")

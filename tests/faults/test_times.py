@@ -128,7 +128,7 @@ def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path, re
     logs.mkdir()
     INPUTS[kind].make(logs)
     sound = aligned(logs).profile
-    known = sound.spans.select("start_ns", "end_ns")
+    times = sound.spans.select("start_ns", "end_ns")
     noted = {note.text for note in sound.notes}
     drawings = 0
     tried = set()
@@ -143,7 +143,7 @@ def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path, re
             try:
                 run = aligned(logs)
                 found = run.profile
-                if found.spans.join(known, on=["start_ns", "end_ns"], how="anti").height:
+                if found.spans.join(times, on=["start_ns", "end_ns"], how="anti").height:
                     run.write(out)
             except TraceExportError as error:
                 assert str(error).isprintable(), what

@@ -130,18 +130,18 @@ def overlapped_step(module: Any, stage: int) -> list[tuple[Any, ...]]:
     expected: list[tuple[Any, ...]] = []
     rows = schedule("dualpipev", STAGES, MICROBATCHES).ops.filter(stage=stage).to_dicts()
     for row in rows:
-        kind, own = row["kind"], (row["microbatch"], row["chunk"])
-        back = (row["microbatch_b"], row["chunk_b"]) if kind == "FB" else own
+        kind, number = row["kind"], (row["microbatch"], row["chunk"])
+        back = (row["microbatch_b"], row["chunk_b"]) if kind == "FB" else number
         if kind in ("B", "FB") and stage == 0 and back[1] == 1:
             module.backward_step_with_model_graph(None, alive[back][0], None, None, None, None)
             expected.append(("B", *back, None, None))
         if kind == "F":
-            alive[own] = forward(module, "forward_step_with_model_graph", *own)
+            alive[number] = forward(module, "forward_step_with_model_graph", *number)
         elif kind == "FB":
             extra = {"bwd_model_graph": alive.pop(back)[1]}
-            alive[own] = forward(module, "forward_step_with_model_graph", *own, extra_block_kwargs=extra)
+            alive[number] = forward(module, "forward_step_with_model_graph", *number, extra_block_kwargs=extra)
         elif kind == "B":
-            output, graph, *_ = alive.pop(own)
+            output, graph, *_ = alive.pop(number)
             module.backward_step_with_model_graph(None, output, None, None, None, model_graph=graph)
             store.cache = [] if row["full"] else [Tensor()]
             if row["phase"] == "cool-down" or row["phase"] == "interleaved backward":
@@ -152,7 +152,7 @@ def overlapped_step(module: Any, stage: int) -> list[tuple[Any, ...]]:
             while not store.weight_grad_queue.queue[0]:
                 store.pop_single()  # nothing was queued by this backward: no block
             store.pop_single()
-        expected.append((kind, *own, *(back if kind == "FB" else (None, None))))
+        expected.append((kind, *number, *(back if kind == "FB" else (None, None))))
     return expected
 
 

@@ -25,8 +25,8 @@ def numbers(run: Run) -> list[tuple[int, int, str, int, int]]:
 
 
 def true(blocks: Sequence[Block], ranks: Sequence[int], ahead_ns: int) -> list[tuple[Any, ...]]:
-    own = (b for b in blocks if b.kind in "FB" and b.rank in ranks)
-    return sorted((b.rank, b.start_ns + ahead_ns, b.kind, b.microbatch, b.chunk or 0) for b in own)
+    read = (b for b in blocks if b.kind in "FB" and b.rank in ranks)
+    return sorted((b.rank, b.start_ns + ahead_ns, b.kind, b.microbatch, b.chunk or 0) for b in read)
 
 
 def ahead(run: Run, blocks: Sequence[Block]) -> int:
@@ -51,8 +51,8 @@ def test_two_stages_of_four(kept: tuple[int, int], microbatches: int, tmp_path: 
         for path in tmp_path.glob(f"node0_{700 + rank}.*"):
             path.unlink()
     run = load(tmp_path)
-    own = [b for b in blocks if b.rank in kept]
-    assert numbers(run) == true(own, kept, ahead(run, own))
+    read = [b for b in blocks if b.rank in kept]
+    assert numbers(run) == true(read, kept, ahead(run, read))
 
 
 @pytest.mark.parametrize("chunks", [2, 3])
@@ -63,10 +63,10 @@ def test_without_messages_the_wait_for_the_first_backward_tells(chunks: int, tmp
     export = Export()
     for rank in range(2):
         made = nsys.Rank(export, rank, 0, dialect=nsys.Plain())
-        own = [b for b in blocks if b.rank == rank]
-        for block in own:
+        of_rank = [b for b in blocks if b.rank == rank]
+        for block in of_rank:
             made.block(block, random.Random(1))
-        made.steps(own)
+        made.steps(of_rank)
     export.write(tmp_path / "node0.sqlite")
     run = load(tmp_path)
     assert numbers(run) == true(blocks, [0, 1], ahead(run, blocks))

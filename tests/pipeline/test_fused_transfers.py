@@ -72,9 +72,9 @@ def test_an_interleaved_capture_shows_the_direction_of_its_warm_up_and_cool_down
         run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "kind", start_ns="start_ns").sort("start_ns"),
         on="start_ns", by="rank", check_sortedness=False,
     )  # fmt: skip
-    known = found.filter(pl.col("direction").is_not_null())
-    assert known.height > 0.3 * found.height
-    assert known.filter(pl.col("kind") != pl.col("direction")).is_empty()
+    directed = found.filter(pl.col("direction").is_not_null())
+    assert directed.height > 0.3 * found.height
+    assert directed.filter(pl.col("kind") != pl.col("direction")).is_empty()
     assert run.messages.is_empty()
 
 

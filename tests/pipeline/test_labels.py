@@ -398,8 +398,8 @@ def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_al
 ) -> None:
     whole = replicas(2, stages, microbatches, steps)
     truth = label(whole).spans.sort("rank", "start_ns").with_row_index("at")
-    own = truth.filter(pl.col("rank") == 0)["at"]
-    gone = own.tail(lost) if at_the_end else own.head(lost)
+    of_rank = truth.filter(pl.col("rank") == 0)["at"]
+    gone = of_rank.tail(lost) if at_the_end else of_rank.head(lost)
     spans = whole.spans.sort("rank", "start_ns").with_row_index("at").filter(~pl.col("at").is_in(gone.implode()))
     cut = label(replace(whole, spans=spans.drop("at"))).spans.with_columns(spans["at"])
     both = cut.join(truth, on="at", suffix="_true")

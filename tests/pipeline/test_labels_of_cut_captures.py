@@ -168,9 +168,9 @@ def test_no_number_of_a_rank_of_which_few_passes_are_there_is_wrong(seed: int, t
     orders = [order(stage, stages, microbatches) for stage in range(stages)]
     blocks = simulate_blocks(orders, nsys.TIMING, range(draw.choice([1, 2, 3])), random.Random(seed)).blocks
     rank, count = draw.randrange(stages), draw.choice([1, 2, 3])
-    own = sorted((b for b in blocks if b.rank == rank and b.kind != "OPT"), key=lambda b: b.start_ns)
-    first = draw.randrange(len(own) - count)
-    kept = [b for b in blocks if b.rank != rank or b in own[first : first + count]]
+    of_rank = sorted((b for b in blocks if b.rank == rank and b.kind != "OPT"), key=lambda b: b.start_ns)
+    first = draw.randrange(len(of_rank) - count)
+    kept = [b for b in blocks if b.rank != rank or b in of_rank[first : first + count]]
     epoch = CAPTURES["nsys"](tmp_path, kept, nsys.Megatron() if order is zb_h1 else nsys.Plain())
     run = trace_export.load(tmp_path, jobs=1, pp=stages)
     true = {(b.rank, b.start_ns + epoch): b.microbatch for b in kept if b.kind != "OPT"}

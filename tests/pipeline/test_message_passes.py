@@ -164,10 +164,10 @@ def test_what_is_filled_in_is_right(ascend_run: AscendRun, name: str, at_least: 
     folder, truth = ascend_run(name)
     wanted = {(src, dst, sent): labels for src, dst, *labels, sent, _, _, _ in truth.messages}
     messages = load(folder).messages
-    known = messages.drop_nulls("direction")
-    keys = known.select("src_rank", "dst_rank", "send_start_ns").rows()
-    assert known.select("direction", "microbatch", "chunk").rows() == [tuple(wanted[key]) for key in keys]
-    assert known.height >= at_least * messages.height > 0
+    filled = messages.drop_nulls("direction")
+    keys = filled.select("src_rank", "dst_rank", "send_start_ns").rows()
+    assert filled.select("direction", "microbatch", "chunk").rows() == [tuple(wanted[key]) for key in keys]
+    assert filled.height >= at_least * messages.height > 0
 
 
 def test_messages_of_a_part_name_the_rows_of_its_blocks(ascend_run: AscendRun) -> None:

@@ -198,8 +198,8 @@ def searched(stages: int, microbatches: int, chance: random.Random) -> list[list
         if operation.kind == "W":
             return (stage, ("B", *operation[1:3])) in done
         source = source_of(operation.halves()[0], stage, stages, 2, vee=True)
-        own = operation.kind == "F" or (stage, ("F", *operation[1:3])) in done
-        return own and (source is None or (source[0], tuple(source[1])) in done)
+        ready = operation.kind == "F" or (stage, ("F", *operation[1:3])) in done
+        return ready and (source is None or (source[0], tuple(source[1])) in done)
 
     while any(todo):
         for stage in range(stages):

@@ -109,8 +109,8 @@ def test_devices_of_global_ranks_are_counted_on_each_machine(run_cli: Cli, tmp_p
 
 
 def test_an_unknown_family_names_the_known_ones() -> None:
-    known = ", ".join(dict.fromkeys(row.command for row in FORMATS))
-    with pytest.raises(UsageError, match=f'no format "Paddle"; choose one of {known}'):
+    families = ", ".join(dict.fromkeys(row.command for row in FORMATS))
+    with pytest.raises(UsageError, match=f'no format "Paddle"; choose one of {families}'):
         choose(logs("a"), Path("logs"), family="Paddle")
 
 

@@ -29,8 +29,8 @@ def page() -> str:
 
 def _section(name: str, row: Row) -> str:
     text = " ".join((Commands()[name].help or "").split())
-    known = {key: option for key, option in options_of(row.kind).items() if option.panel and not option.instead}
-    rows = [_row(key, option) for panel in PANELS for key, option in known.items() if option.panel == panel]
+    options = {key: option for key, option in options_of(row.kind).items() if option.panel and not option.instead}
+    rows = [_row(key, option) for panel in PANELS for key, option in options.items() if option.panel == panel]
     return "\n".join([f"## {name}", "", text, "", "| option | default | meaning |", "|---|---|---|", *rows, ""])
 
 

@@ -29,8 +29,8 @@ class GrowingLogs:
     def text(self, rank: int, step: int) -> str:
         steps = self.job.steps
         announced = f"INFO:root:Schedule Profiler start at step {steps.start} and end at step {steps.stop}\n"
-        own = log(replace(self.job, steps=range(step, step + 1), announced=False), self.blocks, rank)
-        return (announced if self.job.announced else "") + own
+        of_step = log(replace(self.job, steps=range(step, step + 1), announced=False), self.blocks, rank)
+        return (announced if self.job.announced else "") + of_step
 
     def write(self, *steps: int, ranks: range | None = None) -> None:
         """Appends `steps` to the logs of `ranks` (None: all)."""

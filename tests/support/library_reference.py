@@ -148,8 +148,8 @@ def _class(name: str) -> str:
     kind: Any = getattr(trace_export, name)
     lines = [f"### `{name}`", _text(kind.__doc__)]
     if is_dataclass(kind):
-        own = [field for field in fields(kind) if not field.name.startswith("_")]
-        lines.append("Fields: " + ", ".join(f"`{field.name}: {field.type}`" for field in own) + ".")
+        public = [field for field in fields(kind) if not field.name.startswith("_")]
+        lines.append("Fields: " + ", ".join(f"`{field.name}: {field.type}`" for field in public) + ".")
     if others := [f"`{method}()`: {_text(item.__doc__)}" for method, item in _methods(kind)]:
         lines.append("\n".join(f"- {other}" for other in others))
     return "\n\n".join(lines)

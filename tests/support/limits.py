@@ -40,10 +40,15 @@ need not load these libraries. Polars is not among them: it starts threads when 
 @cache
 def _server() -> subprocess.Popen[str]:
     """The server of this session; it ends with it."""
-    known = {"PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
+    variables = {
+        "PYTHONPATH": str(ROOT),
+        "POLARS_MAX_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "error",
+    }
     server = subprocess.Popen(
         [sys.executable, "-c", SERVER],
-        env={**os.environ, **known},
+        env={**os.environ, **variables},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -59,12 +59,12 @@ def error_classes() -> list[type[errors.TraceExportError]]:
 
 def page() -> str:
     """The whole page in Markdown."""
-    known: dict[str, set[str]] = {}
+    words: dict[str, set[str]] = {}
     for _, note in notes():
-        known.setdefault(code(note), set()).update(levels(note))
+        words.setdefault(code(note), set()).update(levels(note))
     rows = [
-        f"| `{name}` | {' or '.join(sorted(known[name]))} | {NOTES[name].meaning} | {NOTES[name].action} |"
-        for name in sorted(known)
+        f"| `{name}` | {' or '.join(sorted(words[name]))} | {NOTES[name].meaning} | {NOTES[name].action} |"
+        for name in sorted(words)
     ]
     table = ["## Notes and warnings", "", "| code | level | meaning | what to do |", "|---|---|---|---|", *rows]
     failed = ["## Errors", "", "An error is one sentence: what is wrong, with the file or option, and what to do.", "",

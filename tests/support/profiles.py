@@ -58,8 +58,8 @@ def profile(spans: list[dict[str, Any]], stages: dict[int, int | None], **more: 
         for r, s in stages.items()
     ]
     hosts = table([{"host": "node-a", "machine": 0, "label": "node-a"}], HOSTS)
-    known = {"declared": Declared(schedule="1F1B"), **more}
-    return placed(Profile(hosts=hosts, ranks=table(ranks, RANKS), spans=table(spans, SPANS), **known)).validate()
+    facts = {"declared": Declared(schedule="1F1B"), **more}
+    return placed(Profile(hosts=hosts, ranks=table(ranks, RANKS), spans=table(spans, SPANS), **facts)).validate()
 
 
 def placed(made: Profile) -> Profile:

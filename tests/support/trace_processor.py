@@ -229,7 +229,7 @@ class _Machine:
 
     def _host_function(self, name: str, kind: Any) -> Callable[..., object]:
         """What stands behind the import `name`: there is a clock, memory and a place for messages, but no files."""
-        known: dict[str, Callable[..., object]] = {
+        functions: dict[str, Callable[..., object]] = {
             "fd_write": self._fd_write,
             "clock_time_get": self._clock_time_get,
             "environ_sizes_get": self._environ_sizes_get,
@@ -239,8 +239,8 @@ class _Machine:
             "emscripten_get_now": lambda: time.monotonic() * 1000,
             "emscripten_date_now": lambda: time.time() * 1000,
         }
-        if name in known:
-            return known[name]
+        if name in functions:
+            return functions[name]
         if name in ("_abort_js", "__assert_fail", "__cxa_throw", "exit", "proc_exit"):
             return lambda *_: self._stop(name)
         results = [str(result) for result in kind.results]

@@ -103,8 +103,8 @@ def of_gpipe(seed: int, *, rendezvous: bool) -> dict[str, Any]:
 
 
 def _of_kind(kind: str, name: str, seed: int) -> Any:
-    known = (kind, seed) in (("awaited in a table", 5), ("awaited in a table", 12))
-    marks = [pytest.mark.xfail(reason=BOTH_WAYS)] if known else []
+    expected_wrong = (kind, seed) in (("awaited in a table", 5), ("awaited in a table", 12))
+    marks = [pytest.mark.xfail(reason=BOTH_WAYS)] if expected_wrong else []
     marks += [pytest.mark.slow] if seed >= FAST or name != KINDS[kind][0][0] else []
     return pytest.param(kind, name, seed, id=f"{kind}: {name}-{seed}", marks=marks)
 

@@ -29,8 +29,8 @@ def test_each_device_is_a_rank_with_its_transfers_and_tasks(tmp_path: Path) -> N
     assert failures == []
     for rank in range(3):
         tasks = pl.concat(task_batches(profile, rank)).filter(pl.col("category") == "compute")
-        own = [b for b in truth.blocks if b.rank == rank]
-        assert tasks.height == sum(3 if b.kind == "OPT" else 5 for b in own)
+        of_rank = [b for b in truth.blocks if b.rank == rank]
+        assert tasks.height == sum(3 if b.kind == "OPT" else 5 for b in of_rank)
 
 
 def test_devices_without_markers_are_refused(tmp_path: Path) -> None:

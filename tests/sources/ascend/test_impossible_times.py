@@ -33,8 +33,8 @@ def drawn(run: Run, rank: int) -> list[tuple[object, ...]]:
 
 
 def true(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
-    own = [b for b in blocks if b.rank == rank and b.kind in "FB"]
-    return [(b.kind, b.start_ns, b.end_ns) for b in sorted(own, key=lambda b: b.start_ns)]
+    of_rank = [b for b in blocks if b.rank == rank and b.kind in "FB"]
+    return [(b.kind, b.start_ns, b.end_ns) for b in sorted(of_rank, key=lambda b: b.start_ns)]
 
 
 def near(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> bool:

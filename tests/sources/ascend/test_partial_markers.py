@@ -89,6 +89,6 @@ def test_what_is_computed_in_passes_without_markers_is_told(
     assert told == (4 if every else 0)
     passes = [block for block in truth.blocks if block.kind in ("F", "B")]
     for rank, outside in run.ranks.select("rank", "outside").iter_rows() if every else ():
-        own = [(b.end_ns - b.start_ns, marker(b) is None) for b in passes if b.rank == rank]
-        share = sum(length for length, unmarked in own if unmarked) / sum(length for length, _ in own)
+        of_rank = [(b.end_ns - b.start_ns, marker(b) is None) for b in passes if b.rank == rank]
+        share = sum(length for length, unmarked in of_rank if unmarked) / sum(length for length, _ in of_rank)
         assert outside == pytest.approx(share, abs=0.04)

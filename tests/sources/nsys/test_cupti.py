@@ -63,8 +63,8 @@ def brute_force(ranges: list[Range], launches: list[Launch]) -> dict[str, tuple[
             for i in range(len(ranges))
             if ranges[i].process == launch.process and ranges[i].start <= launch.at < ranges[i].start + ranges[i].length
         ]
-        own = [i for i in around if ranges[i].thread == launch.thread]
-        best = max(own or around, key=lambda i: innermost(i, ranges[i]), default=None)
+        of_thread = [i for i in around if ranges[i].thread == launch.thread]
+        best = max(of_thread or around, key=lambda i: innermost(i, ranges[i]), default=None)
         if best is None or ranges[best].transfer:
             continue
         for delay, length, what in launch.tasks:

@@ -68,8 +68,8 @@ def drawn(run: Run, rank: int) -> list[tuple[str, int, int]]:
 
 def true(blocks: list[Block], rank: int) -> list[tuple[str, int, int]]:
     first = min(block.start_ns for block in blocks)
-    own = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
-    return [(b.kind, b.start_ns - first, b.end_ns - first) for b in own]
+    of_rank = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
+    return [(b.kind, b.start_ns - first, b.end_ns - first) for b in of_rank]
 
 
 @EVERY

@@ -50,9 +50,9 @@ def drawn(run: Run, rank: int) -> dict[Key, tuple[int, int]]:
 
 
 def true(blocks: list[Block], rank: int) -> dict[Key, tuple[int, int]]:
-    own = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
-    first = own[0].start_ns
-    return {(b.rank, b.step, b.kind, b.microbatch): (b.start_ns - first, b.end_ns - first) for b in own}
+    of_rank = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
+    first = of_rank[0].start_ns
+    return {(b.rank, b.step, b.kind, b.microbatch): (b.start_ns - first, b.end_ns - first) for b in of_rank}
 
 
 def counted(run: Run, code: str) -> int:

@@ -144,9 +144,9 @@ def test_pithtrain(tmp_path: Path, capture: str) -> None:
 
     class Setup(nsys.PithTrain):
         def names(self, block: Block, stage: int) -> list[str]:
-            own = [b for b in blocks if b.rank == block.rank]
+            of_rank = [b for b in blocks if b.rank == block.rank]
             setup = f"rank={ranks[stage]}; pp={stage}/2 dp=1/2 cp=0/1 ep=0/1; mbs=1 seq=2048"
-            return [*([setup] if block is own[0] else []), *super().names(block, stage)]
+            return [*([setup] if block is of_rank[0] else []), *super().names(block, stage)]
 
     epoch = CAPTURES[capture](tmp_path, blocks, Setup())
     run = trace_export.load(tmp_path)

@@ -42,12 +42,12 @@ def primus(folder: Path, iterations: int = 3) -> list[float]:
     sizes = {"world_size": STAGES, "dp_size": 1, "pp_size": STAGES, "vp_size": 1, "num_mbs": MICROBATCHES}
     (folder / "config.json").write_text(json.dumps(sizes))
     for stage in range(STAGES):
-        own = [row for row in rows if row["stage"] == stage]
+        of_stage = [row for row in rows if row["stage"] == stage]
         content = {}
         for n in range(1, iterations + 1):
             scale, zero = 1 + n / 100, 0.5 * stage
             lists = {
-                f"{name}_{end}": [row[end] * scale + zero for row in own if row["kind"] == kind]
+                f"{name}_{end}": [row[end] * scale + zero for row in of_stage if row["kind"] == kind]
                 for name, kind in (("fwd", "F"), ("bwd", "B")) for end in ("start", "end")
             }  # fmt: skip
             content[str(n)] = {"total": max(lists["bwd_end"]) + 1, "memory": 80.0, **lists}
@@ -222,8 +222,8 @@ def test_communication_and_waits_between_the_passes_are_no_work(tmp_path: Path) 
 
 def test_negative_numbers_mean_none(tmp_path: Path) -> None:
     run = api.load(table(tmp_path, iteration=pl.lit(0), stage=pl.lit(-1)), columns=MAP.replace("step=iteration,", ""))
-    known = api.load(table(tmp_path), columns=MAP).ranks["stage"]
-    assert run.ranks["stage"].to_list() == known.to_list()
+    stages = api.load(table(tmp_path), columns=MAP).ranks["stage"]
+    assert run.ranks["stage"].to_list() == stages.to_list()
     assert run.ranks["stage_origin"].unique().to_list() == ["inferred"]
 
 
