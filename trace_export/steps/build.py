@@ -26,7 +26,7 @@ from trace_export.steps.graph import (
 )
 from trace_export.steps.inner import run_together
 from trace_export.steps.launches import launched
-from trace_export.steps.operations import KINDS, Lanes, Names, Operations, wait
+from trace_export.steps.operations import Lanes, Names, Operations, wait
 from trace_export.steps.order import levels, uncircled
 from trace_export.steps.recorded import Recorded
 from trace_export.steps.transfers import transfers
@@ -82,14 +82,14 @@ def build(recorded: Recorded) -> Graph:
 def _seen(recorded: Recorded, names: Names) -> _Seen:
     """All but the barriers."""
     blocks = recorded.blocks
-    codes = blocks["kind"].cast(pl.Enum(KINDS)).to_physical().to_numpy()
+    codes = blocks["kind"].to_physical().to_numpy()
     start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
     operations = Operations(len(blocks) + len(recorded.edges) + len(recorded.parts))
     number = operations.add(
         sort=np.where(blocks["kind"] == "OPT", np.int8(OPTIMIZER), np.int8(WORK)), kind=codes.astype(np.int16),
         rank=blocks["rank"].to_numpy(), step=blocks["step_index"].to_numpy(), start=start, end=end, when=start,
     )  # fmt: skip
-    lanes = Lanes(recorded.blocks)
+    lanes = Lanes(recorded)
     of_lane = wait(number[1:][lanes.same], number[:-1][lanes.same], start[1:][lanes.same], operations)
     first = lanes.first_of(blocks["step_index"].to_numpy())
     joint = collectives(recorded, lanes, operations, names)

@@ -45,15 +45,21 @@ def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names:
     waited, could = _could_begin(recorded, before, waiting, operations)
     waits = [wait(of[there], waited[there], could[there], operations)]
     waits.append(wait(of[member[another]], on[another], begun[member[another]], operations))
-    rows = recorded.blocks.select("segment", "rank", "start", "row").sort("start")
-    ended = rows.join_asof(side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False)
-    ended = ended.drop_nulls("collective").select("row", "collective", "end")
-    block, on = ended["row"].to_numpy().astype(np.int64), ended["collective"].to_numpy()
-    previous = operations.end[np.maximum(block - 1, 0)]
-    alone = np.isin(block, lanes.first)
-    seen = alone | (ended["end"].to_numpy() > previous)
-    waits.append(wait(block[seen], on[seen], operations.start[block[seen]], operations))
+    block, on = _next_blocks(lanes, lane, parts["end"].to_numpy(), of, operations)
+    waits.append(wait(block, on, operations.start[block], operations))
     return waits
+
+
+def _next_blocks(lanes: Lanes, lane: Ints, end: Times, of: Ints, operations: Operations) -> tuple[Ints, Ints]:
+    """The blocks before which a collective of their rank ended, after the block before did, and the last of these
+    collectives. A row per part of a collective (its `lane`, its `end`, and the operation that it is a part `of`)."""
+    before = lanes.last(lanes.start, lane, end - 1)
+    block = np.where(before >= 0, before + 1, lanes.first[lane])  # the first one that starts at the end or later
+    there = (lane >= 0) & (lanes.lane[np.minimum(block, len(lanes.lane) - 1)] == lane) & (block < len(lanes.lane))
+    there &= (before < 0) | (end > operations.end[before])
+    order = np.flatnonzero(there)[np.lexsort((of[there], end[there], block[there]))]
+    last = np.append(np.diff(block[order]) != 0, True)[: len(order)]
+    return block[order[last]], of[order[last]]
 
 
 def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:

@@ -92,8 +92,9 @@ def _joined(parts: pl.DataFrame) -> tuple[Ints, Ints]:
 def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     """A row per part of a collective inside of a block: collective, rank, start, took, waited (what it took longer than
     the shortest), row (of the block), begun, ended."""
-    count = 0 if recorded.parts.is_empty() else len(recorded.blocks)
-    work = np.flatnonzero(columns.sort[:count] == WORK)
+    parts, work = _many(recorded, columns), np.flatnonzero(columns.sort[: len(recorded.blocks)] == WORK)
+    if parts.is_empty():
+        work = work[:0]
     segment = recorded.steps["segment"].to_numpy()[columns.step[work]]
     blocks = pl.DataFrame(
         {
@@ -101,7 +102,7 @@ def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
             "ended": columns.end[work],
         }
     )  # fmt: skip
-    parts = recorded.parts.select(
+    parts = parts.select(
         "op", "group", "collective", pl.col("segment").cast(blocks.schema["segment"]), "rank", "start",
         took=pl.col("end") - pl.col("start"),
     )  # fmt: skip
@@ -114,3 +115,13 @@ def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     often = inside.group_by(*group, "rank").agg(pl.col("row").n_unique()).join(of_rank, on="rank")
     often = often.group_by(group).agg(share=pl.col("row").sum() / pl.col("blocks").sum())
     return inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)
+
+
+def _many(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
+    """The parts of the groups that may communicate in most of their blocks: of which a rank has so many."""
+    work = columns.rank[: len(recorded.blocks)][columns.sort[: len(recorded.blocks)] == WORK]
+    of_rank = pl.DataFrame({"rank": work}).group_by("rank").agg(blocks=pl.len())
+    parts, group = recorded.parts, ["op", "group"]
+    each = parts.group_by(*group, "rank").agg(pl.len()).join(of_rank, on="rank")
+    many = each.filter(pl.col("len") > MOSTLY * pl.col("blocks")).select(group).unique()
+    return parts.join(many, on=group, how="semi", nulls_equal=True)

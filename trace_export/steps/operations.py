@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import polars as pl
 
-from trace_export.model import WORK_KINDS
+from trace_export.ordering import rows_of
 from trace_export.steps.graph import Flags, Ints, Times, Waits, happened
+from trace_export.steps.recorded import KINDS, Recorded
 
-KINDS = (*WORK_KINDS, "OPT")
 MOST = np.iinfo(np.int64).max
 
 
@@ -73,26 +72,29 @@ class Lanes:
     """The blocks of a rank in a segment, in their order. `lane`: of each block; `same`: whether a block and the next
     are of one lane; `first`: where each lane begins."""
 
-    def __init__(self, blocks: pl.DataFrame) -> None:
+    def __init__(self, recorded: Recorded) -> None:
+        blocks, parts_end = recorded.blocks, recorded.parts["end"].to_numpy()
         rank, segment = blocks["rank"].to_numpy(), blocks["segment"].to_numpy()
         new = (np.diff(rank) != 0) | (np.diff(segment) != 0)
         self.same = ~new
         self.lane = np.concatenate([[0], np.cumsum(new)]) if len(blocks) else np.empty(0, np.int64)
         self.first = np.flatnonzero(np.concatenate([[True], new])) if len(blocks) else np.empty(0, np.int64)
-        self._of = {(int(segment[i]), int(rank[i])): n for n, i in enumerate(self.first)}
+        self._ranks = int(rank.max(initial=0)) + 1
+        self._names = segment[self.first].astype(np.int64) * self._ranks + rank[self.first]
         self.start, end = blocks["start"].to_numpy(), np.maximum(blocks["start"].to_numpy(), blocks["end"].to_numpy())
-        self._zero = int(self.start.min(initial=MOST))
-        self._size = max(int(end.max(initial=0)) - self._zero, 0) + 2
-        self._times = np.unique(np.concatenate([self.start, end])) if len(self.first) > MOST // self._size else None
-        if self._times is not None:
+        self._zero = int(min(self.start.min(initial=MOST), parts_end.min(initial=MOST)))
+        self._size = max(int(max(end.max(initial=0), parts_end.max(initial=0))) - self._zero, 0) + 2
+        self._times = None
+        if len(self.first) > MOST // self._size:
+            self._times = np.unique(np.concatenate([self.start, end, parts_end]))
             self._size = len(self._times) + 1
-        latest = np.maximum.accumulate(self._key(self.lane, end)) - self.lane * self._size - 1
+        latest = np.maximum.accumulate(self.key(self.lane, end)) - self.lane * self._size - 1
         self.end = latest + self._zero if self._times is None else self._times[latest]
 
-    def _key(self, lane: Ints, at: Times) -> Ints:
+    def key(self, lane: Ints, at: Times) -> Ints:
         """Lanes one after another, so that one search, and one running maximum, serve all: the time since the first
-        block, behind those of the lanes before. Where that leaves the integers, how many of all times are at most
-        `at`."""
+        block or end of a collective, behind those of the lanes before. Where that leaves the integers, how many of all
+        times are at most `at`."""
         if self._times is None:
             return lane * self._size + np.clip(at - self._zero + 1, 0, self._size - 1)
         key: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")
@@ -108,12 +110,13 @@ class Lanes:
 
     def of(self, segment: Ints, rank: Ints) -> Ints:
         """The lane of each pair; -1 where it has no blocks."""
-        return np.array([self._of.get(key, -1) for key in zip(segment.tolist(), rank.tolist(), strict=True)], np.int64)
+        lane = rows_of(self._names, segment.astype(np.int64) * self._ranks + rank)
+        return np.where((rank < self._ranks) & (lane < len(self.first)), lane, np.int64(-1))
 
     def last(self, times: Times, lane: Ints, at: Times) -> Ints:
         """The last block of each lane whose time (of `times`, rising in a lane) is at most `at`; -1 where there is
         none."""
-        row = np.searchsorted(self._key(self.lane, times), self._key(lane, at), side="right") - 1
+        row = np.searchsorted(self.key(self.lane, times), self.key(lane, at), side="right") - 1
         return np.where((lane >= 0) & (row >= self.first[lane]), row, -1)
 
 

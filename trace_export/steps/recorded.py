@@ -27,6 +27,10 @@ ODD = 10
 """A step that takes more than this many times the median has a stop in it, or work that no other step has."""
 
 
+KINDS = (*WORK_KINDS, "OPT")
+"""The kinds of `Recorded.blocks`."""
+
+
 @dataclass(frozen=True)
 class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
@@ -117,12 +121,12 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _blocks(profile: Profile) -> pl.DataFrame:
     """Blocks of pipeline work and optimizers, with `lacks`. An optimizer that is inferred beside marked blocks is left
     out: it is there only where device tasks were asked for, and what is asked for explains no step otherwise."""
-    spans = profile.spans.lazy().filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
+    spans = profile.spans.lazy().filter(pl.col("kind").is_in(KINDS))
     if profile.spans.filter(pl.col("kind") == "OPT", pl.col("origin") == "inferred").height:
         marked = (pl.col("origin") != "inferred").any().over("rank")
         spans = spans.filter(~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
-    columns = ["rank", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-    blocks = spans.select(pl.col("id").alias("span"), *columns).collect()
+    kind, columns = pl.col("kind").cast(pl.Enum(KINDS)), ["microbatch", "chunk", "start_ns", "end_ns"]
+    blocks = spans.select(pl.col("id").alias("span"), "rank", *STEP_KEY, kind, *columns).collect()
     passes = profile.passes()
     lacking = passes.filter(_lacks(profile))["span"]
     first, split = _first_parts(passes)
@@ -203,20 +207,24 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
     timed = messages.drop_nulls(["src_pass", "dst_pass"]).select("sent", "received", "arrived", pair=pair)
     if timed["pair"].n_unique() < len(timed):
         timed = timed.sort("arrived").unique("pair", keep="first")
-    edges = _between_blocks(profile, blocks)
+    edges, times = _between_blocks(profile, blocks), ("sent", "received", "arrived")
     if timed.is_empty():
-        edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("sent", "received", "arrived"))
+        edges = edges.with_columns(pl.lit(None, pl.Int64).alias(name) for name in times)
     else:
-        edges = edges.with_columns(pair=pair).join(timed, on="pair", how="left").drop("pair")
-    edges = edges.sort("made", "src", "dst", "direction")
+        rows = timed.select("pair").with_row_index("row")
+        row = edges.select(pair=pair).join(rows, on="pair", how="left", maintain_order="left")["row"]
+        edges = edges.with_columns(timed[name].gather(row) for name in times)
+    edges = edges.drop("src_pass", "dst_pass").sort("made", "src", "dst", "direction")
     nameless = messages.filter(pl.any_horizontal(pl.col("src_pass", "dst_pass").is_null())).drop_nulls("sent")
-    edges = edges if nameless.is_empty() else _with_nameless(edges.with_row_index("edge"), nameless.sort("arrived"))
-    return edges.select("direction", "src_rank", "dst_rank", "made", "sent", "received", "arrived", "src", "dst")
+    if nameless.is_empty():
+        return edges
+    edges = edges.with_row_index("edge").with_columns(used=blocks["end"].gather(edges["dst"]))
+    return _with_nameless(edges, nameless.sort("arrived")).drop("edge", "used")
 
 
 def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
-    """src, dst (rows of `blocks`), src_pass, dst_pass, direction, src_rank, dst_rank, made and used of the dependencies
-    whose blocks are both there, in one segment."""
+    """src, dst (rows of `blocks`), src_pass, dst_pass, direction, src_rank, dst_rank and made of the dependencies whose
+    blocks are both there, in one segment."""
     spans, edges = profile.interpreted.passes["span"].to_numpy(), profile.interpreted.edges
     here = blocks["span"].to_numpy()
     row_of = np.full(int(max(here.max(initial=0), spans.max(initial=0))) + 1, -1, np.int64)
@@ -230,7 +238,7 @@ def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
             "src": pl.Series(src, dtype=pl.UInt32), "dst": pl.Series(dst, dtype=pl.UInt32),
             "src_pass": named["src"], "dst_pass": named["dst"], "direction": named["direction"],
             "src_rank": blocks["rank"].gather(src), "dst_rank": blocks["rank"].gather(dst),
-            "made": blocks["end"].gather(src), "used": blocks["end"].gather(dst),
+            "made": blocks["end"].gather(src),
         }
     )  # fmt: skip
 

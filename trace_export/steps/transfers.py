@@ -65,7 +65,7 @@ def transfers(
         wait(number[posted], dst[posted] - 1, start[posted], operations),
         wait(after[after >= 0], number[after >= 0], operations.start[after[after >= 0]], operations),
         *_posted(np.flatnonzero(timed), sent, received, dst, number, lanes, operations),
-        *_after_collectives(recorded, np.flatnonzero(timed), sent, received, src, dst, number, operations),
+        *_after_collectives(recorded, np.flatnonzero(timed), sent, received, src, dst, number, lanes, operations),
     ]
     when = operations.when.copy()
     for some in waits[4:]:
@@ -185,7 +185,7 @@ def _posted(
 
 
 def _after_collectives(
-    recorded: Recorded, rows: Ints, sent: Times, received: Times, src: Ints, dst: Ints, number: Ints,
+    recorded: Recorded, rows: Ints, sent: Times, received: Times, src: Ints, dst: Ints, number: Ints, lanes: Lanes,
     operations: Operations,
 ) -> list[Waits]:  # fmt: skip
     """The sends and receives that promptly followed a collective of their rank: a block may end with one, as of its
@@ -194,21 +194,19 @@ def _after_collectives(
     if not len(joint) or not len(rows):
         return []
     parts, waits = recorded.parts, []
-    operation = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
-    ends = parts.select("segment", "rank", "end", on=pl.Series(operation)).sort("end", "on")
-    segments = recorded.steps["segment"].to_numpy()
+    collective = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    lane, ends = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy()), parts["end"].to_numpy()
+    key = lanes.key(lane, ends)
+    order = np.lexsort((collective, key))
+    order = order[lane[order] >= 0]
+    if not len(order):
+        return []
+    key, lane, ends, collective = key[order], lane[order], ends[order], collective[order]
     for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
-        asked = pl.DataFrame(
-            {
-                "row": rows, "segment": pl.Series(segments[operations.step[block[rows]]], dtype=ends.schema["segment"]),
-                "rank": operations.rank[block[rows]], "at": at[rows],
-            }
-        ).sort("at")  # fmt: skip
-        last = asked.join_asof(
-            ends, left_on="at", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False,
-            tolerance=POSTED_NS,
-        ).drop_nulls("on")  # fmt: skip
-        row, on, end = (last[name].to_numpy() for name in ("row", "on", "end"))
+        asked = lanes.lane[block[rows]]
+        last = np.searchsorted(key, lanes.key(asked, at[rows]), side="right") - 1
+        there = (last >= 0) & (lane[last] == asked) & (at[rows] - ends[last] <= POSTED_NS)
+        row, on, end = rows[there], collective[last[there]], ends[last[there]]
         binds = end > before[row] if before is not None else (at[row] <= sent[row]) | (end >= sent[row])
         row, on = row[binds], on[binds]
         waits.append(wait(number[row], on, at[row], operations))
