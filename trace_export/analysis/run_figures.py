@@ -78,8 +78,8 @@ def run_figures(measured: Bubbles, explanation: Explanation, slowdown: Slowdown 
 
 def _traits(profile: Profile) -> dict[str, str | int]:
     spans, plan = profile.spans, profile.interpreted.recognition.named
-    ranks = profile.ranks.join(spans, on="rank", how="semi")
-    work = spans.filter(pl.col("kind").is_in(WORK_KINDS))
+    ranks = profile.ranks.join(spans.select("rank").unique(), on="rank", how="semi")
+    work = spans.select("kind", "microbatch", "chunk").filter(pl.col("kind").is_in(WORK_KINDS))
     return {
         "schedule": "unknown" if plan is None else TITLES[plan.name],
         "stages": ranks["stage"].n_unique(),
@@ -100,10 +100,11 @@ def _whole(measured: Bubbles) -> pl.DataFrame:
 
 
 def _blocks(profile: Profile) -> pl.DataFrame:
-    placed = profile.spans.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"])).join(
-        profile.ranks.select("rank", "stage"), on="rank"
-    )
-    key, length = ["stage", "kind", "chunk"], pl.col("end_ns") - pl.col("start_ns")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    blocks = profile.spans.select("rank", "kind", "chunk", length=length)
+    blocks = blocks.filter(pl.col("kind").is_in([*WORK_KINDS, "OPT"]))
+    placed = blocks.join(profile.ranks.select("rank", "stage"), on="rank", maintain_order="left")
+    key, length = ["stage", "kind", "chunk"], pl.col("length")
     ranks = placed.group_by(*key, "rank").agg(blocks=pl.len(), sum_ns=length.sum(), mean_ns=length.mean()).sort("rank")
     explanation = ranks.group_by(key).agg(
         blocks=pl.col("blocks").sum(),

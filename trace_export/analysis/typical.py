@@ -176,7 +176,7 @@ class Typical:
         members = parts.lazy().select(pl.col("collective").cast(pl.Int32), "rank", "start")
         joint = met.filter(pl.col("before") >= 0).group_by("collective", "before").agg(pl.col("ready").max()).join(
             members.select("rank", before="collective"), on="before"
-        )  # fmt: skip
+        ).join(members, on=["collective", "rank"], how="semi")  # fmt: skip
         ready = pl.concat([x.select("collective", "rank", "ready") for x in (met.filter("block"), joint)])
         each = members.join(ready.group_by("collective", "rank").max(), on=["collective", "rank"]).collect()
         each = each.sort("collective", "start").filter(

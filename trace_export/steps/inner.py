@@ -44,6 +44,8 @@ class Inner:
 def inner(graph: Graph) -> Inner:
     """What the blocks of `graph` wait for inside."""
     parts = _inside(graph.recorded, graph)
+    if parts.is_empty():
+        return Inner(np.zeros(len(graph)), *_joined(parts))
     held = parts.select(pl.min_horizontal("waited", pl.col("ended") - pl.col("start")).cast(pl.Float64)).to_series()
     waited = np.bincount(parts["row"].to_numpy(), held.to_numpy(), len(graph))
     return Inner(np.minimum(waited, graph.length), *_joined(parts))

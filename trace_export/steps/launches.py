@@ -62,7 +62,9 @@ def launched(graph: Graph) -> Waits:
     if (joint := np.flatnonzero(graph.joint)).size:
         launch = ready_of(replace(waits, lag=lag), graph.start, graph.end) - graph.ready
         lag[joint] += launch[waits.of[joint]]
-    return replace(waits, lag=lag)
+    small = np.iinfo(np.int32)
+    fits = small.min <= lag.min(initial=0) and lag.max(initial=0) <= small.max
+    return replace(waits, lag=lag.astype(np.int32) if fits else lag)
 
 
 def _last(of: Ints, met: Times, count: int) -> Times:

@@ -15,7 +15,7 @@ from trace_export.steps.graph import POINT, Flags, Floats, Graph, Ints, for_orig
 SCENARIO_BYTES = 1 << 24
 """Of the times of all operations in the scenarios that run at once."""
 
-NEVER = -(1 << 60)
+NEVER = np.int64(-(1 << 60))
 """The lag of a wait that holds nothing."""
 
 Scenario = tuple[Floats, Floats]
