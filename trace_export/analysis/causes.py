@@ -12,6 +12,7 @@ import polars as pl
 from trace_export.analysis.compared import Compared, Sums, as_of_peers, mean_lengths
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
+from trace_export.memory import give_back
 from trace_export.ordering import distinct
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints
 from trace_export.steps.replay import Scenario, Windows
@@ -57,6 +58,7 @@ class Candidates:
         """Every cause that may be one."""
         slow = list(self.slow_ranks((WORK,)))
         named = [set(each.place["ranks"]) for each in slow]  # type: ignore[call-overload]
+        give_back()
         optimizers = [c for c in self.slow_ranks((OPTIMIZER,)) if set(c.place["ranks"]) not in named]  # type: ignore[call-overload]
         candidates = [
             *slow,

@@ -113,6 +113,7 @@ class Replay:
                 parts.append(np.minimum.reduceat(ended[until] - length[until], following) - begun)
             else:
                 parts.append(np.maximum.reduceat(ended[ends], end) - begun)
+            del some, length, ended  # before the next scenarios are made
         return np.concatenate(parts, axis=1)
 
     def means(self, scenarios: Iterable[Scenario]) -> Floats:
