@@ -27,8 +27,8 @@ def crossed(*factors: Iterable[object], every: int = 1) -> list[Any]:
 
 
 def slow(values: Iterable[object]) -> list[Any]:
-    """The values; none of them is in every run."""
-    return [_row([value], fast=False) for value in values]
+    """The values, or tuples of some for several parameters; none of them is in every run."""
+    return [_row(value if isinstance(value, tuple) else [value], fast=False) for value in values]
 
 
 def _row(values: Iterable[object], *, fast: bool) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from samples.generators.block_kernels import LAYERS, PRODUCTS, USUAL, Shape
 from samples.generators.data_parallel import WRITERS, Job, Run, write_rocpd
 from samples.generators.pipeline import MS
 from tests.support.command import command
+from tests.support.rows import seeds, slow
 from trace_export.analysis.block_work import Asked, layers, sentence
 from trace_export.analysis.verdict import Sentence
 from trace_export.model import INT, KERNELS, TEXT, TIME
@@ -93,11 +94,6 @@ WORDS = {
 """What is said of some shapes."""
 
 
-def usually(cases: Iterable[Any], others: Iterable[Any]) -> list[Any]:
-    """The cases, and the others for long runs."""
-    return [*cases, *(pytest.param(*each, marks=pytest.mark.slow) for each in others)]
-
-
 PAIRS = [(planted, form) for n, planted in enumerate(SHAPES) for form in (*FORMS, *FORMS)[n % 4 : n % 4 + 4]]
 
 
@@ -113,7 +109,7 @@ def check(said: Sentence, run: Run, rank: int, shape: Shape, expected: Mapping[s
         assert found.get(what, 0.0) == pytest.approx(expected.get(what, 0.0) * usual, abs=0.03 * more), (what, found)
 
 
-@pytest.mark.parametrize(("planted", "form"), usually(PAIRS[4::8], [p for n, p in enumerate(PAIRS) if n % 8 != 4]))
+@pytest.mark.parametrize(("planted", "form"), [*PAIRS[4::8], *slow(pair for n, pair in enumerate(PAIRS) if n % 8 != 4)])
 def test_the_parts_are_what_was_planted(planted: str, form: str, tmp_path: Path) -> None:
     shape, expected = SHAPES[planted]
     rank = 1 if planted in WORDS else random.Random(planted + form).randrange(JOB.stages)
@@ -145,7 +141,7 @@ def mixture(seed: int) -> tuple[Shape, dict[str, float], str]:
     return shape, added, draw.choice([*FORMS])
 
 
-@pytest.mark.parametrize("seed", usually(range(2), [(seed,) for seed in range(2, 60)]))
+@pytest.mark.parametrize("seed", seeds(2, 60))
 def test_mixtures(seed: int, tmp_path: Path) -> None:
     shape, added, form = mixture(seed)
     run = FORMS[form](tmp_path / "run", replace(JOB, shapes={seed % 4: shape}, jitter=0.005, seed=seed))
@@ -165,14 +161,14 @@ def test_work_of_a_stage_is_moved_also_where_only_one_of_its_ranks_is_read(tmp_p
     assert "move layers" in said.next
 
 
-@pytest.mark.parametrize("form", usually(["nsys"], [("kineto",), ("ascend",)]))
+@pytest.mark.parametrize("form", ["nsys", *slow(["kineto", "ascend"])])
 def test_a_slow_rank_is_held_against_the_others_of_its_stage(form: str, tmp_path: Path) -> None:
     """Its stage has a loss that all of its ranks have; what is said is what it has more than they."""
     job = replace(JOB, replicas=3, stages=3, steps=3)
     loss = Shape(more={"vocab_gemm": 0.1, **LOSS})
     last = [job.rank(a, job.stages - 1) for a in range(job.replicas)]
-    slow = Shape(slower=1.4, more={name: 1.4 * share for name, share in loss.more.items()})
-    shapes = dict.fromkeys(last, loss) | {last[1]: slow}
+    slower = Shape(slower=1.4, more={name: 1.4 * share for name, share in loss.more.items()})
+    shapes = dict.fromkeys(last, loss) | {last[1]: slower}
     FORMS[form](tmp_path / "run", replace(job, shapes=shapes))
     document = json.loads(command("report", tmp_path / "run", "--detail", "kernels", "--json").stdout)
     said = [s for s in document["verdict"] if s["code"] == "slow-blocks" and s["facts"]["ranks"] == [last[1]]]
@@ -182,7 +178,7 @@ def test_a_slow_rank_is_held_against_the_others_of_its_stage(form: str, tmp_path
     assert parts(said[0]["facts"])["slower"] == pytest.approx(said[0]["facts"]["more_ns"], rel=0.03)
 
 
-@pytest.mark.parametrize("form", usually(["ascend", "rocpd"], [("nsys",), ("kineto",)]))
+@pytest.mark.parametrize("form", ["ascend", "rocpd", *slow(["nsys", "kineto"])])
 def test_layers_are_counted_by_attention(form: str, tmp_path: Path) -> None:
     """In forwards, which have one kernel of it for each layer; a report then says how to split them better."""
     held = (5, 3, 4, 2)
@@ -264,7 +260,7 @@ def test_streams_that_overlap_and_communication_that_is_waited_for() -> None:
     assert said.facts["more_ns"] == 3 * MS
 
 
-@pytest.mark.parametrize("sample", usually(["ascend", "kineto"], [("nsys",)]))
+@pytest.mark.parametrize("sample", ["ascend", "kineto", *slow(["nsys"])])
 def test_reading_the_tasks_changes_nothing_else_that_is_said(samples: Path, sample: str) -> None:
     """The kernels of an optimizer that is not marked are seen only where tasks are read."""
     said = [
