@@ -141,6 +141,23 @@ def test_title_and_legend(tmp_path: Path) -> None:
     assert [text.text for text in none.iter(f"{SVG}text") if text.get("class") == "title"] == []
 
 
+@pytest.mark.parametrize("font", ["'Liberation Sans'", "'DejaVu Sans'", "monospace"])
+def test_a_legend_is_evenly_spaced_in_any_font(font: str, tmp_path: Path, browser: Browser) -> None:
+    """No words reach into the next square, and the gaps behind them are alike."""
+    trace_export.simulate("zb-h1", 4, 8).write(tmp_path / "a.svg", bubbles=True)
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    (tmp_path / "a.svg").write_text(text.replace("font-family:system-ui", f"font-family:{font}"), encoding="utf-8")
+    with opened(browser, tmp_path / "a.svg") as page:
+        gaps = page.evaluate("""() => [...document.querySelectorAll('text[textLength]')].flatMap((words) => {
+            const next = words.nextElementSibling, box = words.getBBox();
+            const here = next?.tagName === 'rect' && Math.abs(next.getBBox().y - box.y) < 5;
+            return here ? [next.getBBox().x - box.x - box.width] : [];
+        })""")
+    assert len(gaps) >= 4
+    assert min(gaps) > 10
+    assert max(gaps) - min(gaps) < 1
+
+
 def test_a_part_of_the_time_is_cut_at_both_ends(tmp_path: Path) -> None:
     root = styled(tmp_path, FigureStyle(range=Window(1 * MS + MS // 2, 4 * MS)), "gpipe", 1, 4)
     widths = blocks_of(root)["w"] + 1  # a gap of a pixel separates neighbours
@@ -189,10 +206,12 @@ def test_text_as_outlines(font: Path, tmp_path: Path, browser: Browser) -> None:
         fills = page.evaluate("() => new Set([...document.querySelectorAll('.n .text')].map((p) => "
                               "getComputedStyle(p).fill)).size")  # fmt: skip
     sizes = {"title": 15.0, "quiet": 11.0, "n": 11.0}
-    styles = [(text.get("class") or "n").split()[0] for text in plain.iter(f"{SVG}text")]
-    assert widths == pytest.approx(
-        [0.5 * len(word) * sizes.get(style, 12.0) for word, style in zip(words, styles, strict=True)], rel=0.01
-    )
+    texts = list(plain.iter(f"{SVG}text"))
+    styles = [(text.get("class") or "n").split()[0] for text in texts]
+    of_font = [0.5 * len(word) * sizes.get(style, 12.0) for word, style in zip(words, styles, strict=True)]
+    fitted = [float(text.get("textLength", width)) for text, width in zip(texts, of_font, strict=True)]
+    assert fitted != of_font  # the words of the legend
+    assert widths == pytest.approx(fitted, rel=0.01)
     assert fills == 1
     for format in ("png", "pdf"):
         picture.write(lay_out(run_of("gpipe", 2, 4)), tmp_path / f"a.{format}", format, style=FigureStyle(font=font))

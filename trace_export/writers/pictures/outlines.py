@@ -19,7 +19,9 @@ from trace_export.files import read_file
 MOST_BYTES = 100_000_000
 """The largest fonts, with all Chinese characters, have some 30 MB."""
 
-_TEXT = re.compile(r'<text x="([^"]+)" y="([^"]+)"(?: class="([^"]*)")?>([^<]*)</text>')
+_TEXT = re.compile(
+    r'<text x="([^"]+)" y="([^"]+)"(?: class="([^"]*)")?(?: textLength="([^"]+)" lengthAdjust="[^"]+")?>([^<]*)</text>'
+)
 _SELECTOR = re.compile(r"\btext([{,])")
 
 
@@ -32,14 +34,15 @@ def outlined(svg: str, font: Path, sizes: Mapping[str, float]) -> str:
     draw = _outlines(font)
 
     def path(match: re.Match[str]) -> str:
-        x, y, style, words = match.groups()
+        x, y, style, fitted, words = match.groups()
         classes = (style or "n").split()
         size = next((sizes[name] for name in classes if name in sizes), sizes[""])
         outline, width = draw(unescape(words))
         scale = size / 1000
         shift = {"end": width, "mid": width / 2, "n": width / 2}
         left = float(x) - scale * next((shift[name] for name in classes if name in shift), 0.0)
-        transform = f"translate({left:.2f} {y}) scale({scale:.5g} {-scale:.5g})"
+        across = float(fitted) / width if fitted and width else scale
+        transform = f"translate({left:.2f} {y}) scale({across:.5g} {-scale:.5g})"
         return f'<path class="{" ".join(["text", *classes])}" transform="{transform}" d="{outline}"/>'
 
     head, style, rest = svg.partition("</style>")

@@ -367,13 +367,14 @@ def _legend(figure: Figure, size: _Size, y: float) -> tuple[list[str], float]:
     swatch, line = size.small + 1, 1.65 * size.small
     ink, x, y = [], float(size.margin), y + line
     for fill, words in figure.legend:
-        width = swatch + 5 + sum(WIDTHS.get(letter, WORDS) for letter in words) * size.small
+        letters = sum(WIDTHS.get(letter, WORDS) for letter in words) * size.small
+        width = swatch + 5 + letters
         if x > size.margin and x + width > size.page - size.margin:
             x, y = float(size.margin), y + line
         corner = y - 0.83 * swatch
         paint = 'class="other"' if fill == OTHER_RUN else f'fill="{_paint(fill, figure.hatched)}"'
         ink.append(f'<rect {paint} x="{x:g}" y="{corner:g}" width="{swatch:g}" height="{swatch:g}"/>')
-        ink.append(_text(x + swatch + 5, y, words, "quiet"))
+        ink.append(_text(x + swatch + 5, y, words, "quiet", letters))
         x += width + 14
     return ink, y + 0.4 * line
 
@@ -404,8 +405,10 @@ def _style(figure: Figure, size: _Size) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, style: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{style}">{safe(words)}</text>'
+def _text(x: float, y: float, words: str, style: str, width: float | None = None) -> str:
+    """`width`: that of the words, whatever the font of the reader."""
+    fitted = "" if width is None else f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
+    return f'<text x="{x:g}" y="{y:g}" class="{style}"{fitted}>{safe(words)}</text>'
 
 
 def _shortened(words: str) -> str:
