@@ -119,7 +119,7 @@ def test_an_unknown_page_is_a_usage_error_that_names_others(page: str, instead: 
         ("attribution", "labels"),
         ("bubbles", "slowdown"),
         ("clocks-math", "clocks"),
-        ("gate", "slowdown"),
+        ("gate", "compare"),
         ("performance", "scale"),
     ],
 )

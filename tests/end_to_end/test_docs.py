@@ -132,8 +132,8 @@ def test_the_picture_is_what_the_program_draws(run_cli: Cli, samples: Path, tmp_
 
 
 def test_the_gate_of_the_workflow_passes_and_fails(tmp_path: Path, samples: Path) -> None:
-    """The step of a workflow in docs/slowdown.md, as a runner executes it."""
-    text = (DOCS / "slowdown.md").read_text("utf-8")
+    """The step of a workflow in docs/compare.md, as a runner executes it."""
+    text = (DOCS / "compare.md").read_text("utf-8")
     (line,) = re.findall(r"- run: (trace-export compare .*)", text)
     shutil.copytree(samples / "paddle" / "single", tmp_path / "logs")
     (tmp_path / "ci").mkdir()

@@ -23,7 +23,7 @@ SUCCESSORS = {
     "attribution": "labels",
     "bubbles": "slowdown",
     "clocks-math": "clocks",
-    "gate": "slowdown",
+    "gate": "compare",
     "performance": "scale",
 }
 """The page that has taken over a page of version 0.1."""
