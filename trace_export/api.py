@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -91,7 +91,7 @@ def _wanted(log_dir: Inputs, values: dict[str, Any]) -> Request:
     if replica is None and cache is None:
         return wanted
     if replica is None and wanted.source.read.ranks is None and wanted.part.steps is None:
-        what = "speeds up reading a part of a run only"
+        what = "helps only if a part of the run is read"
         raise UsageError(what, "give it together with `replica`, `ranks` or `steps`", parameter="cache")
     from trace_export.scale.replicas import narrowed_request
 
@@ -126,7 +126,7 @@ def export(
     output, wanted, progress = write_options(path, formats, values), _wanted(log_dir, values), values["progress"]
     in_place, into_copies, source = values["in_place"], values["step_task_info"], wanted.source
     if in_place and not into_copies:
-        raise UsageError("has nothing to write", "give it together with `step_task_info`", parameter="in_place")
+        raise UsageError("does nothing alone", "give it together with `step_task_info`", parameter="in_place")
     if into_copies and source.cluster is not None and source.cluster.folders:
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
@@ -190,6 +190,7 @@ def report(
         run = wanted.run(values["progress"])
         result = run.report(**part(values, Asking))
         if picture:
+            result = replace(result, slowdown=run.what_if())
             write_heat_map(run.what_if(), result, run.name, picture, files)
         elif page:
             further = write_overview_page(run, page, files)

@@ -280,8 +280,8 @@ def write_report(
     first = [tables.pop(title) for title in ("What a step is made of", "Causes") if title in tables]
     with outputs.file(path) as temporary:
         contents = Contents(
-            f"Pipeline report: {name}", result.heading, result.verdict, first,
-            list(tables.values()), True, overview, focus,
+            f"Pipeline report: {name}", result.heading, result.answer, first,
+            list(tables.values()), True, overview, focus, result.further,
         )  # fmt: skip
         picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from samples.generators.data_parallel import REDUCE, WRITERS, Job
 from samples.generators.pipeline import MS
 from tests.conftest import Cli
+from tests.support import said
 from tests.support.rows import slow
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
 from trace_export import api, documents
@@ -31,9 +33,6 @@ SAMPLES = (
     "paddle/two_machines", "kineto/two_hosts", "unmarked",
 )  # fmt: skip
 NANOSECONDS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
-FIGURE = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?) ?(ns|µs|ms|s|%|×)(?!\w)")
-LIMITS = ("0.5%", "1%", "3 %")
-"""Shares that a text has of no run: bounds from which on a cause or a difference is named, or replicas differ."""
 
 
 @pytest.fixture
@@ -82,7 +81,7 @@ def tables_of_page(html: str) -> Iterator[list[list[str]]]:
 
 def figures(text: str) -> Iterator[tuple[str, str]]:
     """The numbers with a unit that stand in prose."""
-    yield from ((match[1], match[2]) for match in FIGURE.finditer(text) if match[0] not in LIMITS)
+    yield from ((match[1], match[2]) for match in said.FIGURE.finditer(text))
 
 
 def cells(table: list[list[str]]) -> Iterator[tuple[str, str]]:
@@ -131,21 +130,46 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     lines = text.splitlines()
     healthy = report.verdict[0].code == "nothing-stands-out"
     assert len(lines) <= (HEALTHY if healthy else SICK)
+    answer = [sentence.code for sentence in report.answer]
+    if healthy and not document["verdict"][-1]["facts"]["doubts"]:
+        assert answer == ["nothing-stands-out", "step"]
+    else:
+        assert answer[-1] == "certainty"
     assert max(map(len, lines)) <= COLUMNS
     first = report.verdict[0]
     assert first.next, "what to do next is not said"
     assert_adds_up(next(sentence.text for sentence in report.verdict if sentence.code == "step"))
-    assert first.next.split()[0] in text
-    assert lacking(figures(text), document) == []
+    for sentence in document["verdict"]:
+        assert said.wrong(sentence, document) == []
+    printed = " ".join(text.split())
+    assert all(sentence.text in printed and sentence.next in printed for sentence in report.answer)
     for full in (False, True):
         written = report.markdown("job", full=full)
-        assert lacking(figures(written), document) == []
         for table in tables_of(written).values():
             assert lacking(cells(table), document) == []
+        assert_only_known_prose(re.findall(r"^(?:\d+\. )?([^#|\n].*)$", plain(written), re.MULTILINE), document)
     html = unescape(page.read_text("utf-8"))
-    assert lacking(figures(" ".join(re.findall(r"<(?:li|p)[^>]*>([^<]*)", html))), document) == []
+    assert re.findall(r"<li>([^<]*)", html.partition("</ol>")[0]) == [sentence.text for sentence in report.answer]
+    assert set(re.findall(r"<li>([^<]*)", html)) == {sentence["text"] for sentence in document["verdict"]}
+    assert_only_known_prose(re.findall(r"<(?:li|p)[^>]*>([^<]*)", html), document)
     for table in tables_of_page(html):
         assert lacking(cells(table), document) == []
+
+
+def plain(markdown: str) -> str:
+    """A document without the signs that keep its letters from being markup."""
+    return re.sub(r"\\([\\`*_\[\]<>|#])", r"\1", markdown)
+
+
+def assert_only_known_prose(paragraphs: list[str], document: dict[str, Any]) -> None:
+    """That each one is a sentence of the document, or has no figure that is not the value of its key."""
+    known = {sentence["text"]: sentence["next"] for sentence in document["verdict"]}
+    for paragraph in paragraphs:
+        text, _, then = paragraph.partition(" **Next:** ")
+        if text in known:
+            assert then in ("", f"{known[text]}.")
+        else:
+            assert said.wrong_notes(paragraph, document) == []
 
 
 def assert_adds_up(step: str) -> None:
@@ -262,6 +286,25 @@ def test_the_bubbles_beside_the_chart_are_those_of_the_ranks(job: Path, tmp_path
     assert shown == pytest.approx({key: bubbles[key] for key in shown})
 
 
+def test_each_number_of_the_heat_map_is_in_the_document(tmp_path: Path, run_cli: Cli) -> None:
+    """The slowdown of the rank at each place, of several the largest."""
+    job = Job(stages=3, replicas=4, slow_ranks={7: 1.5})
+    WRITERS["nsys"](tmp_path / "job", job)
+    done = run_cli("report", "job", "--format", "svg", "--out", "map.svg", "--json", cwd=tmp_path)
+    parts = json.loads(done.stdout)["slowdown"]["parts"]
+    texts = ElementTree.fromstring((tmp_path / "map.svg").read_text("utf-8")).iter("{http://www.w3.org/2000/svg}text")
+    numbers = [text.text for text in texts if re.fullmatch(r"\d\.\d\d", text.text or "")]
+    of_place: dict[tuple[int, int], list[float]] = {}
+    for row in parts:
+        if row["part"] == "rank":
+            of_place.setdefault((row["stage"], row["replica"]), []).append(row["slowdown"])
+    assert numbers == [f"{max(of_place[place]):.2f}" for place in sorted(of_place)]
+    assert len(numbers) == job.stages * job.replicas
+    stage, replica = next((row["stage"], row["replica"]) for row in parts if row["rank"] == 7)
+    assert max(numbers) == f"{max(of_place[stage, replica]):.2f}"
+    assert json.loads(run_cli("report", "job", "--json", cwd=tmp_path).stdout)["slowdown"] is None
+
+
 def assert_rounded(texts: list[str], values: list[float | None]) -> None:
     for text, value in zip(texts, values, strict=True):
         if value is None:
@@ -311,9 +354,11 @@ def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path
 def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path) -> None:
     found = api.compare(samples / a, samples / b, jobs=1).comparison
     document = json.loads(found.json())
+    for sentence in document["verdict"]:
+        assert said.wrong(sentence, document) == []
     for full in (False, True):
         written = found.markdown(full=full)
-        assert lacking(figures(written), document) == []
+        assert_only_known_prose(re.findall(r"^(?:\d+\. )?([^#|\n].*)$", plain(written), re.MULTILINE), document)
         tables = tables_of(written)
         assert tables
         for table in tables.values():
@@ -324,10 +369,11 @@ def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples:
 def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path) -> None:
     found = api.overview(samples / name, tmp_path, jobs=1).overview
     document = json.loads(documents.encode(overview_document(found)))
-    said = [words.heading(found), *(each.text for each in words.sentences(found)), *words.exception_lines(found, 20)]
-    assert lacking(figures(" ".join(said)), document) == []
+    for sentence in document["verdict"]:
+        assert said.wrong(sentence, document) == []
+    assert_only_known_prose([words.heading(found), *words.exception_lines(found, 20)], document)
     html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
-    assert lacking(figures(" ".join(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html))), document) == []
+    assert_only_known_prose(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html), document)
     for table in tables_of_page(html):
         assert lacking(cells(table), document) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import floor, log10
 from pathlib import Path
 
 import orjson
@@ -12,7 +13,9 @@ from playwright.sync_api import Browser
 
 import trace_export
 from tests.support.browser import browser, opened
+from trace_export.documents import encode
 from trace_export.scale.files import OF_PEERS, OF_RANKS
+from trace_export.scale.overview_document import overview_document
 from trace_export.writers.overview import heat_map
 from trace_export.writers.overview.heat_map import Quantity
 
@@ -53,6 +56,40 @@ def test_a_link_shows_the_rank_and_zooming_out_shows_all(browser: Browser, page:
         tab.locator("#state", has_text="96 of 96 ranks").wait_for()
 
 
+def test_each_cell_of_the_map_is_that_of_the_document(
+    browser: Browser, written: tuple[Path, trace_export.Overviewed]
+) -> None:
+    """What the page tells of a cell, of every rank and step: all quantities, in the digits that it shows."""
+    document = orjson.loads(encode(overview_document(written[1].overview)))
+    with opened(browser, written[0] / "pipeline_overview.html") as tab:
+        tab.locator("#state", has_text="96 of 96 ranks").wait_for()
+        tips = tab.locator("#heat").evaluate("""heat => {
+            const box = heat.getBoundingClientRect(), told = [];
+            const columns = JSON.parse(document.getElementById("data").textContent).columns.length;
+            for (let row = 0; row < 96; row++) for (let c = 0; c < columns; c++) {
+                const clientX = box.left + 92 + ((c + 0.5) * (box.width - 92)) / columns;
+                const clientY = box.top + 20 + ((row + 0.5) * (box.height - 20)) / 96;
+                heat.dispatchEvent(new PointerEvent("pointermove", { clientX, clientY }));
+                told.push(document.getElementById("tip").textContent);
+            }
+            return told;
+        }""")
+    of_names = {q.name: (q.column, q.scale) for q in (*OF_PEERS, *OF_RANKS)}
+    cells = document["cells"]
+    assert len(tips) == len(cells["rank"])
+    for at, tip in enumerate(tips):
+        (place, step, *figures) = tip.split("\n")
+        assert place == f"rank {cells['rank'][at]} · stage {cells['stage'][at]} · replica {cells['replica'][at]}"
+        assert step.endswith(f" · step {cells['step'][at]}")
+        assert len(figures) == len(of_names)
+        for figure in figures:
+            name, text = figure.split(": ")
+            column, scale = of_names[name]
+            value = cells[column][at] * scale
+            digit = 10.0 ** -max(3 - floor(log10(max(abs(other) for other in cells[column]) * scale)), 0)
+            assert float(text.split()[0]) == pytest.approx(value, abs=0.5001 * digit, rel=0)
+
+
 def test_each_pixel_shows_the_slowest_of_its_ranks(browser: Browser, page: Path) -> None:
     """Seen from far, 96 ranks on 20 pixels, the seven slow ranks are still there."""
     with opened(browser, page) as tab:
@@ -81,7 +118,7 @@ def test_more_ranks_and_steps_than_fit_share_cells(monkeypatch: pytest.MonkeyPat
     assert found.data["rows"] == 5
     assert found.of_rank(5) == (2, 3)
     values = found.data["quantities"][0]
-    assert (values["low"], values["high"]) == (1.1, 3.0)
+    assert (values["first"], values["last"], values["decimals"]) == (1100, 3000, 3)
 
 
 def test_noise_gets_no_bright_colours() -> None:
@@ -91,7 +128,7 @@ def test_noise_gets_no_bright_colours() -> None:
     })  # fmt: skip
     drawn = heat_map.heat_map(cells, pl.DataFrame({"rank": [0, 1], "host": ["a", "a"]}), (*OF_PEERS, *OF_RANKS)[:1])
     values = drawn.data["quantities"][0]
-    assert (values["low"], values["high"]) == pytest.approx((1 / 1.1, 1.1))
+    assert (values["first"], values["last"], values["decimals"]) == (round(1000 / 1.1), 1100, 3)
 
 
 def test_the_page_stays_below_five_megabytes() -> None:
@@ -129,6 +166,8 @@ def test_a_printed_page_has_the_map(page: Path, browser: Browser) -> None:
     with opened(browser, page) as tab:
         tab.locator("#state", has_text="96 of 96 ranks").wait_for()
         widths = [int(width) for width in re.findall(rb"/Width (\d+)", tab.pdf())]
+        tab.emulate_media(media="print")
+        assert tab.locator("#named").inner_text() == "busy time, by the median of the stage"
     assert max(widths) > 2 * 860
 
 

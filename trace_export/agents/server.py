@@ -12,10 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import to_builtins
 
 from trace_export import api
 from trace_export.agents.runs import Runs
 from trace_export.agents.sql import Database
+from trace_export.analysis.report_document import slowdown_document
 from trace_export.errors import TraceExportError, UsageError, missing_extra
 from trace_export.messages import NOTES
 
@@ -100,15 +102,8 @@ class Answers:
         """How many times slower the steps are than without stragglers (S), by type of operation, replica, stage and
         rank (arXiv 2505.05713); M_S and M_W: the share of the lost time that is won back with the last stage, with the
         slowest ranks, of usual speed."""
-        what_if = self._runs.run(run).what_if()
-        parts, steps = what_if.parts.to_dicts(), what_if.steps.to_dicts()
-        return {
-            "S": what_if.total,
-            "parts": parts,
-            "M_S": what_if.last_stage,
-            "M_W": what_if.slowest_ranks,
-            "steps": steps,
-        }
+        answer: dict[str, Any] = to_builtins(slowdown_document(self._runs.run(run).what_if()))
+        return answer
 
     def critical_path(self, run: str, steps: str = "all") -> dict[str, Any]:
         """For each step the parts of its longest chain, which add up to its length, and the causes with the gain that a

@@ -32,6 +32,7 @@ from trace_export.units import EPOCH_NS, utc
 
 if TYPE_CHECKING:
     from trace_export.analysis.run_figures import RunFigures
+    from trace_export.analysis.slowdown import Slowdown
 
 HOSTS_SHOWN = 4
 OF_CAUSE = "slow-blocks"
@@ -53,7 +54,7 @@ class Report:
     the pipeline time). `explanation` has causes, levels, trust and path. `links` as `transfer_split.links`.
     `theory` as in `theory.explain`. `clocks` says how sure waits across hosts are, and `verdict` has the answer in a
     few sentences, the most important first. `hosts` are those of ranks with blocks, and `started_ns` is the first start
-    (None without wall clocks).
+    (None without wall clocks). `slowdown` is that of the heat map, where it was asked for.
     """
 
     steps: pl.DataFrame
@@ -69,6 +70,7 @@ class Report:
     started_ns: int | None
     notes: tuple[Note, ...]
     _measured: Bubbles = field(repr=False)
+    slowdown: Slowdown | None = None
 
     @cached_property
     def figures(self) -> RunFigures:
@@ -114,16 +116,23 @@ class Report:
 
     @property
     def answer(self) -> tuple[Sentence, ...]:
-        """The sentences of `verdict` that fit on a screen: of many causes the first ones."""
+        """The sentences of `verdict` that fit on a screen: of many causes the first ones; where nothing stands out, how
+        sure that is only if there is a doubt."""
         codes, causes, shown = set(self.causes["code"]), 0, True
+        sound = any(sentence.code == "nothing-stands-out" for sentence in self.verdict)
         said = []
         for sentence in self.verdict:
             causes += sentence.code in codes
             if not sentence.code.startswith(OF_CAUSE):
                 shown = sentence.code not in codes or causes <= CAUSES_SAID
-            if shown:
+            if shown and not (sound and sentence.code == "certainty" and not sentence.facts["doubts"]):
                 said.append(sentence)
         return tuple(said)
+
+    @property
+    def further(self) -> tuple[Sentence, ...]:
+        """The other sentences of `verdict`."""
+        return tuple(sentence for sentence in self.verdict if sentence not in self.answer)
 
     def deeper(self, said: Mapping[int, Sentence]) -> Report:
         """The report with a further sentence on the causes in some rows, each after that on the cause. What it tells to

@@ -24,6 +24,7 @@ from trace_export.model import STEP_KEY
 
 if TYPE_CHECKING:
     from trace_export.analysis.report import Report
+    from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.theory import Theory
 
 
@@ -262,6 +263,38 @@ class ChangeRow(Struct):
     band: Share
 
 
+class SlowdownPart(Struct):
+    """How many times slower a step is with this `part` alone as it was, and all else ideal: a type of operation (its
+    `name`), a replica, a stage or a rank."""
+
+    part: Literal["type", "replica", "stage", "rank"]
+    name: str
+    rank: int | None
+    stage: int | None
+    replica: int | None
+    slowdown: Ratio
+
+
+class SlowdownStep(Struct):
+    """The slowdown of a step."""
+
+    run: int | None
+    step: int | None
+    slowdown: Ratio
+
+
+class SlowdownDocument(Struct):
+    """What stragglers cost (arXiv 2505.05713). `S`: how many times slower a step is than with everything ideal;
+    `M_S`, `M_W`: the share of the lost time that is won back with the last stage, or the slowest 3 % of the ranks,
+    ideal; null where no time is lost."""
+
+    S: Ratio
+    parts: list[SlowdownPart]
+    M_S: float | None
+    M_W: float | None
+    steps: list[SlowdownStep]
+
+
 class FiguresDocument(Struct):
     """What `compare` needs of this run besides the rest of the document: see `RunFigures`."""
 
@@ -272,7 +305,8 @@ class FiguresDocument(Struct):
 
 class ReportDocument(Document, tag="report"):
     """`trace-export report --json`: how much bubble, where, and why. `causes`, `levels` and `trust` are those of the
-    whole run, `idle` and what has steps those of the selection. `clocks` says how sure waits across hosts are."""
+    whole run, `idle` and what has steps those of the selection. `clocks` says how sure waits across hosts are.
+    `slowdown`: the numbers of the heat map; null where it was not asked for (`--format svg` or `png`)."""
 
     hosts: list[str]
     started_ns: Time | None
@@ -292,6 +326,7 @@ class ReportDocument(Document, tag="report"):
     schedule: Schedule
     closed_form: ClosedForm | None
     what_if: list[ChangeRow]
+    slowdown: SlowdownDocument | None
     figures: FiguresDocument
     clocks: str
     notes: list[NoteRow]
@@ -311,8 +346,15 @@ def report_document(report: Report) -> ReportDocument:
         schedule=_schedule(theory),
         closed_form=theory.closed_form,
         what_if=theory.changes,
+        slowdown=report.slowdown and slowdown_document(report.slowdown),
         clocks=report.clocks.removeprefix("; "),
     )
+
+
+def slowdown_document(slowdown: Slowdown) -> SlowdownDocument:
+    """A part of the document, and what a program is told that asks for it alone."""
+    names = {"S": slowdown.total, "M_S": slowdown.last_stage, "M_W": slowdown.slowest_ranks}
+    return from_attributes(SlowdownDocument, slowdown, **names)
 
 
 def _ranks(ranks: pl.DataFrame) -> pl.DataFrame:

@@ -1,4 +1,5 @@
-"""The JSON document of an overview, without the tables that have a row for each rank: those are Parquet files."""
+"""The JSON document of an overview. Of the tables with a row for each rank it has the cells of the map, as columns; the
+others are Parquet files."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from trace_export.analysis.report_document import CauseRow, LevelRow, TrustDocument
-from trace_export.documents import Document, MeanNs, NoteRow, Ratio, SentenceRow, Share, from_attributes
+from trace_export.documents import Document, MeanNs, NoteRow, Ns, Ratio, SentenceRow, Share, from_attributes
 from trace_export.scale import words
 
 if TYPE_CHECKING:
@@ -74,6 +75,24 @@ class ReplicaRow(Struct):
     certainty: str | None
 
 
+class Cells(Struct):
+    """The cells of the map, a list for each column: a rank in a step. `busy`: its busy time by the median of its stage
+    in that step; `idle`: its bubble; `waiting`: what of it lies between its first block and its last; `pipeline_ns`:
+    from its replica's first block to the last; `behind_ns`: how much later than the first replica its own begins the
+    step."""
+
+    replica: list[int | None]
+    stage: list[int | None]
+    rank: list[int]
+    run: list[int | None]
+    step: list[int | None]
+    busy: list[Ratio | None]
+    idle: list[Share | None]
+    waiting: list[Share | None]
+    pipeline_ns: list[Ns]
+    behind_ns: list[Ns]
+
+
 class FailureRow(Struct):
     """Sources that could not be read: how many for one reason, and the first."""
 
@@ -103,6 +122,7 @@ class OverviewDocument(Document, tag="overview"):
     replicas: list[ReplicaRow]
     failures: list[FailureRow]
     notes: list[NoteRow]
+    cells: Cells
 
 
 def overview_document(overview: Overview) -> OverviewDocument:
@@ -113,4 +133,5 @@ def overview_document(overview: Overview) -> OverviewDocument:
         ranks=overview.ranks["rank"].n_unique(),
         hosts=overview.hosts.height,
         verdict=words.sentences(overview),
+        cells=Cells(**overview.cells.select(Cells.__struct_fields__).to_dict(as_series=False)),
     )

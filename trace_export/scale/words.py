@@ -141,7 +141,10 @@ def _clocks(overview: Overview) -> Iterator[Sentence]:
         which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
     how = worst if usual == worst else f"{usual} (median), {worst} at worst"
     text = f"{which} agree to {how}{unless_set(overview.hosts)}{rest}."
-    facts = {"clock_sd_ns": float(errors[1]), "clock_unseen_ns": overview.hosts["unseen_step_ns"].max()}
+    facts = {
+        "clock_sd_ns": float(errors[1]), "clock_median_ns": float(errors[0]),
+        "clock_unseen_ns": overview.hosts["unseen_step_ns"].max(),
+    }  # fmt: skip
     yield Sentence("clocks", {**facts, "clock_groups": groups}, text)
 
 
@@ -151,7 +154,7 @@ def _missing_ranks(overview: Overview) -> Iterator[Sentence]:
         share = overview.missing_ranks / ranks
         verb = "is" if overview.missing_ranks == 1 else "are"
         text = f"{overview.missing_ranks:,} of {_count(ranks, 'rank')} ({share:.2%}) {verb} missing here."
-        yield Sentence("missing-ranks", {"missing": overview.missing_ranks, "of": ranks}, text)
+        yield Sentence("missing-ranks", {"missing": overview.missing_ranks, "of": ranks, "share": share}, text)
 
 
 def exception_rows(overview: Overview) -> pl.DataFrame:
@@ -198,7 +201,7 @@ def _line(row: dict[str, Any]) -> str:
         ranks = f"rank {row['rank']} → {row['to_rank']}"
     parts = [f"{name} {row[name]}" for name in ("stage", "replica") if row[name] is not None]
     where = ", ".join([part for part in (ranks, *parts, row["host"]) if part])
-    ratio = "" if row["ratio"] is None else f" ({row['ratio']:.2f} × as long)"
+    ratio = "" if row["ratio"] is None else f", {row['ratio']:.2f} × as long"
     return f"{KINDS[row['kind']][0]}: {where}: {row['what']}{ratio}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -59,11 +58,6 @@ def test_many_cells_have_colours_only(rows: int, columns: int) -> None:
     assert max(y for _, y, _ in found) < still.height
     assert not [text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
     assert "a remark" in still.text
-
-
-def test_the_page_has_the_same_colours() -> None:
-    css = files("trace_export.writers.pictures").joinpath("page.css").read_text()
-    assert all(f".heat{n} {{ background: {fill}; }}" in css for n, fill in enumerate(SHADES))
 
 
 def test_png(tmp_path: Path) -> None:

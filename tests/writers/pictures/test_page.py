@@ -301,17 +301,6 @@ def test_paper_has_a_light_chart_of_its_own_width(tmp_path: Path, browser: Brows
         assert max(page.evaluate(ground)[:3]) < 128
 
 
-def test_a_heat_map_has_colours_by_its_scale(profile: Profile, tmp_path: Path) -> None:
-    """The least colour up to the lower end, the fullest from the upper one on; the names of the rows have none."""
-    frame = pl.DataFrame({"stage": [0, 1, 2], "dp 0": [0.9, 1.2, 3.0], "dp 1": [1.0, None, 1.5]})
-    path = tmp_path / "report.html"
-    picture.write_page(lay_out(profile), path, Contents(tables=[ReportTable("Workers", frame, heat=(1.0, 1.5))]))
-    cells = re.findall(r'<td class="([^"]*)">([^<]*)</td>', path.read_text())
-    assert [kinds.partition(" ")[2] for kinds, _ in cells] == [
-        "", "heat0", "heat0", "", "heat2", "", "", "heat5", "heat5",
-    ]  # fmt: skip
-
-
 def test_nothing_is_asked_of_a_server(path: Path) -> None:
     text = path.read_text()
     assert "default-src 'none'" in text

@@ -1,10 +1,11 @@
-"""A heat map of ranks and steps as data for a page: a byte for each value, in base64."""
+"""A heat map of ranks and steps as data for a page: two bytes for each value, in base64."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ MOST_BYTES = 3_000_000
 """Of all values and row numbers; in base64 they take a third more, and the page is to stay below 5 MB."""
 MOST_COLUMNS = 1000
 """Of more steps several share a column; a screen has no more pixels."""
-MISSING = 255
+DIGITS = 4
+"""That the largest value is shown with; all values are kept as whole numbers of its last digit."""
+MISSING = 65535
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def heat_map(cells: pl.DataFrame, ranks: pl.DataFrame, quantities: Sequence[Quan
     steps = cells.select("run", "step").unique().sort("run", "step").with_row_index("column")
     columns_fold = -(-len(steps) // MOST_COLUMNS)
     columns = -(-len(steps) // columns_fold)
-    fold = max(1, -(-len(rows) * (columns * len(shown) + 14) // MOST_BYTES))
+    fold = max(1, -(-len(rows) * (2 * columns * len(shown) + 14) // MOST_BYTES))
     at = cells.join(rows, on="rank", how="left", maintain_order="left").join(
         steps, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left"
     )
@@ -103,13 +106,19 @@ def _grid(
 
 
 def _quantity(quantity: Quantity, grid: NDArray[np.float64]) -> dict[str, Any]:
-    """Its values as bytes between its least one and its largest one."""
+    """Its values from the least on, as whole numbers of the last digit of the largest: so what is shown of a value is
+    the value, rounded."""
     low, high = float(np.nanmin(grid)), float(np.nanmax(grid))
     if quantity.least is not None:
         low, high = min(low, quantity.least[0]), max(high, quantity.least[1])
-    steps = (grid - low) * ((MISSING - 1) / (high - low) if high > low else 0.0)
-    codes = np.where(np.isnan(grid), MISSING, np.nan_to_num(steps).round()).astype(np.uint8)
-    return {"name": quantity.name, "unit": quantity.unit, "low": low, "high": high, "values": _packed(codes)}
+    decimals = DIGITS - 1 - floor(log10(max(abs(low), abs(high), 1e-3)))
+    first, last = (round(end * 10.0**decimals) for end in (low, high))
+    steps = np.nan_to_num(grid * 10.0**decimals).round() - first
+    codes = np.where(np.isnan(grid), MISSING, steps).astype("<u2")
+    return {
+        "name": quantity.name, "unit": quantity.unit, "decimals": decimals, "first": first, "last": last,
+        "values": _packed(codes),
+    }  # fmt: skip
 
 
 def _packed(values: NDArray[Any]) -> str:

@@ -5,7 +5,7 @@
   const canvas = document.getElementById("heat"), pen = canvas.getContext("2d");
   const tip = document.getElementById("tip"), state = document.getElementById("state");
   const choice = document.getElementById("quantity"), ordering = document.getElementById("order");
-  const GUTTER = 92, TOP = 20, MISSING = 255, LEAST_ROWS = 4, MOST_PITCH = 32;
+  const GUTTER = 92, TOP = 20, MISSING = 65535, LEAST_ROWS = 4, MOST_PITCH = 32;
   const SHEET = 860; // CSS pixels; a page of A4 or Letter shows them a fifth smaller
   // Dark blue to yellow (cividis, Nuñez and others 2018): it can be read without telling red from green.
   const STOPS = [[0, 32, 76], [33, 61, 108], [85, 91, 108], [123, 122, 119], [165, 156, 116], [211, 193, 100], [255, 233, 69]];
@@ -14,15 +14,15 @@
   const numbers = (text) => new Int32Array(bytes(text).buffer);
   const rank = numbers(data.rank), replica = numbers(data.replica), stage = numbers(data.stage), host = numbers(data.host);
   const columns = data.columns.length;
-  for (const q of data.quantities) q.values = bytes(q.values);
+  for (const q of data.quantities) q.values = new Uint16Array(bytes(q.values).buffer);
 
   const colour = (share) => {
     const at = share * (STOPS.length - 1), low = Math.min(Math.floor(at), STOPS.length - 2);
     return STOPS[low].map((value, i) => Math.round(value + (STOPS[low + 1][i] - value) * (at - low)));
   };
   const palette = new Uint32Array(256); // as the bytes of a pixel: little-endian ABGR
-  for (let i = 0; i < 255; i++) {
-    const [r, g, b] = colour(i / 254);
+  for (let i = 0; i < 256; i++) {
+    const [r, g, b] = colour(i / 255);
     palette[i] = 0xff000000 | (b << 16) | (g << 8) | r;
   }
 
@@ -36,8 +36,10 @@
   let sheet = null; // the size on paper while the page is printed
   const size = () => sheet ?? { width: canvas.clientWidth, height: canvas.clientHeight };
   const plot = () => ({ width: Math.max(size().width - GUTTER, 1), height: Math.max(size().height - TOP, 1) });
-  const number = (value) => +value.toPrecision(4);
-  const text = (q, code) => (code === MISSING ? "–" : `${number(q.low + (code / 254) * (q.high - q.low))}${q.unit && " " + q.unit}`);
+  const paint = (code) => palette[Math.round((255 * code) / Math.max(shown.last - shown.first, 1))];
+  // A value is a whole number of its last digit.
+  const number = (q, value) => +(value / 10 ** q.decimals).toFixed(Math.max(q.decimals, 0));
+  const text = (q, code) => (code === MISSING ? "–" : `${number(q, q.first + code)}${q.unit && " " + q.unit}`);
 
   function draw() {
     drawn = false;
@@ -46,7 +48,7 @@
     canvas.height = size().height * dense;
     const wide = Math.max(Math.floor(width * dense), 1), high = Math.max(Math.floor(height * dense), 1);
     const image = pen.createImageData(wide, high), pixels = new Uint32Array(image.data.buffer);
-    const values = shown.values, per = (view.to - view.from) / high, worst = new Int16Array(columns);
+    const values = shown.values, per = (view.to - view.from) / high, worst = new Int32Array(columns);
     let before = -1, until = -1;
     for (let y = 0; y < high; y++) {
       const first = Math.floor(view.from + y * per);
@@ -69,13 +71,13 @@
         for (let c = 0; c < columns; c++) {
           const from = Math.round((c * wide) / columns), to = Math.round(((c + 1) * wide) / columns);
           const gap = columns * 4 < wide && c + 1 < columns ? 1 : 0;
-          pixels.fill(worst[c] < 0 ? 0 : palette[worst[c]], line + from, line + to - gap);
+          pixels.fill(worst[c] < 0 ? 0 : paint(worst[c]), line + from, line + to - gap);
         }
       } else {
         for (let x = 0; x < wide; x++) {
           let value = -1;
           for (let c = Math.floor((x * columns) / wide); c < ((x + 1) * columns) / wide; c++) value = Math.max(value, worst[c]);
-          pixels[line + x] = value < 0 ? 0 : palette[value];
+          pixels[line + x] = value < 0 ? 0 : paint(value);
         }
       }
     }
@@ -142,8 +144,9 @@
 
   function choose() {
     shown = data.quantities[choice.selectedIndex];
+    document.getElementById("named").textContent = shown.name;
     document.getElementById("low").textContent = text(shown, 0);
-    document.getElementById("high").textContent = text(shown, 254);
+    document.getElementById("high").textContent = text(shown, shown.last - shown.first);
     redraw();
   }
   for (const q of data.quantities) choice.add(new Option(q.name));
@@ -218,7 +221,6 @@
   for (const canvas of document.querySelectorAll(".scale")) {
     const scale = canvas.getContext("2d"), bar = scale.createImageData(256, 1), pixels = new Uint32Array(bar.data.buffer);
     pixels.set(palette);
-    pixels[255] = palette[254];
     scale.putImageData(bar, 0, 0);
   }
   choose();

@@ -23,7 +23,6 @@ from trace_export.writers import mark
 from trace_export.writers.html import ROWS, Said, cells, digest, grid, safe, said_item, script_data
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
-from trace_export.writers.pictures.heat_map import shade
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "longer")
@@ -41,8 +40,7 @@ class Place(Protocol):
 
 class Table(Protocol):
     """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
-    with their place in the chart; `heat` the scale of a heat map; `bars` where a bar of each row begins and ends, as
-    shares of the whole."""
+    with their place in the chart; `bars` where a bar of each row begins and ends, as shares of the whole."""
 
     @property
     def title(self) -> str: ...
@@ -55,9 +53,6 @@ class Table(Protocol):
 
     @property
     def flagged(self) -> Mapping[int, Place]: ...
-
-    @property
-    def heat(self) -> tuple[float, float] | None: ...
 
     @property
     def bars(self) -> Sequence[tuple[float, float]]: ...
@@ -78,7 +73,7 @@ class Focus:
 class Contents:
     """What a report adds to the chart: its title, a line on what was measured, the answer in sentences; the tables that
     stand side by side below the chart, and those after them, perhaps `folded`; the name of a page beside it that shows
-    every rank; and what the chart is to show first."""
+    every rank; what the chart is to show first; and `further` sentences, which are folded."""
 
     title: str = ""
     heading: str = ""
@@ -88,6 +83,7 @@ class Contents:
     folded: bool = False
     overview: str = ""
     focus: Focus | None = None
+    further: Sequence[Said] = ()
 
 
 def page(figure: Figure, report: Contents = Contents(), still_steps: int | None = None) -> str:
@@ -115,6 +111,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         f'<noscript><img alt="{safe(figure.title)}" src="data:image/svg+xml;base64,{still}"></noscript>',
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
         _side_by_side(report.beside, figure),
+        _further(report.further),
         *(_table(table, figure, report.folded) for table in report.tables),
         f'<script type="application/json" id="data">{script_data(_data(figure, first, report.focus))}</script>',
         f"<script>{script}</script></body></html>\n",
@@ -216,6 +213,14 @@ def _side_by_side(tables: Sequence[Table], figure: Figure) -> str:
     return f'<div class="beside">{"".join(f"<section>{_table(table, figure)}</section>" for table in tables)}</div>'
 
 
+def _further(sentences: Sequence[Said]) -> str:
+    """Sentences besides the answer, of which only the title is seen."""
+    if not sentences:
+        return ""
+    said = "".join(map(said_item, sentences))
+    return f'<details><summary><h2>More about this answer</h2></summary><ul class="further">{said}</ul></details>'
+
+
 def _table(table: Table, figure: Figure, folded: bool = False) -> str:
     """The table with its title and note; `folded`: only the title is seen."""
     title, inner = f"<h2>{safe(table.title)}</h2>", f"<p>{safe(table.note)}</p>" if table.note else ""
@@ -229,9 +234,6 @@ def _rows(table: Table, figure: Figure) -> str:
     if table.bars:
         head = head.replace("</th>", "</th><th></th>", 1)
         columns.insert(1, [_bar(*ends) for ends in table.bars])
-    if table.heat is not None:
-        for at, values in enumerate(table.frame.get_columns()[1:], 1):
-            columns[at] = [_warm(cell, value, table.heat) for cell, value in zip(columns[at], values, strict=True)]
     rows = ["".join(row) for row in zip(*columns, strict=True)]
     for number, place in table.flagged.items():
         link = _link(place, figure)
@@ -245,16 +247,11 @@ def _rows(table: Table, figure: Figure) -> str:
 
 def _bar(start: float, end: float) -> str:
     """A bar from one share of the whole to another; back where it takes away."""
-    left, width = 100 * min(start, end), max(100 * abs(end - start), 0.4)
+    width = max(100 * abs(end - start), 0.4)
+    left = min(100 * min(start, end), 100 - width)
     way = "more" if end >= start else "less"
     rect = f'<rect class="{way}" x="{left:.2f}" y="1" width="{width:.2f}" height="10"/>'
     return f'<td><svg class="part" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">{rect}</svg></td>'
-
-
-def _warm(cell: str, value: float | None, scale: tuple[float, float]) -> str:
-    """A cell of a heat map in one of its shades, `heat0` … in page.css."""
-    number = shade(value, scale)
-    return cell if number is None else cell.replace('class="number"', f'class="number heat{number}"', 1)
 
 
 def _flag(flagged: bool) -> str:
