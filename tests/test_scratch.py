@@ -35,4 +35,4 @@ def test_without_a_place_for_it_there_is_a_sentence(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     done = command(*export)
     assert done.returncode == 1
-    assert f"{tmp_path / 'absent'}: takes no temporary files (No such file or directory); set TMPDIR" in done.stderr
+    assert f"{tmp_path / 'absent'} takes no temporary files (No such file or directory); set TMPDIR" in done.stderr

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from trace_export import units
 from trace_export.choices import Align, RunChoice
-from trace_export.errors import UsageError, path_text
+from trace_export.errors import UsageError, about, path_text
 from trace_export.files import is_file, is_folder
 from trace_export.progress import Progress, silent
 from trace_export.units import LIMIT_NS, duration
@@ -255,7 +255,7 @@ def folder_and_files(value: object, parameter: str, *, table: bool = False) -> t
     for file in files:
         if not is_file(file):
             what = "is a folder" if is_folder(file) else "no such file"
-            raise UsageError(f"{file}: {what}", "give one folder, or any number of files", parameter=parameter)
+            raise UsageError(about(file, what), "give one folder, or any number of files", parameter=parameter)
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))
     return common, tuple(file.absolute() for file in files)
 

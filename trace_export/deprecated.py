@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 def _goes(function: Callable[Given, Result], instead: str) -> Callable[Given, Result]:
     @wraps(function)
     def call(*args: Given.args, **given: Given.kwargs) -> Result:
-        what = f"trace_export.{function.__name__}() is {instead} now, and goes with version 0.3"
+        what = f"trace_export.{function.__name__}() is now {instead}; version 0.3 removes it"
         warnings.warn(what, DeprecationWarning, stacklevel=2)
         return function(*args, **given)
 

@@ -42,6 +42,17 @@ _NAMED = 8
 """Files that an error names; there may be thousands."""
 
 
+_PREDICATE = re.compile(
+    r"(?:is|was|has|had|holds|lacks|gives|names|needs|takes|does|cannot|counts|writes|exists|helps|sets|moves)\b"
+)
+"""What is said of a file or an option without a colon between the two."""
+
+
+def about(subject: object, what: str) -> str:
+    """`what` is wrong with a file or an option: `logs/a.json is not JSON`, `logs/a.json: no pipeline event`."""
+    return f"{subject} {what}" if _PREDICATE.match(what) else f"{subject}: {what}"
+
+
 class TraceExportError(Exception):
     """An error with a sentence for the user, and a remedy where there is one. What it says of other parameters of the
     API has their names in backquotes; the command line puts its options in their places."""
@@ -75,7 +86,7 @@ class UsageError(TraceExportError):
         self.parameter = parameter
 
     def __str__(self) -> str:
-        return f"{self.parameter}: {super().__str__()}" if self.parameter else super().__str__()
+        return about(self.parameter, super().__str__()) if self.parameter else super().__str__()
 
 
 def missing_extra(what: str, extra: str, otherwise: str = "") -> UsageError:
@@ -88,7 +99,7 @@ class SourceError(TraceExportError):
     """One input cannot be read; `path` is the file or folder."""
 
     def __init__(self, path: Path, what: str, remedy: str = "") -> None:
-        super().__init__(f"{path}: {what}", remedy)
+        super().__init__(about(path, what), remedy)
         self.args = (path, what, remedy)  # so that the error survives the way back from a worker process
         self.path = path
 
@@ -105,6 +116,6 @@ class OutputError(TraceExportError):
     """An output cannot be written; `path` is the file or folder."""
 
     def __init__(self, path: Path, what: str, remedy: str = "") -> None:
-        super().__init__(f"{path}: {what}", remedy)
+        super().__init__(about(path, what), remedy)
         self.args = (path, what, remedy)
         self.path = path

@@ -582,7 +582,8 @@ NOTES: dict[str, Explanation] = {
     "times-unusable": Explanation(
         "Entries with an impossible time were left out: absent, zero, after the year 2116, of negative length, a "
         "device task that lasts more than a day or is more than a day from the range that launched it. On Ascend, "
-        "so were marked ranges that begin or end while a kernel of their stream runs, or hold no kernel.",
+        "marked ranges that begin or end while a kernel of their stream runs, or hold no kernel, were left out, "
+        "too.",
         "Nothing if few. Otherwise export the profile again.",
     ),
     "times-without-unit": Explanation(

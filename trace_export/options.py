@@ -502,7 +502,7 @@ class Figure(TypedDict, total=False):
     theme: Annotated[
         choices.Theme,
         _word(
-            choices.Theme, "Colours: auto is light or dark as the reader's page; print, grayscale have letters.",
+            choices.Theme, "Colours; auto: light or dark, as the page of the reader; print and grayscale add letters.",
             "auto", panel=PICTURES, name="figure.theme", usual=True,
         ),
     ]  # fmt: skip

@@ -23,6 +23,6 @@ def scratch_folder() -> Iterator[Path]:
     try:
         made = tempfile.TemporaryDirectory(prefix="trace_export_", dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
-        raise TraceExportError(f"{parent}: takes no temporary files ({error.strerror})", REMEDY) from error
+        raise TraceExportError(f"{parent} takes no temporary files ({error.strerror})", REMEDY) from error
     with made as folder:
         yield Path(folder)

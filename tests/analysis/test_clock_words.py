@@ -35,7 +35,7 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
             [FITTED, {**FITTED, "offset_ns": 1000, "steps": SET}, WALL],
             "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set;"
             " farthest off is b, +1 µs against a;"
-            " c on its wall clock; the correction of b changes 1 ×",
+            " c on its wall clock; the correction of b changes once",
         ),
         (
             [{**FITTED, "offset_ns": -600}, {**FITTED, "offset_ns": 400}],  # the reference drifts

@@ -146,7 +146,7 @@ def test_a_table_of_two_runs_has_both_as_each_alone(name: str, samples: Path, ru
     assert len(both) == sum(map(len, alone.values()))
     again = run_cli("report", tmp_path / f"both.{name}")
     assert again.returncode == 1
-    assert f"both.{name}: holds the blocks of two runs (column side); keep the rows of one of them" in again.stderr
+    assert f"both.{name} holds the blocks of two runs (column side); keep the rows of one of them" in again.stderr
 
 
 def test_further_tables_of_two_runs_have_both(samples: Path, tmp_path: Path) -> None:

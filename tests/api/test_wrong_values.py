@@ -49,8 +49,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"steps": -1}, "steps: -1 is not a whole number from 0 to 999999999"),
     ({"steps": 2.5}, "steps: 2.5 is not a whole number"),
     ({"steps": True}, "steps: True is not a whole number"),
-    ({"steps": []}, "steps: names no number"),
-    ({"stages": range(3, 1)}, "stages: names no number"),
+    ({"steps": []}, "steps names no number"),
+    ({"stages": range(3, 1)}, "stages names no number"),
     ({"stages": b"1"}, "stages: b'1' is not a list"),
     ({"window": "1s"}, 'window: "1s" is not a window of time; write it like 1.5s-2.0s'),
     ({"window": (0, 1)}, r"window: \(0, 1\) is not a window of time"),
@@ -92,7 +92,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     (lambda run: run.align(max_error_ns=-1), "max_error_ns: -1 ns is negative, which a duration cannot be"),
     (lambda run: run.align(max_error_ns=float("nan")), "max_error_ns: nan is too large"),
     (lambda run: run.select(steps="x"), 'steps: "x" is not a list of numbers'),
-    (lambda run: run.write("a.svg", formats=[]), "formats: names nothing; choose from perfetto, chrome"),
+    (lambda run: run.write("a.svg", formats=[]), "formats names nothing; choose from perfetto, chrome"),
     (lambda run: run.write("a.svg", formats=["gif"]), 'formats: "gif" is unknown'),  # type: ignore[list-item]
     (lambda run: run.write("a.svg", "svg,png"), "path: a.svg is one file, and there are 2 formats"),
     (lambda run: run.write("a.parquet", "svg"), "path: a.parquet is not the name of a file in the format svg"),
@@ -117,7 +117,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     ),
     (lambda run: trace_export.simulate("1f1b", 4, 8, {"forward": 2**61}), "the simulated step takes longer"),
     (lambda run: trace_export.inspect("nowhere"), "nowhere: no such file or folder"),
-    (lambda run: api.export(run.log_dir, in_place=True), "in_place: has nothing to write"),
+    (lambda run: api.export(run.log_dir, in_place=True), "in_place does nothing alone"),
     (lambda run: trace_export.compare(run.log_dir, steps_a="x"), 'steps_a: "x" is not a list of numbers'),
 ]
 

@@ -302,8 +302,8 @@ def clock_steps(runs: int) -> list[Row]:
         said = dict(aligned.select("host", "unseen_step_ns").iter_rows())[host]
         none = align(interpret(make(replace(clocks, set_us={})).profile, Declared())).clocks["steps"].null_count()
         found.append(
-            "found" if len(notes) == 1 and f"clock of {host}:" in notes[0]
-            else "found, of either of two hosts" if len(notes) == 1 and host in notes[0].partition(":")[0]
+            "found" if len(notes) == 1 and f"clock of {host} " in notes[0]
+            else "found, of either of two hosts" if len(notes) == 1 and host in notes[0].partition(" between ")[0]
             else "of another host, or of several" if notes
             else "said not to show" if said is None or said >= 1e3 * abs(size) else "not said"
         )  # fmt: skip

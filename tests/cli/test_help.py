@@ -91,7 +91,7 @@ def test_a_folder_with_the_name_of_a_command(run_cli: Cli, tmp_path: Path) -> No
 def test_profiles_of_another_kind_than_the_command_are_named(run_cli: Cli, samples: Path) -> None:
     result = run_cli("export", "--source", "nsys", samples / "paddle" / "single")
     assert result.returncode == 1
-    assert "there are profiles of paddle, drawn without --source" in result.stderr
+    assert "to draw the profiles of paddle here, leave out --source" in result.stderr
 
 
 def test_an_extra_is_missed_before_anything_is_read_or_written(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

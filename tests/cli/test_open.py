@@ -174,7 +174,7 @@ def test_a_trace_processor_that_is_not_there(trace: Path, run_cli: Cli, monkeypa
     monkeypatch.setenv("PATH", str(trace.parent))
     result = run_cli("open", trace, "--server")
     assert result.returncode == 2
-    assert "--server: needs Perfetto's trace processor" in result.stderr
+    assert "--server needs Perfetto's trace processor" in result.stderr
     assert run_cli("open", trace, "--server", "--offline").returncode == 2
 
 

@@ -19,7 +19,7 @@ from tests.support.wait import HANGS_S
 from trace_export.cli import streams, terminal
 
 NO_SPACE = (
-    "trace-export: standard output: cannot be written: No space left on device; files already written are complete\n"
+    "trace-export: standard output cannot be written: No space left on device; files already written are complete\n"
 )
 CLOSED = NO_SPACE.replace("No space left on device", "Bad file descriptor")
 FILES = {"pipeline_profile.json", "pipeline_profile.pftrace"}
@@ -125,7 +125,7 @@ def test_what_rust_prints_before_it_panics_stays_hidden(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
     done = redirected("", table, PYTHONPATH=path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"trace-export: {table}: cannot be read")
+    assert done.stderr.startswith(f"trace-export: {table} cannot be read")
     assert "panicked" not in done.stderr
     assert "panicked" in redirected("", table, "--debug", PYTHONPATH=path).stderr
 

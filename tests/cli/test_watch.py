@@ -119,8 +119,8 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--jsonl", "notes.txt"), "notes.txt: exists, and trace-export did not write it"),
-        (("--prometheus", "notes.txt"), "notes.txt: exists, and trace-export did not write it"),
+        (("--jsonl", "notes.txt"), "notes.txt exists, and trace-export did not write it"),
+        (("--prometheus", "notes.txt"), "notes.txt exists, and trace-export did not write it"),
         (("--last", "0"), "--last"),
         (("--out", "there"), "give it together with --once-every"),
         (("--once-every", "soon"), "--once-every"),

@@ -36,7 +36,7 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         ),
         (("export", "logs", "--format", "foo"), '--format: "foo" is unknown; choose from perfetto'),
         (("export", "logs", "--align"), "option '--align' requires an argument"),
-        (("export", "logs", "--in-place"), "--in-place: has nothing to write; give it together with --step-task-info"),
+        (("export", "logs", "--in-place"), "--in-place does nothing alone; give it together with --step-task-info"),
         (("export", LOGS, "--devices", "0,x"), '--devices: "0,x" is not a list of numbers; write it like 0,1,4-7'),
         (("export", LOGS, "--steps", "4-2"), '--steps: "4-2" is not a list of numbers'),
         (
@@ -72,7 +72,7 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
             "DIR would be compared with itself; name another folder, or other steps or runs with --steps-a and"
             " --steps-b, --run-a and --run-b",
         ),
-        (("simulate", "--stages", "2"), "--schedule: is missing"),
+        (("simulate", "--stages", "2"), "--schedule is missing"),
         ((*MODEL[:2], "nonsense", *MODEL[3:]), 'there is no schedule "nonsense"; choose one of gpipe, 1f1b'),
         ((*MODEL, "--times", "F:10"), '--times: "F:10" is not KIND=TIME'),
         ((*MODEL, "--times", "F=10ms,F=20ms"), "--times: F has two times"),
@@ -81,7 +81,7 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         ((*MODEL, "--format", "gif"), '--format: "gif" is unknown'),
         (
             ("export", LOGS, "--cache", "c"),
-            "--cache: speeds up reading a part of a run only; give it together with --replica",
+            "--cache helps only if a part of the run is read; give it together with --replica",
         ),
         (("compare", "nowhere", "here"), "nowhere: no such file or folder; give the folder that holds the profiles\n"),
     ],

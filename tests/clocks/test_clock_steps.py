@@ -69,7 +69,9 @@ def beyond_bound(recorded: Profile, true: pl.DataFrame, set_at_ns: int) -> tuple
 
 def says_what_is_unsure(found: Profile, host: str, size_us: float) -> bool:
     """Whether the notes name the host, or no bound is stated, or not for a clock that was set by so little."""
-    told = [note.text.partition(":")[0] for note in found.notes if note.code == "clock-set"]
+    told = [
+        note.text.partition(" on ")[0].partition(" between ")[0] for note in found.notes if note.code == "clock-set"
+    ]
     clocks = found.clocks.filter(host=host).select("bound_ns", "unseen_step_ns").row(0)
     return any(host in text for text in told) or None in clocks or clocks[1] >= abs(size_us) * 1e3
 
@@ -114,7 +116,7 @@ def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> Non
     run = make(clocks)
     found = aligned(run)
     (note,) = [note for note in found.notes if note.code == "clock-set"]
-    assert note.text.startswith(f"clock of {host}: was set by {'+' if size_us > 0 else '-'}")
+    assert note.text.startswith(f"the clock of {host} was set by {'+' if size_us > 0 else '-'}")
     bounds = dict(found.clocks.select("host", "bound_ns").iter_rows())
     for name, error in errors_us(found, clocks).iter_rows():
         assert abs(error) <= bounds[name] / 1e3
@@ -183,7 +185,7 @@ def test_no_error_is_stated_where_blocks_overlap_and_messages_show_nothing() -> 
     recorded = replace(recorded, spans=shifted(recorded.spans, late, -100))
     found = align(interpret(recorded, Declared()))
     (note,) = [note for note in found.notes if note.code == "clock-set"]
-    assert note.text.startswith("clock of host03: seems to have been set back")
+    assert note.text.startswith("the clock of host03 seems to have been set back")
     assert found.clocks.select("sd_ns", "bound_ns").null_count().row(0) == (4, 4)
     with pytest.raises(AlignmentError, match="known less well"):
         align(interpret(recorded, Declared()), "strict", max_error_ns=1e6)
@@ -210,7 +212,7 @@ def test_of_two_hosts_that_is_named_on_whose_clock_nothing_happens_for_too_long(
     clocks = Clocks(stages=2, steps=4, set_us={host: (0.5, size_us)})
     found = aligned(make(clocks))
     (note,) = [note for note in found.notes if note.code == "clock-set"]
-    assert note.text.startswith(f"clock of {host}: was set by +")
+    assert note.text.startswith(f"the clock of {host} was set by +")
     assert errors_us(found, clocks)["error"].abs().quantile(0.9) < 10
 
 
@@ -226,7 +228,9 @@ def test_a_step_that_is_not_found_is_below_what_would_not_show(seed: int, size_u
         set_us={host: (draw.uniform(0.4, 0.6), size_us)},
     )  # fmt: skip
     found = aligned(make(clocks))
-    told = [note.text.partition(":")[0] for note in found.notes if note.code == "clock-set"]
+    told = [
+        note.text.partition(" on ")[0].partition(" between ")[0] for note in found.notes if note.code == "clock-set"
+    ]
     unseen = dict(found.clocks.select("host", "unseen_step_ns").iter_rows())[host]
     assert any(host in text for text in told) or unseen is None or unseen >= abs(size_us) * 1e3
 

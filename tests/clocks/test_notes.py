@@ -26,7 +26,7 @@ def test_a_sound_fit_says_nothing() -> None:
 
 def test_rates_that_vary() -> None:
     assert said(replace(PLAIN, drift_variation_ns=2_500.0)) == {
-        "clock-drift-varies": "drift varies; clocks deviate from constant rates by about 2.5 µs"
+        "clock-drift-varies": "their rates are not constant; they deviate by about 2.5 µs"
     }
 
 
@@ -36,5 +36,5 @@ def test_latencies_that_differ() -> None:
 
 def test_pairs_that_messages_place_badly() -> None:
     found = said(replace(PLAIN, one_way=("a – b",), few_messages=("a – c",)))
-    assert found["clock-one-way"].startswith("messages in one direction only between a – b;")
+    assert found["clock-one-way"].startswith("messages go in one direction only between a – b;")
     assert found["clock-few-messages"] == "few messages between a – c"

@@ -78,7 +78,7 @@ def test_a_pipe_as_a_file_of_options_is_refused(option: str, tmp_path: Path, run
 
 def test_a_pipe_is_no_trace_to_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.pftrace")
-    with pytest.raises(SourceError, match=r"pipe\.pftrace: cannot be read \(not a regular file\)"):
+    with pytest.raises(SourceError, match=r"pipe\.pftrace cannot be read \(not a regular file\)"):
         first_step(tmp_path / "pipe.pftrace")
 
 

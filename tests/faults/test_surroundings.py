@@ -119,7 +119,7 @@ def test_files_and_folders_without_permission(without_rights: list[str], logs: P
     logs.chmod(0o555)
     result = run("--out", tmp_path / "out")
     assert result.returncode == 3, result.stderr
-    assert f"{logs}/workerlog.1: cannot be read (Permission denied)" in result.stderr
+    assert f"{logs}/workerlog.1 cannot be read (Permission denied)" in result.stderr
     result = run()
     assert result.returncode == 1
     assert "with --out" in result.stderr

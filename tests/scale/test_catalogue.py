@@ -185,6 +185,6 @@ def test_a_cache_without_a_replica_is_refused(logs: Path, tmp_path: Path) -> Non
     done = command("export", logs, "--cache", tmp_path)
     assert done.returncode == 2
     assert (
-        "--cache: speeds up reading a part of a run only; give it together with --replica, --ranks or --steps"
+        "--cache helps only if a part of the run is read; give it together with --replica, --ranks or --steps"
         in done.stderr
     )

@@ -94,6 +94,6 @@ def test_the_program_knows_the_format_everywhere(ran: dict[str, Ran]) -> None:
     assert "looked for profiles of" in empty.stderr
     assert ", toy;" in empty.stderr
     assert broken.returncode == 1
-    assert "toy.0.csv: is no toy log (" in broken.stderr
+    assert "toy.0.csv is no toy log (" in broken.stderr
     assert broken.stderr.endswith("; record it again\n")
     assert "Traceback" not in broken.stderr

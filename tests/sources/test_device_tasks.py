@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -152,7 +153,7 @@ def test_a_source_that_shrinks_between_the_two_readings_is_told(samples: Path, t
         else:
             os.truncate(damaged, int(size * left))
         profile, (failure,) = run._with_device_tasks(run.ranks["rank"].to_list(), tmp_path)
-        assert str(failure).startswith(f"{source}: "), left
+        assert re.match(rf"{re.escape(str(source))}:? ", str(failure)), left
         assert {file.rank for file in profile.kernels} == set(of_others), left
 
 
@@ -172,5 +173,5 @@ def test_a_source_that_is_lost_between_the_two_readings_makes_the_exit_code_3(
     with pytest.raises(SystemExit) as end:
         main(options)
     assert end.value.code == 3
-    assert f"{gone}: cannot be opened" in capsys.readouterr().err
+    assert f"{gone} cannot be opened" in capsys.readouterr().err
     assert (tmp_path / "out" / "pipeline_profile.pftrace").stat().st_size > 0

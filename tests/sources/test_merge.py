@@ -38,7 +38,7 @@ def test_assumed_ranks_take_the_next_number_that_nobody_recorded() -> None:
 def test_a_rank_recorded_twice_is_refused() -> None:
     whole, (error,) = merge([part(3, "recorded"), part(3, "recorded", "i")])
     assert whole.ranks["source"].to_list() == ["h/3 recorded"]
-    assert str(error) == "i/3 recorded: holds rank 3, which h/3 recorded holds too; keep only one of them in the folder"
+    assert str(error) == "i/3 recorded holds rank 3, which h/3 recorded holds too; keep only one of them in the folder"
 
 
 def test_hosts_are_called_by_labels_that_are_theirs_alone() -> None:

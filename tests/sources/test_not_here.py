@@ -39,7 +39,7 @@ def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path, run_cli: Cli, name: 
     for command in ((), ("inspect",)):
         ended = run_cli(*command, tmp_path)
         assert ended.returncode == 1
-        assert f"{path}: is a Git LFS pointer" in ended.stderr or f"{path} is a Git LFS pointer" in ended.stderr
+        assert f"{path} is a Git LFS pointer" in ended.stderr or f"{path} is a Git LFS pointer" in ended.stderr
         assert "git lfs pull" in ended.stderr
 
 

@@ -210,7 +210,7 @@ def test_a_trace_that_vanished_ends_the_server(trace: Path, become: str) -> None
         status: list[int] = []
         asking = threading.Thread(target=lambda: status.append(ask(server, server.trace)[0]))
         asking.start()
-        with pytest.raises(SourceError, match=r"my run\+1\.pftrace: cannot be read any more"):
+        with pytest.raises(SourceError, match=r"my run\+1\.pftrace cannot be read any more"):
             server.serve(20, once=True)
         asking.join()
         assert status == [410]

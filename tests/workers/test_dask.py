@@ -187,7 +187,7 @@ def test_the_table_of_insight_with_a_cluster(
     result = run_cli("export", "--source", "ascend", "--scheduler", two_workers.address, place,
                      "--step-task-info", "--out", tmp_path / "apart")  # fmt: skip
     assert result.returncode == 2
-    assert "--step-task-info: writes into databases on this machine" in result.stderr
+    assert "--step-task-info writes into databases on this machine" in result.stderr
     assert not (tmp_path / "apart").exists()
 
 
@@ -202,8 +202,8 @@ def rows_of(path: Path) -> list[tuple[object, ...]]:
         (None, None, ["a:b"], "at: .* no scheduler is given"),
         ("logs", "tcp://x:1", ["a:b"], "at: both folders of machines and a log_dir are given"),
         (None, "tcp://x:1", ["nonsense"], 'at: "nonsense" is not MACHINE:FOLDER'),
-        (None, "tcp://x:1", ["absent.toml"], "absent.toml: cannot be read"),
-        (None, "tcp://x:1", ["broken.toml"], "broken.toml: is not a plan"),
+        (None, "tcp://x:1", ["absent.toml"], "absent.toml cannot be read"),
+        (None, "tcp://x:1", ["broken.toml"], "broken.toml is not a plan"),
     ],
 )
 def test_wrong_usage(

@@ -27,11 +27,11 @@ def test_an_item_that_fails_takes_no_other_along(workers: Workers) -> None:
     assert [r[0] for r in results if isinstance(r, tuple)] == ["a", "b"]
     errors = [r for r in results if isinstance(r, TraceExportError)]
     assert [str(e) for e in errors] == [
-        "refuse: is refused; give another",
+        "refuse is refused; give another",
         "mistake: internal error in its reader, ZeroDivisionError: a mistake; see --debug",
         "panic: internal error in its reader, PanicException: lost its nerve; see --debug",
         "full: reading it failed (No space left on device); check its disk, and that of temporary files (TMPDIR)",
-        "hungry: does not fit into memory; read fewer at a time with `jobs` 1",
+        "hungry does not fit into memory; read fewer at a time with `jobs` 1",
     ]
     assert "ZeroDivisionError" in errors[1].__notes__[0]  # the traceback, for --debug
 

@@ -72,7 +72,7 @@ def test_a_chart_that_somebody_changed_is_kept(change: str, run_cli: Cli, tmp_pa
     chart.write_text(changed)
     result = run_cli("--log_dir", tmp_path)
     assert result.returncode == 2
-    refusal = "pipeline_profile.json: exists, and trace-export did not write it; replace it with --force"
+    refusal = "pipeline_profile.json exists, and trace-export did not write it; replace it with --force"
     assert refusal in result.stderr
     assert chart.read_text() == changed
 

@@ -28,7 +28,7 @@ TABLES = {
     "predictions": PREDICTIONS,
 }  # fmt: skip
 TRAITS = ("schedule", "stages", "ranks", "micro-batches", "chunks", "backwards", "times")
-_REMEDY = "write it anew: trace-export compare RUN --baseline FILE --save"
+_REMEDY = "write it again: trace-export compare RUN --baseline FILE --save"
 
 
 @dataclass(frozen=True)

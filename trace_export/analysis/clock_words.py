@@ -77,7 +77,8 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
     if (groups := unconnected(clocks)) > 1:
         yield f"{groups} groups of hosts that nothing connects, each on its own time axis"
     for clock in clocks.drop_nulls("steps").iter_rows(named=True):
-        yield f"the correction of {_name(clock)} changes {len(clock['steps'])} ×"
+        count = len(clock["steps"])
+        yield f"the correction of {_name(clock)} changes {'once' if count == 1 else f'{count} times'}"
 
 
 def unconnected(clocks: pl.DataFrame) -> int:

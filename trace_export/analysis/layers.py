@@ -95,7 +95,7 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
     costs = _Costs.of(Typical(graph), layers, parameter)
     if len(costs.layers) > costs.stages and placement != "loop":
         raise UsageError(
-            "the chunks of this run do not lie in a loop, and layers are moved only in a loop",
+            "layers can be moved only between chunks that lie in a loop, and those of this run do not",
             "leave it out", parameter=parameter,
         )  # fmt: skip
     replay = Replay(graph)

@@ -6,6 +6,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.run_figures import PREDICTIONS, RunFigures
+from trace_export.analysis.theory import HALVES
 from trace_export.analysis.verdict import LEVELS, Sentence
 from trace_export.units import duration
 
@@ -30,7 +31,7 @@ def came_true(
     if any(a.traits[trait] != b.traits[trait] for trait in ("schedule", "chunks")):
         chunks = b.traits["chunks"]
         change = f"{b.traits['schedule']}{f', {chunks} chunks' if chunks != 1 else ''}"
-        predicted = a.predictions.filter(pl.col("change").str.replace(", W = B/2", "", literal=True) == change)
+        predicted = a.predictions.filter(pl.col("change").str.replace(HALVES, "", literal=True) == change)
         if predicted.is_empty():
             return None
         _, saved, band = predicted.row(0)
@@ -83,6 +84,6 @@ def _level(levels: pl.DataFrame, longer: bool) -> str:
     """Which level of a step differs most in the direction in which the prediction was wrong."""
     others = levels.filter(~pl.col("level").is_in(["work", "schedule"])).sort("difference", descending=longer)
     if others.is_empty() or (others["difference"][0] > 0) != longer:
-        return "more than the band off"
+        return "off by more than the band"
     level, more = others.select("level", "difference").row(0)
     return f"{duration(abs(more))} {'more' if longer else 'less'} of a step from {LEVELS[level]}"

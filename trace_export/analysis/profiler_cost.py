@@ -30,7 +30,7 @@ def of_logs(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) -> Senten
     facts = {"logs": names}
     if len(logs) > 1:
         text = f"{', '.join(names[:2])}{', …' * (len(names) > 2)} beside the profiles state how long steps take."
-        return Sentence("profiler-cost-unknown", facts, text, "name that of this job with --train-log")
+        return Sentence("profiler-cost-unknown", facts, text, "choose the log of this job with --train-log")
     ratio = measured.step_ns / logs[0][1].step_ns
     if not 1 - ALIKE <= ratio <= OTHER:
         text = f"{names[0]} beside the profiles is not compared: its steps take {duration(logs[0][1].step_ns)}."

@@ -11,7 +11,7 @@ import polars as pl
 from trace_export.analysis import cause_words
 from trace_export.analysis.causes import WORTH
 from trace_export.analysis.explanation import SAID
-from trace_export.analysis.theory import why_unknown
+from trace_export.analysis.theory import HALVES, why_unknown
 from trace_export.analysis.verdict import LEVELS
 from trace_export.analysis.whole_steps import counted
 from trace_export.model import SEGMENT, STEP_KEY
@@ -28,8 +28,8 @@ DEFINITIONS = (
 )
 WHAT_IF = (
     "in the model with the measured transfers and ordinary delays; in flight: the most micro-batches whose activations"
-    " one stage holds at once; W = B/2: the halves of a backward are taken as equal; band: in 9 of 10 cases the saving"
-    " is within this many points"
+    " one stage holds at once; *: the halves of a backward are taken as equal (W = B/2); band: in 9 of 10 cases the"
+    " saving is within this many points"
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}
@@ -55,9 +55,8 @@ class ReportTable:
     """A table to be read, with times in ms and shares in %; `note` says what they mean, or where `frame` is empty, why.
 
     `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
-    `details`: columns that are left out where there is little room. `heat`: the values of the least and the fullest
-    colour of a heat map, whose first column names the rows. `left_out`: how many rows the full report has besides.
-    `bars`: where the bar of each row begins and ends, as shares of the whole.
+    `details`: columns that are left out where there is little room. `left_out`: how many rows the full report has
+    besides. `bars`: where the bar of each row begins and ends, as shares of the whole.
     """
 
     title: str
@@ -65,7 +64,6 @@ class ReportTable:
     note: str = ""
     flagged: Mapping[int, Place] = field(default_factory=dict)
     details: tuple[str, ...] = ()
-    heat: tuple[float, float] | None = None
     left_out: int = 0
     bars: Sequence[tuple[float, float]] = ()
 
@@ -304,11 +302,7 @@ def _schedule(report: Report) -> ReportTable:
     plan = recognition.plan
     whole = "others have the same order here" if recognition.twins else "not all of it was recorded"
     apart = f"{recognition.distance:.1%} of the blocks differ" if recognition.distance else whole
-    certain = {
-        "exact": "exactly",
-        "likely": f"likely; {apart}",
-        "unknown": f"not recognised; this is the closest, {apart}",
-    }
+    certain = {"exact": "exactly", "likely": "likely", "unknown": "no, the closest"}
     frame = pl.DataFrame(
         {
             "schedule": [TITLES[plan.name]], "recognised": [certain[recognition.certainty]], "stages": [plan.stages],
@@ -319,6 +313,7 @@ def _schedule(report: Report) -> ReportTable:
     ranks = report.theory.deviations
     form = report.theory.closed_form
     notes = [
+        "" if recognition.certainty == "exact" else apart,
         f"indistinguishable here from {same}" if same else "",
         f"published idle time of a rank: {form.formula}, {form.idle_ns / 1e6:.3f} ms with the mean durations"
         if form
@@ -340,7 +335,8 @@ def _what_if(report: Report) -> ReportTable:
     if changes.is_empty():
         return ReportTable("What if", changes, _no_theory(report))
     now, others = changes.head(1), changes.slice(1).sort("saved", descending=True, maintain_order=True)
-    return ReportTable("What if", readable(pl.concat([now, others])), f"{WHAT_IF}; largest saving first")
+    frame = pl.concat([now, others]).with_columns(pl.col("change").str.replace(HALVES, " *", literal=True))
+    return ReportTable("What if", readable(frame), f"{WHAT_IF}; largest saving first")
 
 
 def _no_theory(report: Report) -> str:

@@ -119,6 +119,8 @@ def why_unknown(recognition: Recognition, stages: int) -> str:
     return f"{why}; {TITLES[recognition.plan.name]} is closest, {recognition.distance:.1%} differ"
 
 
+HALVES = ", W = B/2"
+"""Behind the name of a change that splits backwards of a run that does not."""
 MODEL: Schema = {
     "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
     "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT,
@@ -210,7 +212,7 @@ def _changes(
         except CircleError:  # its ranks would wait for each other for ever
             continue
         chunks = f", {other.chunks} chunks" if other.chunks > 1 else ""
-        assumed = "" if work.split or not other.splits else ", W = B/2"
+        assumed = "" if work.split or not other.splits else HALVES
         yield f"{other.title}{chunks}{assumed}", step, 1 - step / now, share, in_flight(other), band
 
 

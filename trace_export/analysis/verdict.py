@@ -290,7 +290,9 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
         "steps": int(profile.steps.height or steps.height),
         "odd_steps": len(explanation._graph.recorded.odd),
     }
-    return Sentence("certainty", facts, "; ".join(_sure(facts, explanation, unless_set(clocks))) + ".")
+    clauses = list(_clauses(facts, explanation, unless_set(clocks)))
+    facts["doubts"] = [clause for clause, is_doubt in clauses if is_doubt]
+    return Sentence("certainty", facts, f"How sure: {'; '.join(clause for clause, _ in clauses)}.")
 
 
 def _of_ranks(count: int) -> str:
@@ -302,28 +304,34 @@ def _blocks(share: float) -> str:
     return "all blocks" if share == 1 else f"{share:.1%} of the blocks"
 
 
-def _sure(facts: dict[str, Any], explanation: Explanation, unless: str) -> Iterator[str]:
+def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> Iterator[tuple[str, bool]]:
+    """How sure the figures are, and whether that is a doubt: something to know even where nothing is wrong."""
     if facts["hosts"] < 2:
-        yield "How sure: all ranks are on one clock"
+        yield "all ranks are on one clock", False
     elif facts["clock_sd_ns"] is None:
-        yield f"How sure: the error of the clocks of {facts['hosts']} hosts is not known, so waits may be wrong"
+        yield f"the error of the clocks of {facts['hosts']} hosts is not known, so waits may be wrong", True
     elif facts["clock_groups"] > 1:
-        yield f"How sure: nothing connects {facts['clock_groups']} groups of hosts, each on its own time axis"
-        yield f"the clocks within a group agree to about ±{duration(facts['clock_sd_ns'])}{unless}"
+        yield f"nothing connects {facts['clock_groups']} groups of hosts, each on its own time axis", True
+        yield f"the clocks within a group agree to about ±{duration(facts['clock_sd_ns'])}{unless}", False
     else:
         aligned = facts["hosts"] - facts["wall_clocks"]
-        agree = f"agree to about ±{duration(facts['clock_sd_ns'])}{unless}"
-        yield f"How sure: the clocks of {aligned} hosts {agree}"
+        yield f"the clocks of {aligned} hosts agree to about ±{duration(facts['clock_sd_ns'])}{unless}", False
     if facts["wall_clocks"] and facts["clock_sd_ns"] is not None:
         who, whom = ("1 host", "it") if facts["wall_clocks"] == 1 else (f"{facts['wall_clocks']} hosts", "them")
-        yield f"{who} could not be aligned, so waits for {whom} may be wrong"
+        yield f"{who} could not be aligned, so waits for {whom} may be wrong", True
     inferred = [
         _of_ranks(facts["stages_inferred"]),
         f"the micro-batch numbers of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
         f"{_blocks(facts['blocks_inferred'])} themselves" if facts["blocks_inferred"] else "",
     ]
     words = ", ".join(filter(None, inferred))
-    yield f"inferred, not recorded: {words}" if words else "nothing is inferred"
+    yield f"inferred, not recorded: {words}" if words else "nothing is inferred", bool(facts["blocks_inferred"])
+    for doubt in _doubts(facts, explanation):
+        yield doubt, True
+
+
+def _doubts(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
+    """What makes the figures less than those of the whole run, as clauses."""
     if facts["chosen"]:
         yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
     if facts["blocks_host"]:

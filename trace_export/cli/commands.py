@@ -214,5 +214,5 @@ def _help_all(context: typer.Context, wanted: bool) -> None:
 
 def old(spelling: str, instead: str) -> None:
     """Says what a spelling of 0.1 is now; "" where it is nothing."""
-    goes = f"is {instead} now; the old spelling goes" if instead else "goes"
-    typer.echo(f"note: {spelling} {goes} with version {NEXT}", err=True)
+    now = f"{spelling} is now {instead}; version {NEXT} removes the old spelling"
+    typer.echo(f"note: {now if instead else f'version {NEXT} removes {spelling}'}", err=True)

@@ -53,34 +53,36 @@ def _without_wall_clock(profile: Profile) -> list[Note]:
     hosts = profile.without_wall_clock
     if not hosts:
         return []
+    one = len(hosts) == 1
+    text = f"the clock{'' if one else 's'} of {names(hosts)} {'has' if one else 'have'} no wall-clock time"
     if len(hosts) < profile.hosts["host"].n_unique():
-        text = f"clock of {names(hosts)}: has no wall-clock time; placed by what it exchanges with other hosts"
+        text += f"; what {'it exchanges' if one else 'they exchange'} with other hosts places {'it' if one else 'them'}"
     else:
-        text = f"clock of {names(hosts)}: has no wall-clock time; the chart shows no dates"
+        text += "; the chart shows no dates"
     return [Note("clock-without-wall-time", "note", text, count=len(hosts))]
 
 
 def _on_fit(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.drift_variation_ns >= DRIFT_VARIES_NS:
-        text = f"clocks: drift varies; clocks deviate from constant rates by about {duration(fit.drift_variation_ns)}"
+        text = f"clocks: their rates are not constant; they deviate by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
     for step in fit.steps.iter_rows(named=True):
         after, until = (moment(step[name]) for name in ("after_ns", "until_ns"))
         other = f" (or that of {step['against']} by the opposite)" * step["either"]
-        text = f"clock of {step['host']}{other}: was set by {duration(step['step_ns'], sign=True)} between {after}"
+        text = f"the clock of {step['host']}{other} was set by {duration(step['step_ns'], sign=True)} between {after}"
         text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"
         text += ", and times between may be wrong by as much"
         text += "; no error is stated" * bool(fit.contradiction or fit.one_way)
         notes.append(Note("clock-set", "warning", text))
     for host, *times in fit.shown_twice.iter_rows():
-        text = f"clock of {host}: seems to have been set back: only between {' and '.join(map(moment, times))} on it"
+        text = f"the clock of {host} seems to have been set back: only between {' and '.join(map(moment, times))} on it"
         notes.append(Note("clock-set", "warning", f"{text} do blocks of its ranks overlap; no error is stated"))
     if fit.contradiction:
         text = f"clocks: no constant clock rates explain the observations of {names(fit.contradiction)}"
         notes.append(Note("clock-contradiction", "warning", f"{text}; they differ by up to {duration(fit.slack_ns)}"))
     if fit.one_way:
-        text = f"clocks: messages in one direction only between {names(fit.one_way)}"
+        text = f"clocks: messages go in one direction only between {names(fit.one_way)}"
         notes.append(Note("clock-one-way", "warning", f"{text}; their latency is taken as clock offset"))
     if fit.few_messages:
         notes.append(Note("clock-few-messages", "warning", f"clocks: few messages between {names(fit.few_messages)}"))

@@ -105,11 +105,11 @@ def nothing_found(
     names = ", ".join(row.files for row in of_command(family)) if family else f"profiles of {', '.join(commands())}"
     looked_for = "" if sure else f"looked for {names}"
     linked = sum(note.count for note in searched.notes if note.code == "links-not-followed")
-    links = f"folders that links here lead to are searched with `follow_links` ({linked})" if linked else ""
+    links = f"to search the folders to which links here lead, give `follow_links` ({linked})" if linked else ""
     page = family or ("NAME" if looked_for else "")
     guide = f"{f'trace-export docs {page}'.rstrip()} says how to collect one"
     there = sorted({of_kind(source.kind).command for source in searched.sources})
-    instead = f"there are profiles of {', '.join(there)}, drawn without `family`" if family and there else ""
+    instead = f"to draw the profiles of {', '.join(there)} here, leave out `family`" if family and there else ""
     said = filter(None, (*others, looked_for, instead, links, guide))
     return NothingToExportError(_no_profile(log_dir, files, family), "; ".join(said))
 

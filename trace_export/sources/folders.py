@@ -71,7 +71,7 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
     except OSError as error:
         raise TraceExportError(f"{root}: {error.strerror}", "check the path and its permissions") from error
     if not stat.S_ISDIR(status.st_mode):
-        raise UsageError(f"{root}: is not a folder", "give the folder that holds the profiles")
+        raise UsageError(f"{root} is not a folder", "give the folder that holds the profiles")
     folders: list[Folder] = []
     links: list[Path] = []
     seen: set[tuple[int, int]] = set()

@@ -51,8 +51,8 @@ def _plan(file: Path) -> list[tuple[str, Path]]:
         named = [(m, [f] if isinstance(f, str) else f) for m, f in machines.items()]
         return [(machine, Path(folder)) for machine, folders in named for folder in folders]
     except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror})", parameter="at") from error
+        raise UsageError(f"{file} cannot be read ({error.strerror})", parameter="at") from error
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         why = f" ({error})" if isinstance(error, ValueError) else ""
         remedy = 'it needs a table [machines] with lines like node1 = "/scratch/profiles"'
-        raise UsageError(f"{file}: is not a plan{why}", remedy, parameter="at") from error
+        raise UsageError(f"{file} is not a plan{why}", remedy, parameter="at") from error

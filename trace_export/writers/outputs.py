@@ -72,13 +72,13 @@ class Outputs:
         status = _status(path)  # None for a link that leads nowhere
         if status and (source := self._inputs.get(_identity(status))):
             same = "is an input" if source == path else f"is the same file as the input {source}"
-            raise UsageError(f"{path}: {same}, and inputs are never replaced", ELSEWHERE)
+            raise UsageError(f"{path} {same}, and inputs are never replaced", ELSEWHERE)
         if status and not stat.S_ISREG(status.st_mode):
             what = "it is a folder" if stat.S_ISDIR(status.st_mode) else "it is not a regular file"
             raise OutputError(path, f"cannot be written: {what}", ELSEWHERE)
         if not (self._force or is_marked(path) or is_chart(path)):
             what = "exists, and trace-export did not write it"
-            raise UsageError(f"{path}: {what}", f"replace it with `force`, or {ELSEWHERE}")
+            raise UsageError(f"{path} {what}", f"replace it with `force`, or {ELSEWHERE}")
 
     def _check_folder(self, path: Path) -> None:
         """Raises OutputError if the folder of `path`, or the one in which it would be created, is not writable."""

@@ -136,7 +136,7 @@ def test_a_base_that_is_no_time_is_a_note(tmp_path: Path) -> None:
 
 def test_times_before_2000_without_a_base_are_refused(tmp_path: Path) -> None:
     path = one_block(Trace(base_ns=None)).write(tmp_path / "t.json")
-    with pytest.raises(SourceError, match=r"t\.json: has no baseTimeNanoseconds, .* in the year 1970; "):
+    with pytest.raises(SourceError, match=r"t\.json has no baseTimeNanoseconds, .* in the year 1970; "):
         loaded(path)
     path.write_text(path.read_text().replace('"schemaVersion"', '"baseTimeNanoseconds": 0, "schemaVersion"'))
     profile = loaded(path)

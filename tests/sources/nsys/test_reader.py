@@ -563,5 +563,5 @@ def test_reports_are_exported_where_nsys_is(tmp_path: Path, fake_nsys: Path) -> 
     with pytest.raises(SourceError, match="nsys export failed"):
         read(source, ReadOptions())
     (reports / "x.nsys-rep").write_text("not a database")
-    with pytest.raises(SourceError, match=r"reports/x\.nsys-rep: is not an SQLite database"):
+    with pytest.raises(SourceError, match=r"reports/x\.nsys-rep is not an SQLite database"):
         read(source, ReadOptions())

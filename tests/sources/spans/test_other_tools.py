@@ -102,7 +102,7 @@ def test_an_iteration_of_primus_has_a_number(tmp_path: Path, name: str) -> None:
     place = tmp_path / "logs" / "pp_rank_0.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), name: {"total": 1.0}}))
     (failure,) = api.load(tmp_path / "logs").failures
-    assert str(failure).startswith(f'{place}: has no duration "total" of the iteration "{name[:20]}"')
+    assert str(failure).startswith(f'{place} has no duration "total" of the iteration "{name[:20]}"')
 
 
 def megascan(path: Path, iteration: int = 10) -> None:

@@ -152,7 +152,7 @@ def user_rules(marker: str) -> list[Rule]:
         raise UsageError(what, r"write it like 'fwd(?P<microbatch>\d+)=>F'", parameter="markers") from error
     entries = content.get("marker")
     if not isinstance(entries, list) or not all(isinstance(e, dict) and set(e) == {"pattern", "kind"} for e in entries):
-        raise UsageError(f"{path}: is not a file of marker rules", 'write tables [[marker]] with "pattern" and "kind"')
+        raise UsageError(f"{path} is not a file of marker rules", 'write tables [[marker]] with "pattern" and "kind"')
     return [_user_rule(str(entry["pattern"]), str(entry["kind"])) for entry in entries]
 
 
