@@ -54,22 +54,21 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
     """Reads the profiles in the folder `log_dir`, or one or several files, and interprets them; each host keeps its own
     clock.
 
-    What to read: `family` is one format, such as "nsys" (None: whatever is there), `devices` the
-    local worker indexes on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, whose
-    sources alone are read (`cache`: a folder that keeps where ranks and steps are, for the next time); `run` which of
-    several runs of the job is read, by its number (1 is the oldest), "latest" (the newest complete one) or "all";
-    `multi_machine` demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that
-    links in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range
-    or a list.
-    How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared` what
-    else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
-    for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of another tool's table mean,
-    where `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer` says whether blocks are
-    found from the launches of GPU work: where no pass is named (auto), never (off), or whatever is named (only).
-    `detail` says which device tasks `Run.write` will draw: spans (none), comm, kernels.
-    Who reads: `jobs` processes (None: chosen from the data size), or the workers of the Dask `scheduler`; `at` names
-    folders on the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with
-    what is being done, how much of it is done, and out of how much.
+    What to read: `family` is one format, such as "nsys" (None: whatever is there), `devices` the local worker indexes
+    on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, without the sources of the
+    others (`cache`: a folder with an index of ranks and steps, so that later calls open less); `run` which of several
+    runs of the job is read, by its number (1 is the oldest), "latest" (the newest complete one) or "all";
+    `multi_machine` demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that links
+    in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a
+    list. How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared`
+    what else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
+    for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of another tool's table mean, where
+    `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer` says whether blocks are found from
+    the launches of GPU work: where no pass is named (auto), never (off), or whatever is named (only). `detail` says
+    which device tasks `Run.write` will draw: spans (none), comm, kernels. Who reads: `jobs` processes (None: chosen
+    from the data size), or the workers of the Dask `scheduler`; `at` names folders on the disks of its machines,
+    MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is being done, how much of it is
+    done, and out of how much.
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError if no source has a block.
     """
@@ -218,7 +217,7 @@ def overview(
 
     `path`: the folder of the `formats` (html, parquet; None: no file), or the page; None: the folder that was read.
     `traces` adds those of the replica that is most like the others and of those that have exceptions, in the folder
-    traces. `cache` is a folder that keeps where ranks and steps are. Of `ranks`, whole replicas are read. Other
+    traces. `cache` is a folder with an index of ranks and steps. Of `ranks`, whole replicas are read. Other
     parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
     stages is not known, OutputError.
     """
@@ -353,9 +352,9 @@ def watch(
 
     `last`: the steps that `Look.run` has; `slowdown`: their figures have the metric S. `jsonl`: a file to which a line
     of JSON is appended for each step; `prometheus`: a file that holds the figures of the last step (see `StepFigures`).
-    `once_every`: seconds, or a text such as "30s"; so often the last steps are exported, to `path` in the `formats`
-    given. What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn and written as
-    in `Run.write`.
+    `once_every`: the interval (seconds, or a text such as "30s") at which the last steps are exported, to `path` in the
+    `formats` given. What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn and
+    written as in `Run.write`.
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """

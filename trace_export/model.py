@@ -296,11 +296,11 @@ class Recognition:
     """The schedule whose order a run follows or comes closest to (`plan`, None where nothing fits its numbers).
 
     `certainty` says whether to believe it: `exact` on all ranks, which are of two stages at least and fit no other;
-    `likely`; or `unknown` (then it is only the closest).
-    `distance` is the share of blocks that are missing, superfluous or elsewhere, in the step that was compared;
-    `runner_up` the next best and its distance. `twins` are schedules that cannot be distinguished from it. `weights` is
-    false where weight gradients were not compared, because none or only some were recorded. `of_runs`: those of several
-    runs, by name, where they are not the same: then none is that of all.
+    `likely`; or `unknown` (then it is only the closest). `distance` is the share of blocks that are missing,
+    superfluous or elsewhere, in the step that was compared; `runner_up` the next best and its distance. `twins` are
+    schedules that cannot be distinguished from it. `weights` is false where weight gradients were not compared, because
+    none or only some were recorded. `of_runs`: the schedules of several runs, by name, if they differ; then none is
+    that of all.
     """
 
     plan: Plan | None = None

@@ -46,8 +46,8 @@ class Report:
     """A run's analysis; times in nanoseconds, shares from 0 to 1.
 
     The causes, levels and theory are those of the whole run; `steps`, `ranks`, `stages`, `idle` and the critical path
-    those of what was selected, as they are in the whole run. All that is a mean over steps is one over whole steps,
-    where there are any.
+    those of what was selected, as they are in the whole run. Means over steps are those over whole
+    steps, if there are any.
 
     `steps` as `Bubbles.steps`. `ranks` as `Bubbles.ranks`. `stages`: run, step, stage, ranks and, as means over the
     ranks, busy_ns, global_ns, own_ns and a column per cause. `idle`: cause, idle_ns (mean per rank and step), share (of
@@ -149,7 +149,7 @@ class Report:
         return replace(self, verdict=(*self.verdict[:-1], *said, *self.verdict[-1:]))
 
     def on(self, inputs: str) -> Report:
-        """The report with what was read, as words of a command, in what its sentences tell to do next."""
+        """The report, whose next steps name what was read (`inputs`, as words of a command) instead of DIR."""
         return replace(self, verdict=tuple(sentence.on(inputs) for sentence in self.verdict))
 
     def json(self) -> str:

@@ -43,7 +43,7 @@ class RunFigures:
     blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns. `steps`: run, step, step_ns (from its
     start to that of the next), pipeline_ns (to the end of its last block), bubble, slowdown (the metric S, null where
     it is unknown). `stages`: run, step, stage, busy_ns (mean over its ranks). `predictions`: change, saved, band: which
-    share of the pipeline time other schedules save by `theory.CHANGES`; empty where that was not asked.
+    share of the pipeline time other schedules save by `theory.CHANGES`; empty if nobody asked for it.
     """
 
     traits: dict[str, str | int]

@@ -55,7 +55,7 @@ class Sentence:
     next: str = ""
 
     def on(self, inputs: str) -> Sentence:
-        """The same, with what was read, as words of a command, for DIR in what to do `next`."""
+        """The same, whose next step names what was read (`inputs`, as words of a command) instead of DIR."""
         return replace(self, next=re.sub(r"\bDIR\b", lambda _: inputs, self.next))
 
 
