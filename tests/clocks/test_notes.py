@@ -26,7 +26,7 @@ def test_a_sound_fit_says_nothing() -> None:
 
 def test_rates_that_vary() -> None:
     assert said(replace(PLAIN, drift_variation_ns=2_500.0)) == {
-        "clock-drift-varies": "their rates are not constant; they deviate by about 2.5 µs"
+        "clock-drift-varies": "rates are not constant, but vary by about 2.5 µs"
     }
 
 

@@ -49,7 +49,7 @@ def report(**given: Unpack[Report]) -> None:
         if format == "text":
             terminal.tables(result.tables() if given["full"] else result.brief())
             if not given["full"]:
-                terminal.hint("All tables: --full. With a chart of the step, for a browser: --format html.")
+                terminal.hint("All sentences and tables: --full. With a chart, for a browser: --format html.")
         terminal.notes(done.run.notes, given["verbose"])
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.run], given))

@@ -65,7 +65,7 @@ def _without_wall_clock(profile: Profile) -> list[Note]:
 def _on_fit(fit: ClockFit) -> list[Note]:
     notes = []
     if fit.drift_variation_ns >= DRIFT_VARIES_NS:
-        text = f"clocks: their rates are not constant; they deviate by about {duration(fit.drift_variation_ns)}"
+        text = f"clocks: rates are not constant, but vary by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
     for step in fit.steps.iter_rows(named=True):
         after, until = (moment(step[name]) for name in ("after_ns", "until_ns"))
