@@ -50,7 +50,7 @@ def test_a_rank_that_is_read_alone_of_its_stage_may_be_slow_with_it(name: str, s
     first = next(each for each in document["verdict"] if each["code"] == "slow-rank")
     assert (first["facts"]["stage"], first["facts"]["unread"]) == (stage, True)
     assert "those of the other stages" in first["text"]
-    assert first["next"].startswith(f"read the other ranks of stage {stage} too")
+    assert first["next"].startswith(f"if stage {stage} has other ranks, read them too")
 
 
 @pytest.mark.parametrize("seed", seeds(1, 8))

@@ -230,7 +230,7 @@ def _check_rank(row: Row) -> str:
     if not row.get("unread"):
         return check
     stage = f"stage {row['stage']}"
-    return f"read the other ranks of {stage} too: if they are as slow, give {stage} fewer layers; if not, {check}"
+    return f"if {stage} has other ranks, read them too: if they are as slow, give {stage} fewer layers; if not, {check}"
 
 
 def _on_hosts(row: Row) -> str:
