@@ -186,7 +186,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "kernels-lost": Explanation(
         "A block launched kernels that are not in the file, because the profiler lost them or stopped before they ran. "
-        "The times of the block may be wrong; a block without other kernels is missing.",
+        "The times of the block may be wrong; a block without other kernels is missing. Of a CUDA graph it shows only "
+        "where all kernels of a launch are missing.",
         "Collect the profile again with larger buffers or fewer activities, and synchronise the device before you stop "
         "the profiler.",
     ),
