@@ -84,6 +84,16 @@ def test_a_flattened_capture_keeps_what_describes_it(ascend_run: AscendRun, tmp_
     assert [row[0] for row in rows(profile)] == [row[0] for row in truth_rows(truth)]
 
 
+@pytest.mark.parametrize("framework", ["pytorch", "mindspore"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_part_of_a_capture_keeps_what_describes_it(framework: str, alone: bool, tmp_path: Path) -> None:
+    """Its folder of results, or one file in it, is given alone: the rank is recorded in the folder above."""
+    record(tmp_path, Job(4, 6, 1, hosts=1, text=True, framework=framework))
+    results = sorted(tmp_path.glob("*/ASCEND_PROFILER_OUTPUT"))[2]
+    ranks = trace_export.load(results / "trace_view.json" if alone else results).ranks
+    assert ranks.select("rank", "rank_origin").rows() == [(2, "recorded")]
+
+
 def test_a_rank_that_only_the_metadata_or_the_folders_name(ascend_run: AscendRun, tmp_path: Path) -> None:
     folder, _ = ascend_run("mindspore text")
     capture = next(folder.glob("*_4003_*"))

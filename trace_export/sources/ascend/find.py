@@ -25,6 +25,7 @@ from trace_export.sources.ascend.layout import (
     TRACES,
     home_of,
     info_file,
+    names_in,
 )
 from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised
@@ -204,7 +205,7 @@ def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
 def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:
     """The profiles in `folder`: every profiler database, or else the folder itself if it holds a text export."""
     home = home_of(folder.path, folder.files)
-    path = info_file(home, lambda where: files.get(where, ()))
+    path = info_file(home, lambda where: files[where] if where in files else names_in(where))  # it may be above `root`
     info = json_file(path) if path else {}
     boot = boot_epoch(info)
     recorded, origin = _rank_of(root, home, path, info)
