@@ -48,6 +48,7 @@ class Candidates:
         self.row = np.where(self.graph.sort != POINT, row, -1)
         self.stage, self.replica, self.host = self.compared.stage, self.compared.replica, self.compared.host
         self.usual = self.typical.usual
+        give_back()
 
     @cached_property
     def rank_means(self) -> Floats:

@@ -108,6 +108,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         if each.late and gain >= WORTH * measured
     ]
     kept = usual_lengths if not late else replay.step_lengths([(typical.length, _kept(typical, late))])
+    give_back()
     sure = trust(typical, replay.windows, late, float(kept.mean(axis=0)[0]), measured)
     give_back()
     work = _work(typical, replay.windows, apart)

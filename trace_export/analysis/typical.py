@@ -195,7 +195,7 @@ class Typical:
         lane = {"rank": self.graph.rank[rows], "chunk": np.maximum(self.column("chunk")[rows], 0)}
         lane["step"] = self.graph.step[rows]
         number = packed(*lane.values(), self.column("microbatch")[rows])
-        last = np.full((2, int(number.max(initial=-1)) + 1), -1)
+        last = np.full((2, int(number.max(initial=-1)) + 1), -1, np.int32)
         last[self.graph.kind[rows], number] = np.arange(len(rows))
         forward, back = last[:, (last >= 0).all(axis=0)]
         pairs = pl.DataFrame(

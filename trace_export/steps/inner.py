@@ -121,6 +121,8 @@ def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
 
 def _many(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     """The parts of the groups that may communicate in most of their blocks: of which a rank has so many."""
+    if recorded.parts.is_empty():
+        return recorded.parts
     work = columns.rank[: len(recorded.blocks)][columns.sort[: len(recorded.blocks)] == WORK]
     of_rank = pl.DataFrame({"rank": work}).group_by("rank").agg(blocks=pl.len())
     parts, group = recorded.parts, ["op", "group"]
