@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_export.errors import UsageError
-from trace_export.units import EPOCH_NS, LIMIT_NS, duration, moment, nanoseconds, thousandths
+from trace_export.units import EPOCH_NS, LIMIT_NS, duration, moment, nanoseconds, thousandths, times
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,13 @@ def test_a_duration_in_nanoseconds(text: str, ns: int) -> None:
 def test_a_duration_is_rounded_before_its_unit_is_chosen(ns: float, text: str) -> None:
     assert duration(ns) == text
     assert duration(ns, sign=True) == ("" if ns < 0 else "+") + text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"), [(1.4321, "1.43 ×"), (9.994, "9.99 ×"), (9.997, "10.0 ×"), (48.67, "48.7 ×"), (3988.2, "3988 ×")]
+)
+def test_a_ratio_has_three_digits_or_all_before_the_point(ratio: float, text: str) -> None:
+    assert times(ratio) == text
 
 
 def test_a_moment_is_a_date_on_a_wall_clock_only() -> None:

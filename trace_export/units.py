@@ -59,6 +59,11 @@ def duration(ns: float, *, sign: bool = False) -> str:
     return f"{float(f'{ns / 1e9:.3g}'):{plus}.6g} s"
 
 
+def times(ratio: float) -> str:
+    """How many times as much, as people read it: "1.43 ×", "48.7 ×", "3988 ×"."""
+    return f"{ratio:.{2 if ratio < 9.995 else 1 if ratio < 99.95 else 0}f} ×"
+
+
 def utc(time_ns: int) -> str:
     """An ISO 8601 time with all nine decimals."""
     seconds, rest = divmod(time_ns, 10**9)

@@ -29,7 +29,7 @@ from trace_export.analysis.verdict import Sentence
 from trace_export.inference.kernel_names import PRODUCTS, KernelNames
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.tolerances import PROMPT_NS
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 SLOW = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
 """The causes whose blocks are held against those of peers."""
@@ -270,13 +270,13 @@ def parts_of(slow: _Side, peer: _Side) -> Iterator[Part]:
         of = f"{many:.4g} × {short(name)} in a block, the others have {few:.4g}"
         yield Part("layers", ns, f"{_signed(ns)} in {'more' if ns > 0 else 'fewer'} layers ({of})", short(name))
     if (ns := float(kinds["slower_ns"].sum())) != 0:
-        yield Part("slower", ns, f"{_signed(ns)} because all kernels take {ratio:.2f} × as long")
+        yield Part("slower", ns, f"{_signed(ns)} because all kernels take {times(ratio)} as long")
     yield from _more(kinds.filter(~pl.col("alike")), slow.work)
     one = kinds.filter("alike").sort("ns", descending=True).group_by("family", maintain_order=True)
     sums = one.agg(pl.col("rest_ns", "now", "usual").sum(), pl.col("name").first())
     for family, ns, now, usual, name in sums.rows():
         what = f"matrix products ({short(name)})" if family == PRODUCTS else short(name)
-        text = f"{_signed(ns)} in {what}, which take{'s' * (family != PRODUCTS)} {now / max(usual, 1):.2f} × as long"
+        text = f"{_signed(ns)} in {what}, which take{'s' * (family != PRODUCTS)} {times(now / max(usual, 1))} as long"
         yield Part("kernel", ns, text, short(name))
     yield from _gaps(both)
 

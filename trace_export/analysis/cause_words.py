@@ -7,7 +7,7 @@ from typing import Any
 
 from trace_export.model import NO_HOST
 from trace_export.selection import Numbers
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 Row = Mapping[str, Any]
 """A row of `explanation.CAUSES`."""
@@ -173,7 +173,7 @@ _BESIDE = {
 def _how(row: Row) -> str:
     """How much slower or later."""
     if row["code"] == "unequal-microbatches":
-        return f"a long one takes {row['ratio']:.2f} × the usual time, forward and backward alike"
+        return f"a long one takes {times(row['ratio'])} the usual time, forward and backward alike"
     if row["code"] == "hidden-causes":
         return "if only one is fixed, the others still hold the step up"
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
@@ -191,7 +191,7 @@ def _how(row: Row) -> str:
     blocks = "their blocks take" if row["code"] == "slow-rank" and not one else "its blocks take"
     peers = f"{'that' if row['code'] in what else 'those'} of {'its' if one else 'their'} peers"
     compared_with = _BESIDE.get("slow-stage" if row.get("unread") else row["code"], peers)
-    return f"{what.get(row['code'], blocks)} {row['ratio']:.2f} × as long as {compared_with}"
+    return f"{what.get(row['code'], blocks)} {times(row['ratio'])} as long as {compared_with}"
 
 
 def _gain(row: Row) -> str:

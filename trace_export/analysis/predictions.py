@@ -8,7 +8,7 @@ from trace_export.analysis import cause_words
 from trace_export.analysis.run_figures import PREDICTIONS, RunFigures
 from trace_export.analysis.theory import HALVES
 from trace_export.analysis.verdict import LEVELS, Sentence
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 ALIKE = ("stages", "ranks", "micro-batches", "times")
 """What two runs share if one tells how another schedule does in the other."""
@@ -64,7 +64,7 @@ def _held(
     stage, ratio = _grown(a, b, stages)
     if stage is not None:
         facts |= {"stage": stage, "ratio": ratio}
-        text += f": stage {stage} grew to {ratio:.2f} × its work"
+        text += f": stage {stage} grew to {times(ratio)} its work"
     elif not within:
         text += f": {_level(levels, measured + saved > 0)}"
     return Sentence("prediction", facts, f"{text}{', as predicted' if within and stage is None else ''}.")

@@ -24,7 +24,7 @@ from trace_export.pipeline.missing_ranks import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
 from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 SMALL = 0.01
 """What adds a smaller share to a step is not named by itself."""
@@ -166,7 +166,7 @@ def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]
     facts = {"steps": slow, "slow_ns": long, "others_ns": least, "ratio": long / least}
     named = f"Step{'s' * (len(slow) > 1)} {Numbers.of(slow)} take{'s' * (len(slow) == 1)} {duration(long)}"
     text = (
-        f"{named}, {facts['ratio']:.2f} × as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
+        f"{named}, {times(long / least)} as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
         " follows is a mean over all steps."
     )
     return [Sentence("slow-steps", facts, text, _apart(slow, others))]

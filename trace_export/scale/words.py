@@ -15,7 +15,7 @@ from trace_export.scale import bands
 from trace_export.scale.build import Overview
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 KINDS = {
     "settings": ("replica with other settings", "replicas with other settings"),
@@ -201,7 +201,7 @@ def _line(row: dict[str, Any]) -> str:
         ranks = f"rank {row['rank']} → {row['to_rank']}"
     parts = [f"{name} {row[name]}" for name in ("stage", "replica") if row[name] is not None]
     where = ", ".join([part for part in (ranks, *parts, row["host"]) if part])
-    ratio = "" if row["ratio"] is None else f", {row['ratio']:.2f} × as long"
+    ratio = "" if row["ratio"] is None else f", {times(row['ratio'])} as long"
     return f"{KINDS[row['kind']][0]}: {where}: {row['what']}{ratio}"
 
 
