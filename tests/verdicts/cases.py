@@ -245,6 +245,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
         long_collective, {"replicas": 2, "stages": 4, "steps": 2, "tensor": 2}, ("nsys", "kineto", "table")
     ),
     "long optimizer, not recorded": (late_opening, {"replicas": 1, "tensor": 1}, ("work",)),
+    "long optimizer, all wait for gathers": (
+        long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("table",)
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -2,7 +2,7 @@
 
 An optimizer waits for the gradients of all replicas, a step for its data, and often no profile has the collective in
 between. Operations that come once per rank and step, of all ranks, of a replica or of a stage, waited for one another
-where their starts lie together and their readiness apart, in four fifths of the steps.
+where the starts of most of them lie together and their readiness apart, in four fifths of the steps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import polars as pl
 
 from trace_export.ordering import packed
 from trace_export.steps.graph import (
+    COLLECTIVE,
     OPTIMIZER,
     POINT,
     TRANSFER,
@@ -53,7 +54,7 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
             who = (pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64)).alias("who")
-            groups, others = rows.with_columns(who), ends.with_columns(who)
+            groups, others = rows.with_columns(who).drop_nulls("who"), ends.with_columns(who)
             meetings, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
             if meetings.is_empty():
                 continue
@@ -157,60 +158,70 @@ def _candidates(
 ) -> pl.DataFrame:
     """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
     block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
-    too. The first of a recording waits for nothing, which tells nothing."""
+    too; where some wait for collectives, these and the others are of the kind `joined`. The first of a recording waits
+    for nothing, which tells nothing. A collective is of no replica."""
     waiting, fed = np.zeros(len(operations), np.bool_), needs_transfer(waits, operations.sort)
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
-    block = ((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting
+    block = np.flatnonzero(((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting)
     begins = np.flatnonzero(first & waiting)
-    rows = np.concatenate([np.flatnonzero(block), begins])
-    named = np.array([*kinds, "first", "fed"])
-    code = np.concatenate([operations.kind[block], len(kinds) + fed[begins]])
-    rank, step = operations.rank[rows].astype(np.int32), operations.step[rows]
+    joined, after = _joined(recorded, operations, begins[~fed[begins]], waits)
+    rows = np.concatenate([block, begins, joined])
+    named = np.array([*kinds, "first", "fed", "joined"])
+    code = np.concatenate([operations.kind[block], len(kinds) + fed[begins], np.full(len(joined), len(kinds) + 2)])
+    rank, step = operations.rank[rows].astype(np.int32), operations.step[np.concatenate([block, begins, after])]
     number = packed(code, rank, step)
     repeated = np.unique(code[np.bincount(number)[number] > 1])
     some = ~np.isin(code, repeated)
     rows = rows[some]
     table = pl.DataFrame({"operation": rows, "code": code[some], "rank": rank[some], "step": step[some]})
     ready = ready_of(waits.of_some(rows), operations.start, operations.end)
+    alone = pl.Series(operations.sort[rows] != COLLECTIVE)
     return table.with_columns(
         kind=pl.Series(named[table["code"].to_numpy()], dtype=pl.String), start=pl.Series(operations.start[rows]),
         end=pl.Series(operations.end[rows]), ready=pl.Series(ready[rows]),
-    ).join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")  # fmt: skip
+    ).join(
+        recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left"
+    ).with_columns(replica=pl.when(alone).then("replica"))  # fmt: skip
+
+
+def _joined(recorded: Recorded, operations: Operations, begins: Ints, waits: Waits) -> tuple[Ints, Ints]:
+    """What opens each step where some ranks begin it with a collective, after their last block of the step before: such
+    collectives, but for those of all ranks, and the other ones of the first blocks `begins`; and first blocks of their
+    steps."""
+    met = waits.only(np.flatnonzero(operations.sort[waits.on] == COLLECTIVE))
+    alone, before = begins[~np.isin(begins, met.of)], np.maximum(met.of - 1, 0)
+    opens = (operations.rank[before] == operations.rank[met.of]) & (operations.step[before] != operations.step[met.of])
+    opens &= (met.of < len(recorded.blocks)) & (operations.start[met.on] >= operations.end[before])
+    members = np.bincount(recorded.parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1)
+    place = np.searchsorted(np.flatnonzero(operations.sort == COLLECTIVE), met.on[opens])
+    met = met.only(np.flatnonzero(opens)[members[place] < len(recorded.ranks)])
+    collectives, one = np.unique(met.on, return_index=True)
+    alone = alone if len(collectives) else alone[:0]
+    return np.concatenate([alone, collectives]), np.concatenate([alone, met.of[one]])
 
 
 def meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
-    """who, step, last_ready: the groups of `rows` (who, rank, step, start, end, ready) that start together although
-    they were ready apart in most steps, in those steps; or the first of which start as long after the last was ready in
-    all steps, though the time since they were ready themselves varies: then the others are late."""
-    spread, after = pl.col("last_ready") - pl.col("ready"), pl.col("start") - pl.col("last_ready")
+    """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that start together although they were
+    ready apart in most steps, in those steps; or most members of which do, for then the others are late."""
+    spread, start, ready = (pl.col(name) for name in ("spread", "start", "ready"))
+    rows = rows.with_columns(spread=(ready.max() - ready.min()).over("who", "step"))
+    prompt = start - start.min().over("who", "step") <= TOGETHER * spread
     each = (
-        rows.group_by("who", "step").agg(
-            pl.len(), pl.col("start").min(), pl.col("ready").min(), last_ready=pl.col("ready").max(),
-            last_start=pl.col("start").max(), ended=pl.col("end").min(),
+        rows.with_columns(prompt=prompt).group_by("who", "step").agg(
+            pl.len(), start.min(), spread.first(), prompt=pl.col("prompt").sum(), last_ready=ready.max(),
+            ended=pl.col("end").min(), apart=ready.filter("prompt").max() - ready.filter("prompt").min(),
+            width=start.filter("prompt").max() - start.min(),
         )
         .filter(pl.col("len") > 1)
         .with_columns(
             met=(spread > 0) & (pl.col("ended") > pl.col("last_ready"))
-            & (pl.col("start") >= pl.col("last_ready") - TOGETHER * spread)
+            & (start >= pl.col("last_ready") - TOGETHER * spread)
+            & (2 * pl.col("prompt") > pl.col("len")) & (pl.col("width") <= TOGETHER * pl.col("apart"))
         )
-        .join(_own_pauses(rows), on="who", how="left", maintain_order="left")
-        .with_columns(
-            prompt=pl.col("last_start") - pl.col("start") <= TOGETHER * spread,
-            steady=(pl.len().over("who") > 1)
-            & ((after.max() - after.min()).over("who") <= TOGETHER * pl.col("varies")),
-        )
-        .with_columns(met=pl.col("met") & (pl.col("prompt") | pl.col("steady").fill_null(False)))
         .with_columns(often=pl.col("met").sum().over("who"), steps=pl.len().over("who"))
     )  # fmt: skip
     least = pl.max_horizontal(pl.min_horizontal(pl.lit(2), "steps"), MOSTLY * pl.col("steps"), pl.lit(1))
     return each.filter("met", pl.col("often") >= least).select("who", "step", "last_ready").sort("who", "step")
-
-
-def _own_pauses(rows: pl.DataFrame) -> pl.DataFrame:
-    """who, varies: how much the time from ready to start varies over the steps, on the middle rank of each group."""
-    pause = pl.col("start") - pl.col("ready")
-    each = rows.group_by("who", "rank").agg(varies=pause.max() - pause.min(), steps=pl.len())
-    return each.filter(pl.col("steps") > 1).group_by("who").agg(pl.col("varies").median())
 
 
 def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trace_export.steps import barriers, batches, guess
+from trace_export.steps import batches, guess
 from trace_export.steps.graph import COLLECTIVE, TRANSFER, WORK, Flags, Ints, Times, Waits
 from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
 from trace_export.steps.recorded import Recorded
@@ -115,7 +115,7 @@ def _transfer_times(
         blocks = pl.DataFrame(
             {
                 "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
-                "end": operations.end[:count], "ended": _done_before(recorded, lanes, first, joint, operations),
+                "end": operations.end[:count], "ended": _done_before(lanes, first, joint, operations),
                 "work": operations.sort[:count] == WORK,
             }
         ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
@@ -126,28 +126,15 @@ def _transfer_times(
     return start, np.where(timed, np.maximum(start, arrived), begin + took), posted
 
 
-def _done_before(recorded: Recorded, lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
+def _done_before(lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
     """When the rank of each block was done with what was before it: with the block before; for the first block of a
-    step also with what it waits for besides (`joint`), and with what it seems to wait for on other ranks of its stage,
-    with which it starts together. 0 for the first block of a recording."""
+    step also with what it waits for besides (`joint`). 0 for the first block of a recording."""
     count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
     ended[lanes.first] = 0
     for waits in joint:
         opening = waits.only(np.flatnonzero(np.append(first, False)[np.minimum(waits.of, count)]))
         np.maximum.at(ended, opening.of, np.minimum(operations.end[opening.on], operations.start[opening.of]))
-    made = np.zeros(count, np.int64)
-    np.maximum.at(made, recorded.edges["dst"].to_numpy(), operations.end[recorded.edges["src"].to_numpy()])
-    rows = np.flatnonzero(first & (ended > 0))
-    openings = pl.DataFrame(
-        {
-            "row": rows, "rank": operations.rank[rows].astype(np.int32), "step": operations.step[rows],
-            "start": operations.start[rows], "end": operations.end[rows], "ready": np.maximum(ended, made)[rows],
-        }
-    ).join(recorded.ranks.select("rank", who="stage"), on="rank", how="left")  # fmt: skip
-    held = openings.join(barriers.meetings_of(openings), on=["who", "step"])
-    row = held["row"].to_numpy()
-    ended[row] = np.minimum(held["last_ready"].to_numpy(), operations.start[row])
     return ended
 
 
