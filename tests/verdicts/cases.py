@@ -164,6 +164,13 @@ def held_stage(job: Job, draw: Draw) -> Planted:
     return {"held": {(a, stage): by for a in range(job.replicas)}}, {"stage": stage, **_of(ranks)}
 
 
+def held_last(job: Job, draw: Draw) -> Planted:
+    """The last stage, whose host takes long to hand out each block: it waits for its first backward, too."""
+    stage, by = job.stages - 1, draw.choice((4, 5)) * MS
+    ranks = [job.rank(a, stage) for a in range(job.replicas)]
+    return {"held": {(a, stage): by for a in range(job.replicas)}}, {"stage": stage, **_of(ranks)}
+
+
 AWAITED = {"schedule": "interleaved", "rendezvous": True, "receives": "at once"}
 """Fields of a job whose ranks wait for their sends."""
 
@@ -248,6 +255,7 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "long optimizer, all wait for gathers": (
         long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("table",)
     ),
+    "held last stage, two chunks": (held_last, {"schedule": "interleaved", "tensor": 1}, ("paddle", "table")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

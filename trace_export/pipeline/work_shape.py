@@ -39,10 +39,10 @@ def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop"
 
 def measure(spans: pl.DataFrame) -> pl.DataFrame:
     """A row per rank with forward blocks, medians over the steps whose start was recorded, those with the most
-    forwards: `warm_up` forwards before the first backward of `forwards`, `wait_ns` from the last of them to it,
-    `away_ns` between the first of two chunks, `chunks`, `unit_ns` the length of a forward; and the most of
-    `before_second`, forwards of chunk 0 before the first of chunk 1, and of `first`, all those of chunk 0: a cut step
-    may have fewer.
+    forwards: `warm_up` forwards before the first backward of `forwards`, `wait_ns` from the last of them to it
+    beyond what the rank takes to start any other, `away_ns` between the first of two chunks, `chunks`, `unit_ns` the
+    length of a forward; and the most of `before_second`, forwards of chunk 0 before the first of chunk 1, and of
+    `first`, all those of chunk 0: a cut step may have fewer.
 
     Example: F0 F1 B0 F2 B1 B2 has a warm-up of two of three forwards, and waits from the end of F1 to the start of B0.
     """
@@ -60,7 +60,7 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
         pl.col("rank").first(),
         warm_up=pl.when(back.is_not_null()).then(leading.sum()),
         forwards=_forwards(pl.col("counts")),
-        wait_ns=back - pl.col("end_ns").filter(leading).max(),
+        wait_ns=back - pl.col("end_ns").filter(leading).max() - _soonest(),
         chunks=pl.col("chunk").max() + 1,
         unit_ns=(pl.col("end_ns") - start).filter(forward).median(),
         **_of_chunks(several=bool((blocks["chunk"] > 0).any())),
@@ -74,6 +74,13 @@ def _with(blocks: pl.DataFrame, **of_group: pl.Expr) -> pl.DataFrame:
     """`blocks` with a column of what each `group` has in common."""
     common = blocks.group_by("group").agg(**of_group)
     return blocks.join(common, on="group", how="left", maintain_order="left")
+
+
+def _soonest() -> pl.Expr:
+    """How long after the block before a rank starts any other block at the soonest: its host may hold each."""
+    start = pl.col("start_ns").sort()
+    gap = start - pl.col("end_ns").sort_by("start_ns").shift()
+    return gap.filter(start != pl.col("back").first()).min().clip(0).fill_null(0)
 
 
 def _forwards(of_step: pl.Expr) -> pl.Expr:
