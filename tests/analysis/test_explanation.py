@@ -93,6 +93,20 @@ def test_what_all_members_of_a_collective_do_before_it_makes_no_one_late() -> No
     assert cause["gain_ns"] == pytest.approx(3 * MS, rel=0.01)
 
 
+def test_a_pause_before_the_collectives_that_open_a_step_makes_no_one_late() -> None:
+    """In two steps as well: those of the first step waited for nothing that was recorded."""
+    made = planted({})
+    made = replace(made, spans=made.spans.filter(pl.col("step") < 2))
+    begun = made.spans.group_by("step").agg(start_ns=pl.col("start_ns").min() - 2 * MS)
+    gathers = made.spans.select("step", "rank").unique().join(begun, on="step").with_columns(
+        op=pl.lit("allGather"), group=pl.format("stage {}", "rank"), sequence="step", end_ns=pl.col("start_ns") + MS
+    )  # fmt: skip
+    levels = explained(concluded(replace(made, collectives=conform(gathers, COLLECTIVES)))).levels
+    adds = dict(levels.select("level", "adds_ns").iter_rows())
+    assert adds["delays"] == pytest.approx(5 * MS)
+    assert adds["late"] == 0
+
+
 @pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
 def test_the_backward_of_a_head_that_has_a_block_of_its_own_is_no_short_backward_of_layers(
     named: str, tmp_path: Path

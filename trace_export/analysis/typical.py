@@ -9,7 +9,18 @@ import numpy as np
 import polars as pl
 
 from trace_export.ordering import packed
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.graph import (
+    COLLECTIVE,
+    OPTIMIZER,
+    POINT,
+    TRANSFER,
+    WORK,
+    Flags,
+    Floats,
+    Graph,
+    Ints,
+    for_origin,
+)
 from trace_export.steps.inner import Inner, inner
 from trace_export.steps.replay import Scenario
 from trace_export.tolerances import FIFTH
@@ -105,9 +116,12 @@ class Typical:
         of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
         graph, delay = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
+        opens = graph.binding < 0  # a segment: how long what waits for nothing else was delayed, nobody knows
+        opens[graph.waits.of[for_origin(graph.waits, graph.sort, graph.step)]] = True
         for kind in np.unique(graph.kind[ordinary]):
             of = ordinary & (graph.kind == kind)
-            each = pl.DataFrame({"rank": graph.rank[of], "delay": self.delay[of]})
+            seen = of & ~opens if (of & ~opens).any() else of
+            each = pl.DataFrame({"rank": graph.rank[seen], "delay": self.delay[seen]})
             ranks = each.group_by("rank").median()["delay"] if self.is_block[of].any() else each["delay"]
             delay[of] = np.minimum(self.delay[of], np.quantile(ranks.to_numpy(), 0.5, method="lower"))
         following = np.flatnonzero(ordinary & graph.follows)
