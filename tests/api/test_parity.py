@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def test_the_functions_that_do_all_at_once_say_what_they_are_now(samples: Path, tmp_path: Path) -> None:
     logs = samples / "paddle" / "single"
-    with pytest.warns(DeprecationWarning, match=r"trace_export.export\(\) is load\(\).align\(\).write\(\) now"):
+    with pytest.warns(DeprecationWarning, match=r"trace_export.export\(\) is now load\(\).align\(\).write\(\)"):
         done = trace_export.export(logs, tmp_path / "a.csv", steps=3)
     with pytest.warns(DeprecationWarning, match=r"load\(\).align\(\).report\(\)"):
         assert trace_export.report(logs, steps=3).report.steps["step"].to_list() == [3]
