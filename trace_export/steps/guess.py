@@ -8,8 +8,8 @@ A block that starts when its data are here shows how long they were on their way
   idle.
 
 Of that time the rank itself takes what it also takes where its data were there long before: it starts late. Where a
-transfer cannot be seen, it took as long as others on its way, at most the gap; so did the one that the first block of a
-step waits for, before which the rank may have paused.
+transfer cannot be seen, it took as long as others on its way, at most the gap; one that the first block of a step waits
+for, before which the rank may have paused, as long as others of its link.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     late = _lateness(table, blocks)
     table = _waits(table, late)
     ways = _ways(table)
-    table = table.with_columns(ways[table["way"].to_numpy() - 1])
+    link = edges.select("src_rank", "dst_rank")
+    table = table.with_columns(ways[table["way"].to_numpy() - 1]).with_columns(link)
+    of_link = pl.col("usual").max().over("src_rank", "dst_rank")
+    table = table.with_columns(usual=pl.when("opening").then(of_link).otherwise("usual"))
     within = ~pl.col("opening")  # before the first block of a step its rank may have paused
     seen = within & (pl.col("seen") | (pl.col("alike") & pl.col("held") & _near("gap", "middle", POSTED_NS)))
     posted = within & pl.col("posted") & ~pl.col("timed")
