@@ -78,7 +78,7 @@ def test_a_file_imports_only_what_its_part_may_know() -> None:
 def test_only_the_folder_of_a_profiler_imports_it() -> None:
     """Others reach it by its row in `sources.formats`, which names its modules as text."""
     for path in FILES:
-        others = {found for module in imported(path) if (found := profiler(module))}
+        others = {result for module in imported(path) if (result := profiler(module))}
         assert others <= {profiler(module_name(path))}, path
 
 
@@ -97,8 +97,8 @@ def test_what_a_fact_is_made_of_stands_in_its_home_alone() -> None:
         r"\bInterpretation\(": "pipeline/interpret.py",
     }
     for text, home in once.items():
-        found = {path.relative_to(PACKAGE).as_posix() for path in FILES if re.search(text, path.read_text("utf-8"))}
-        assert found == {home}, text
+        result = {path.relative_to(PACKAGE).as_posix() for path in FILES if re.search(text, path.read_text("utf-8"))}
+        assert result == {home}, text
 
 
 def test_the_page_names_files_that_exist() -> None:

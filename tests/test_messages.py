@@ -9,9 +9,9 @@ from trace_export.messages import ERRORS, NOTES
 
 
 def test_every_note_has_a_literal_code_in_kebab_case_and_a_level() -> None:
-    found = list(notes())
-    assert found
-    for where, note in found:
+    result = list(notes())
+    assert result
+    for where, note in result:
         assert re.fullmatch(r"[a-z]+(-[a-z]+)+", code(note)), f"{where}: {code(note)}"
         assert levels(note) <= {"detail", "note", "warning"}, where
 
@@ -29,8 +29,8 @@ def test_no_two_codes_mean_the_same() -> None:
 
 
 def test_every_error_class_is_explained() -> None:
-    assert set(ERRORS) == {found.__name__ for found in error_classes()}
-    assert all(found.__doc__ for found in error_classes())
+    assert set(ERRORS) == {result.__name__ for result in error_classes()}
+    assert all(result.__doc__ for result in error_classes())
 
 
 def test_the_page_of_messages_is_current() -> None:

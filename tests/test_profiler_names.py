@@ -50,8 +50,8 @@ def named(code: str) -> list[str]:
 
 
 def test_code_outside_the_readers_names_no_profiler() -> None:
-    found = {str(path.relative_to(PACKAGE)): named(path.read_text(encoding="utf-8")) for path in CHECKED}
-    assert {path: names for path, names in found.items() if names} == {}
+    result = {str(path.relative_to(PACKAGE)): named(path.read_text(encoding="utf-8")) for path in CHECKED}
+    assert {path: names for path, names in result.items() if names} == {}
 
 
 def test_what_counts_as_naming_one() -> None:

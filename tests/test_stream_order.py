@@ -64,7 +64,7 @@ def test_the_last_of_a_stream_lasts_no_longer_than_all_before_it() -> None:
 @given(tasks)
 def test_a_task_ends_at_the_latest_where_the_next_of_its_stream_begins(rows: list[tuple[int, int, int, int]]) -> None:
     rows = [(stream, launch, start, start + length) for stream, launch, start, length in rows]
-    found = dict(zip(rows, ends(*rows), strict=True))
+    result = dict(zip(rows, ends(*rows), strict=True))
     for stream in {row[0] for row in rows}:
         of_stream = [row for row in rows if row[0] == stream]
         if len({row[1:3] for row in of_stream}) < len(
@@ -86,4 +86,4 @@ def test_a_task_ends_at_the_latest_where_the_next_of_its_stream_begins(rows: lis
             wanted = cut.get(row, row[3])
             if row in cut and len(lengths) >= FEW:
                 wanted = min(wanted, row[2] + max(lengths))
-            assert found[row] == wanted, row
+            assert result[row] == wanted, row

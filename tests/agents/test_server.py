@@ -55,19 +55,19 @@ def ask(places: Sequence[Path], questions: Sequence[Question]) -> list[Any]:
     async def answers() -> list[Any]:
         arguments = ["-m", "trace_export", "mcp", *map(str, places)]
         server = StdioServerParameters(command=sys.executable, args=arguments, env={"PYTHONPATH": str(ROOT)})
-        found = []
+        actual = []
         async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
             await session.initialize()
             for tool, given in questions:
                 result: Any = await session.call_tool(tool, given)
                 (content,) = result.content
                 if result.is_error:
-                    found.append(content.text)
+                    actual.append(content.text)
                 elif content.type == "image":
-                    found.append(base64.b64decode(content.data))
+                    actual.append(base64.b64decode(content.data))
                 else:
-                    found.append(json.loads(content.text))
-        return found
+                    actual.append(json.loads(content.text))
+        return actual
 
     return asyncio.run(answers())
 
@@ -104,35 +104,35 @@ def test_twenty_questions(places: list[Path]) -> None:
         "change": query("delete from blocks"),
         "no note": ("explain_note", {"code": "nothing"}),
     }
-    found = dict(zip(questions, ask(places, list(questions.values())), strict=True))
-    assert found["runs"] == {"runs": ["fast.parquet", "slow.parquet", "single"]}
-    assert "1F1B" in found["verdict"]["verdict"]
-    assert len(found["verdict"]["ranks"]) == STAGES
-    assert found["report"]["schedule"]["name"] == "1f1b"
-    assert found["report"]["schedule"]["microbatches"] == MICROBATCHES
-    assert [step["bubble"] for step in found["steps"]["steps"]] == pytest.approx([BUBBLE] * STEPS)
-    assert [step["pipeline_ns"] for step in found["one step"]["steps"]] == [STEP]
-    assert found["theory"]["closed_form"]["idle_ns"] == (STAGES - 1) * 3 * MS
-    assert found["slowdown"]["S"] == pytest.approx(1)
-    paths = found["path"]["critical_path"]
+    result = dict(zip(questions, ask(places, list(questions.values())), strict=True))
+    assert result["runs"] == {"runs": ["fast.parquet", "slow.parquet", "single"]}
+    assert "1F1B" in result["verdict"]["verdict"]
+    assert len(result["verdict"]["ranks"]) == STAGES
+    assert result["report"]["schedule"]["name"] == "1f1b"
+    assert result["report"]["schedule"]["microbatches"] == MICROBATCHES
+    assert [step["bubble"] for step in result["steps"]["steps"]] == pytest.approx([BUBBLE] * STEPS)
+    assert [step["pipeline_ns"] for step in result["one step"]["steps"]] == [STEP]
+    assert result["theory"]["closed_form"]["idle_ns"] == (STAGES - 1) * 3 * MS
+    assert result["slowdown"]["S"] == pytest.approx(1)
+    paths = result["path"]["critical_path"]
     assert [path["length_ns"] for path in paths] == [STEP] * (STEPS - 1)
     assert all(sum(part["ns"] for part in path["parts"]) == STEP for path in paths)
-    times = {row["what"]: row for row in found["compare"]["whole"]}
+    times = {row["what"]: row for row in result["compare"]["whole"]}
     assert times["pipeline time"]["change"] == pytest.approx(1)
-    assert found["count"]["rows"] == [[2 * MICROBATCHES * STAGES * STEPS]]
-    assert found["kinds"]["rows"] == [[kind, MICROBATCHES * STAGES * STEPS] for kind in "BF"]
-    assert found["longest"]["rows"] == [[2 * MS]]
-    assert found["ranks"] == {
+    assert result["count"]["rows"] == [[2 * MICROBATCHES * STAGES * STEPS]]
+    assert result["kinds"]["rows"] == [[kind, MICROBATCHES * STAGES * STEPS] for kind in "BF"]
+    assert result["longest"]["rows"] == [[2 * MS]]
+    assert result["ranks"] == {
         "columns": ["rank", "stage"], "rows": [[n, n] for n in range(STAGES)], "truncated": False
     }  # fmt: skip
-    assert found["limited"]["truncated"] and len(found["limited"]["rows"]) == 2
-    assert "fewer blocks in a step" in found["note"]["meaning"]
-    assert found["picture"].startswith(b"\x89PNG")
-    assert 'there is no run "../fast.parquet"; choose one of fast.parquet, slow.parquet, single' in found["no run"]
-    assert "nothing is unknown; choose from" in found["no section"]
-    assert "the query fails: not authorized" in found["attach"]
-    assert "the query fails: not authorized" in found["change"]
-    assert 'there is no note "nothing"' in found["no note"]
+    assert result["limited"]["truncated"] and len(result["limited"]["rows"]) == 2
+    assert "fewer blocks in a step" in result["note"]["meaning"]
+    assert result["picture"].startswith(b"\x89PNG")
+    assert 'there is no run "../fast.parquet"; choose one of fast.parquet, slow.parquet, single' in result["no run"]
+    assert "nothing is unknown; choose from" in result["no section"]
+    assert "the query fails: not authorized" in result["attach"]
+    assert "the query fails: not authorized" in result["change"]
+    assert 'there is no note "nothing"' in result["no note"]
 
 
 ENDLESS = "with recursive n(x) as (select 1 union all select x + 1 from n) select count(*) from n"

@@ -56,76 +56,76 @@ def test_a_cause_that_only_b_has_is_named_with_its_place_and_gain(
     job = replace(without, **planted)
     a, b = sound[form], written(tmp_path / "b", job, form)
     longer = simulate(job).step_ns - simulate(without).step_ns
-    found, back = a.compare(b), b.compare(a)
+    result, back = a.compare(b), b.compare(a)
 
-    assert found.levels["difference"].sum() == pytest.approx(longer, abs=2_000)
-    step = found.whole.filter(what="step time").row(0, named=True)
+    assert result.levels["difference"].sum() == pytest.approx(longer, abs=2_000)
+    step = result.whole.filter(what="step time").row(0, named=True)
     assert step["change"] == pytest.approx(longer / simulate(without).step_ns, rel=0.01)
-    most = found.levels.sort(pl.col("difference").abs()).row(-1, named=True)
+    most = result.levels.sort(pl.col("difference").abs()).row(-1, named=True)
     assert most["level"] == level
-    cause = found.causes.row(0, named=True)
+    cause = result.causes.row(0, named=True)
     assert cause["code"] == code
     assert {name: cause[name] for name in place} == place
     assert cause["difference"] == cause["b_gain_ns"] == pytest.approx(longer, rel=0.1)
     assert cause["a_gain_ns"] is None
-    (said,) = (sentence for sentence in found.verdict if sentence.code == "cause-changed")
+    (said,) = (sentence for sentence in result.verdict if sentence.code == "cause-changed")
     assert said.text.startswith("Only in b: ")
 
     keys: dict[str, str | list[str]] = {"whole": "what", "levels": "level", "causes": "code"}
     for table, key in {**keys, "blocks": ["stage", "kind", "chunk"]}.items():
-        one, other = getattr(found, table), getattr(back, table)
+        one, other = getattr(result, table), getattr(back, table)
         assert other.select(key).equals(one.select(key))
         assert other["difference"].to_list() == [None if x is None else -x for x in one["difference"]]
-    assert back.causes["a_gain_ns"].to_list() == found.causes["b_gain_ns"].to_list()
+    assert back.causes["a_gain_ns"].to_list() == result.causes["b_gain_ns"].to_list()
     assert [s.text for s in back.verdict if s.code == "cause-changed"] == [said.text]
 
 
 def test_one_slow_rank_of_many_is_in_the_blocks(sound: dict[str, Run], tmp_path: Path) -> None:
     """Means and medians of its stage hardly change."""
-    found = sound["table"].compare(written(tmp_path / "b", replace(MANY, slow_ranks={21: 1.3}), "table"))
-    first = found.blocks.row(0, named=True)
+    result = sound["table"].compare(written(tmp_path / "b", replace(MANY, slow_ranks={21: 1.3}), "table"))
+    first = result.blocks.row(0, named=True)
     assert (first["stage"], first["kind"], first["b_slowest"]) == (1, "B", 21)
     assert first["b_slowest_ns"] / first["a_slowest_ns"] == pytest.approx(1.3, rel=0.02)
     assert first["change"] < 0.05
-    blocks = next(table for table in found.tables() if table.title == "Blocks")
+    blocks = next(table for table in result.tables() if table.title == "Blocks")
     assert sorted(blocks.flagged) == [0, 1]
 
 
 def test_a_cause_of_both_has_both_gains(slow: Run, tmp_path: Path) -> None:
     less = replace(SOUND, slow={(0, 2): 1.2, (1, 2): 1.2})
-    found = written(tmp_path / "a", less).compare(slow)
+    result = written(tmp_path / "a", less).compare(slow)
     longer = simulate(SLOW).step_ns - simulate(less).step_ns
-    assert found.causes["difference"].to_list() == [pytest.approx(longer, rel=0.1)]
-    (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
+    assert result.causes["difference"].to_list() == [pytest.approx(longer, rel=0.1)]
+    (said,) = (sentence.text for sentence in result.verdict if sentence.code == "cause-changed")
     assert said.startswith("In both: Stage 2 is slow (ranks 4-5, node0)")
 
 
 def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(sound: dict[str, Run], tmp_path: Path) -> None:
-    found = sound["nsys"].compare(written(tmp_path / "b", replace(SOUND, pause=30 * MS)))
-    (cause,) = found.causes.rows(named=True)
+    result = sound["nsys"].compare(written(tmp_path / "b", replace(SOUND, pause=30 * MS)))
+    (cause,) = result.causes.rows(named=True)
     assert (cause["code"], cause["difference"]) == ("long-pause", pytest.approx(30 * MS, rel=0.01))
     assert cause["a_gain_ns"] == pytest.approx(SOUND.gap + SOUND.lead, rel=0.1)
-    (said,) = (sentence.text for sentence in found.verdict if sentence.code == "cause-changed")
+    (said,) = (sentence.text for sentence in result.verdict if sentence.code == "cause-changed")
     assert said.startswith("In both: Between the steps all ranks pause")
 
 
 def test_a_copy_does_not_differ(tmp_path: Path) -> None:
     job = replace(SLOW, uneven=0.2)
-    found = written(tmp_path / "a", job).compare(written(tmp_path / "b", job))
-    assert found.causes.height > 0
-    for table in (found.whole, found.levels, found.causes, found.blocks):
+    result = written(tmp_path / "a", job).compare(written(tmp_path / "b", job))
+    assert result.causes.height > 0
+    for table in (result.whole, result.levels, result.causes, result.blocks):
         assert set(table["difference"].drop_nulls()) == {0.0}
-    assert [s.code for s in found.verdict] == ["difference", "levels-changed", "no-cause-changed"]
+    assert [s.code for s in result.verdict] == ["difference", "levels-changed", "no-cause-changed"]
 
 
 def test_only_blocks_that_are_alike_are_compared(sound: dict[str, Run], tmp_path: Path) -> None:
     """The backward of 1F1B holds the weight gradient, that of ZB-H1 does not."""
     whole = sound["nsys"]
-    found = whole.compare(written(tmp_path / "b", replace(SOUND, schedule="zb-h1")))
-    assert found.unlike == ("schedule: 1F1B and ZB-H1", "backwards: whole and split into B and W")
-    assert found.verdict[0].code == "unlike"
-    assert set(found.blocks["kind"]) == {"F", "OPT"}
-    assert json.loads(found.json())["unlike"] == list(found.unlike)
+    result = whole.compare(written(tmp_path / "b", replace(SOUND, schedule="zb-h1")))
+    assert result.unlike == ("schedule: 1F1B and ZB-H1", "backwards: whole and split into B and W")
+    assert result.verdict[0].code == "unlike"
+    assert set(result.blocks["kind"]) == {"F", "OPT"}
+    assert json.loads(result.json())["unlike"] == list(result.unlike)
     more = whole.compare(written(tmp_path / "c", replace(SOUND, microbatches=12)))
     assert more.unlike == ("micro-batches: 8 and 12",)
     assert more.blocks.is_empty()
@@ -150,33 +150,33 @@ def test_times_of_the_host_are_called_so_and_not_held_against_those_of_the_devic
 
 def test_places_of_other_sizes_are_not_the_same(slow: Run, tmp_path: Path) -> None:
     """Stage 2 of four holds other layers than stage 2 of five."""
-    found = slow.compare(written(tmp_path / "a", replace(SLOW, stages=5)))
-    assert found.causes["stage"].to_list() == [2, 2]
-    assert found.causes.select(pl.col("a_gain_ns", "b_gain_ns").is_null().sum()).row(0) == (1, 1)
+    result = slow.compare(written(tmp_path / "a", replace(SLOW, stages=5)))
+    assert result.causes["stage"].to_list() == [2, 2]
+    assert result.causes.select(pl.col("a_gain_ns", "b_gain_ns").is_null().sum()).row(0) == (1, 1)
 
 
 def test_a_step_beside_another(tmp_path: Path) -> None:
     """The levels are of the steps that are compared, and add up to their lengths."""
     written(tmp_path / "a", replace(SOUND, steps=4, uneven=0.3))
-    found = trace_export.compare(tmp_path / "a", steps_a=0, steps_b=1, jobs=1).comparison
-    time = found.whole.filter(pl.col("what") == "step time").row(0, named=True)
+    result = trace_export.compare(tmp_path / "a", steps_a=0, steps_b=1, jobs=1).comparison
+    time = result.whole.filter(pl.col("what") == "step time").row(0, named=True)
     assert time["difference"] != 0
-    assert found.levels["difference"].sum() == pytest.approx(time["difference"])
-    assert abs(found.levels.filter(pl.col("level") == "work")["difference"].item()) > 0
+    assert result.levels["difference"].sum() == pytest.approx(time["difference"])
+    assert abs(result.levels.filter(pl.col("level") == "work")["difference"].item()) > 0
 
 
 def test_without_gains_no_cause_is_held_against_the_other_run(slow: Run) -> None:
     figures = slow.baseline().figures
-    found = compare(figures, replace(figures, gains=False))
-    assert found.causes["difference"].to_list() == [None]
-    assert [s.code for s in found.verdict] == ["difference", "levels-changed", "causes-unknown"]
-    (table,) = (table.frame for table in found.tables() if table.title == "Causes")
+    result = compare(figures, replace(figures, gains=False))
+    assert result.causes["difference"].to_list() == [None]
+    assert [s.code for s in result.verdict] == ["difference", "levels-changed", "causes-unknown"]
+    (table,) = (table.frame for table in result.tables() if table.title == "Causes")
     assert table.row(0) == ("slow stage", "stage 2, ranks 4-5, node0", "yes", "yes")
 
 
 def test_a_baseline_keeps_levels_and_causes(slow: Run, tmp_path: Path) -> None:
     kept = slow.save_baseline(tmp_path / "kept.json")
-    found = trace_export.compare(kept, slow.place, jobs=1).comparison
-    assert found.causes["code"].to_list() == ["slow-stage"]
-    for table in (found.whole, found.levels, found.causes, found.blocks):
+    result = trace_export.compare(kept, slow.place, jobs=1).comparison
+    assert result.causes["code"].to_list() == ["slow-stage"]
+    for table in (result.whole, result.levels, result.causes, result.blocks):
         assert set(table["difference"].drop_nulls()) == {0.0}

@@ -113,21 +113,21 @@ def test_the_backward_of_a_head_that_has_a_block_of_its_own_is_no_short_backward
 ) -> None:
     """All stages have layers of one length; stage 0 also has the head, before which the others are not slow."""
     ascend.record(tmp_path, JOBS[named])
-    found = load(tmp_path).explain()
-    assert not set(found.causes["code"]) & {"slow-host", "slow-stage", "slow-rank"}
-    assert (found.levels["adds_ns"] > -MS).all()
+    result = load(tmp_path).explain()
+    assert not set(result.causes["code"]) & {"slow-host", "slow-stage", "slow-rank"}
+    assert (result.levels["adds_ns"] > -MS).all()
 
 
 def test_a_run_without_a_cause_names_none_and_its_levels_are_the_closed_form() -> None:
     """(8 + 3)(10 + 20) ms of 1F1B, 8 · 30 of them work, and 7 ms between the steps."""
-    found = explained(planted({}))
-    assert found.causes.is_empty()
-    step = dict(found.levels.select("level", "step_ns").iter_rows())
+    result = explained(planted({}))
+    assert result.causes.is_empty()
+    step = dict(result.levels.select("level", "step_ns").iter_rows())
     assert step["work"] == pytest.approx(240 * MS)
     assert step["schedule"] == step["stages"] == step["jitter"] == pytest.approx(330 * MS)
-    assert step["late"] == found.step_ns
-    assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
-    assert dict(found.levels.select("level", "adds_ns").iter_rows())["pause"] == pytest.approx(7 * MS)
+    assert step["late"] == result.step_ns
+    assert result.levels["adds_ns"].sum() == pytest.approx(result.step_ns)
+    assert dict(result.levels.select("level", "adds_ns").iter_rows())["pause"] == pytest.approx(7 * MS)
 
 
 COMPUTE = ("forward-compute", "backward-compute")
@@ -146,16 +146,16 @@ def test_the_three_gains_of_a_slow_last_stage(tmp_path: Path) -> None:
         return 0 if cell.optype.endswith(("-send", "-recv")) else usual(cell)
 
     Job(stages, microbatches, length=length).write(tmp_path)
-    found = load(tmp_path).align().explain()
+    result = load(tmp_path).align().explain()
     block, mean = 30e6, 1 + (slow - 1) / stages
-    first = found.causes.row(0, named=True)
+    first = result.causes.row(0, named=True)
     assert (first["code"], first["stage"]) == ("slow-stage", 3)
     assert first["gain_ns"] == pytest.approx(microbatches * (slow - 1) * block, rel=0.01)
     even = microbatches * slow + stages - 1 - (microbatches + stages - 1) * mean
     assert first["even_ns"] == pytest.approx(even * block, rel=0.01)
-    typical = Typical(found._graph)
+    typical = Typical(result._graph)
     of_all = np.where(typical.is_block & (typical.stage == 3), typical.means(), typical.length)
-    before, after = Replay(found._graph).means([(each, typical.usual_delay) for each in (typical.length, of_all)])
+    before, after = Replay(result._graph).means([(each, typical.usual_delay) for each in (typical.length, of_all)])
     assert before - after == pytest.approx(microbatches * (slow - mean) * block, rel=0.01)
 
 
@@ -166,9 +166,9 @@ def test_a_slow_link_is_no_gain_of_the_links_beside_it(tmp_path: Path) -> None:
         links={(5, 2): 9 * MS},
     )  # fmt: skip
     data_parallel.write_nsys(tmp_path, job)
-    found = load(tmp_path).align().explain().causes
-    assert found.row(0, named=True)["src_rank"] == 5
-    assert (found["gain_ns"] > found["gain_ns"][0] / 2).sum() == 1
+    result = load(tmp_path).align().explain().causes
+    assert result.row(0, named=True)["src_rank"] == 5
+    assert (result["gain_ns"] > result["gain_ns"][0] / 2).sum() == 1
 
 
 def test_the_bubble_of_a_replica_has_no_skew_of_others() -> None:

@@ -57,8 +57,8 @@ def noisy(seed: int, slower: float = 0.0, steps: int = 24, noise: float = 0.01) 
 ])  # fmt: skip
 def test_planted_slowdowns(on: str, slower: float, seeds: int, least: int, most: int) -> None:
     """Noise of 1 % a step, a limit of 3 %. At the limit itself 1 of 100 fails: of 100, more than 4 with p = 0.4 %."""
-    found = sum(judge(noisy(n), noisy(1000 + n, slower), 0.03, on).failed for n in range(seeds))
-    assert least <= found <= most
+    result = sum(judge(noisy(n), noisy(1000 + n, slower), 0.03, on).failed for n in range(seeds))
+    assert least <= result <= most
 
 
 @settings(max_examples=50, deadline=None)

@@ -19,8 +19,8 @@ def groups() -> list[Group]:
 
 
 def named(mean: list[float], noise: float = 0.001, alike: np.ndarray = STAGES) -> list[tuple[str, float]]:
-    found = slow_groups(Items(np.array(mean), np.full(8, noise), alike), groups())
-    return [(f"{slow.groups[0].kind} {slow.groups[0].name}", round(slow.excess, 6)) for slow in found]
+    result = slow_groups(Items(np.array(mean), np.full(8, noise), alike), groups())
+    return [(f"{slow.groups[0].kind} {slow.groups[0].name}", round(slow.excess, 6)) for slow in result]
 
 
 @pytest.mark.parametrize(

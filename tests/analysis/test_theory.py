@@ -33,10 +33,10 @@ def test_of_some_stages_nothing_is_computed_of_the_whole_pipeline() -> None:
     """The schedule is that of four stages, of which the last was not read: nobody knows how long its blocks take."""
     whole, read = simulate(schedule("1f1b", 4, 8), Costs(1000, 2000)), pl.col("rank") < 3
     part = replace(whole, ranks=whole.ranks.filter(read), spans=whole.spans.filter(read), declared=Declared(pp=4))
-    found = report_of(concluded(part)).theory
-    assert found.recognition.plan.stages == 4
-    assert found.closed_form is None
-    assert found.changes.is_empty()
+    result = report_of(concluded(part)).theory
+    assert result.recognition.plan.stages == 4
+    assert result.closed_form is None
+    assert result.changes.is_empty()
 
 
 def test_no_model_of_an_unknown_order() -> None:
@@ -51,6 +51,6 @@ def test_steps_of_another_size_than_the_one_that_was_recognised_have_their_own_m
     assert whole.interpreted.recognition.plan.microbatches == 8
     first = replace(whole, spans=whole.spans.filter(step=0))
     assert modelled_blocks(first)["microbatch"].max() == 3
-    found = report_of(first).theory
-    assert found.recognition.plan.microbatches == 4
-    assert found.changes["pipeline_ns"][0] == (4 + 1) * 3000
+    result = report_of(first).theory
+    assert result.recognition.plan.microbatches == 4
+    assert result.changes["pipeline_ns"][0] == (4 + 1) * 3000

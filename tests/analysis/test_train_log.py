@@ -48,9 +48,9 @@ def colossal(step: int, ms: float) -> str:
 def stated(log: Path, lines: Iterable[str]) -> StepTimes:
     """What a log of these lines, which is written there, says that a step takes."""
     log.write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(log)
-    assert found is not None
-    return found
+    result = step_times(log)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("line", [megatron, mindspeed, nemo, deepspeed, mindformers, colossal])
@@ -58,11 +58,11 @@ def test_a_line_states_the_time_of_a_step(line: Callable[[int, float], str], tmp
     times = [9_000, 4_000, 8_300, 8_310, 11_060, 8_320, 8_305, 8_310, 8_315]
     text = "\n".join(["other text", *(f"[default7]:{line(step, ms)}" for step, ms in enumerate(times, 1))])
     (tmp_path / "train.log").write_text(text, encoding="utf-8")
-    found = step_times(tmp_path / "train.log")
-    assert found is not None
-    assert found.step_ns == pytest.approx(8_310 * MS)
-    assert found.deviation_ns == pytest.approx(1.4826 * 5 * MS)
-    assert (found.lines, found.stated) == (7, 9)
+    result = step_times(tmp_path / "train.log")
+    assert result is not None
+    assert result.step_ns == pytest.approx(8_310 * MS)
+    assert result.deviation_ns == pytest.approx(1.4826 * 5 * MS)
+    assert (result.lines, result.stated) == (7, 9)
 
 
 def test_lines_of_torchtitan_state_when_and_not_how_long(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_lines_of_torchtitan_state_when_and_not_how_long(tmp_path: Path) -> None
         line = f"[titan] {at} - root - INFO - \x1b[31mstep: {2 * n:2d}  \x1b[32mloss:  7.12  memory: 47GiB  tps: 5,432"
         lines += [line, line.replace("root", "other"), line.replace("step", "validate step")]
     (tmp_path / "log").write_text("\n".join(lines), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert found is None  # each line comes after a validation
-    found = stated(tmp_path / "log", [line for line in lines if "validate" not in line])
-    assert found.step_ns == pytest.approx(1_000.5 * MS)
-    assert (found.lines, found.stated) == (7, 9)
+    result = step_times(tmp_path / "log")
+    assert result is None  # each line comes after a validation
+    result = stated(tmp_path / "log", [line for line in lines if "validate" not in line])
+    assert result.step_ns == pytest.approx(1_000.5 * MS)
+    assert (result.lines, result.stated) == (7, 9)
 
 
 def test_lines_of_paddle_state_the_time_of_all_steps_since_the_line_before(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_lines_of_paddle_state_the_time_of_all_steps_since_the_line_before(tmp_p
         " interval_samples_per_second: 0.868, interval_steps_per_second: 0.868, progress_or_epoch: 0.0"
         for n in range(1, 9)
     ]
-    found = stated(tmp_path / "workerlog.0", lines)
-    assert found.step_ns == pytest.approx(1_151.8 * MS)
+    result = stated(tmp_path / "workerlog.0", lines)
+    assert result.step_ns == pytest.approx(1_151.8 * MS)
 
 
 @pytest.mark.parametrize(
@@ -107,16 +107,16 @@ def test_what_is_done_beside_training_leaves_a_line_out(between: str, tmp_path: 
         disturbed = step > 2 and step % 2
         lines += [between] if disturbed else []
         lines.append(megatron(step, 2_000 if disturbed else 1_000))
-    found = stated(tmp_path / "log", lines)
-    assert (found.step_ns, found.lines) == (1_000 * MS, 5)
+    result = stated(tmp_path / "log", lines)
+    assert (result.step_ns, result.lines) == (1_000 * MS, 5)
 
 
 def test_profiled_steps_are_left_out_though_they_are_most(tmp_path: Path) -> None:
     lines = [megatron(step, 2_000 if 8 <= step < 30 else 1_000) for step in range(1, 33)]
     lines[29:29] = ["Capture range ended in the application.", "Generating 'nsys-report-1.qdstrm'"]
     lines[7:7] = ["Capture range started in the application."]
-    found = stated(tmp_path / "log", lines)
-    assert (found.step_ns, found.lines, found.steps) == (1_000 * MS, 7, 32)
+    result = stated(tmp_path / "log", lines)
+    assert (result.step_ns, result.lines, result.steps) == (1_000 * MS, 7, 32)
 
 
 @pytest.mark.parametrize("line", [megatron, colossal, deepspeed])
@@ -137,9 +137,9 @@ def test_logs_as_terminals_and_launchers_leave_them(
     written: Callable[[str], bytes], line: Callable[[int, float], str], tmp_path: Path
 ) -> None:
     (tmp_path / "log").write_bytes(written("\n".join(line(n, 1_000 if n > 2 else 5_000) for n in range(1, 12))))
-    found = step_times(tmp_path / "log")
-    assert found is not None
-    assert (found.step_ns, found.lines) == (1_000 * MS, 9)
+    result = step_times(tmp_path / "log")
+    assert result is not None
+    assert (result.step_ns, result.lines) == (1_000 * MS, 9)
 
 
 def test_ranks_whose_lines_come_late_and_a_second_start(tmp_path: Path) -> None:
@@ -153,17 +153,17 @@ def test_ranks_whose_lines_come_late_and_a_second_start(tmp_path: Path) -> None:
             "  loss:  7.12  memory: 47GiB  tps: 5,432"
             for _, r, n in rows
         ]
-    found = stated(tmp_path / "log", lines)
-    assert (found.step_ns, found.deviation_ns) == (1_000 * MS, 0)
+    result = stated(tmp_path / "log", lines)
+    assert (result.step_ns, result.deviation_ns) == (1_000 * MS, 0)
 
 
 def test_lines_of_the_first_rank_of_megatron_bridge_state_no_step(tmp_path: Path) -> None:
     text = [f"Step Time : {5 if n < 2 else 14.26}s GPU utilization: 58.2MODEL_TFLOP/s/GPU" for n in range(9)]
-    found = stated(tmp_path / "log", text)
-    assert (found.framework, found.step_ns, found.lines) == ("Megatron-Bridge", 14_260 * MS, 7)
+    result = stated(tmp_path / "log", text)
+    assert (result.framework, result.step_ns, result.lines) == ("Megatron-Bridge", 14_260 * MS, 7)
     both = [part for n, each in enumerate(text, 1) for part in (each, megatron(n, 14_300))]
-    found = stated(tmp_path / "log", both)
-    assert (found.framework, found.step_ns) == ("Megatron-LM", 14_300 * MS)
+    result = stated(tmp_path / "log", both)
+    assert (result.framework, result.step_ns) == ("Megatron-LM", 14_300 * MS)
 
 
 def test_lines_of_the_engine_of_deepspeed_state_when(tmp_path: Path) -> None:
@@ -172,23 +172,23 @@ def test_lines_of_the_engine_of_deepspeed_state_when(tmp_path: Path) -> None:
         ", RunningAvgSamplesPerSec=12.3, CurrSamplesPerSec=12.4, MemAllocated=10.2GB"
         for n in range(1, 12)
     ]
-    found = stated(tmp_path / "log", text)
-    assert (found.framework, found.step_ns, found.lines) == ("DeepSpeed", 200 * MS, 9)
+    result = stated(tmp_path / "log", text)
+    assert (result.framework, result.step_ns, result.lines) == ("DeepSpeed", 200 * MS, 9)
 
 
 @pytest.mark.parametrize(("shown", "instead"), [("1000.0", "0.0"), ("1000.0", "1.0.0"), ("2025", "0")])
 def test_times_that_are_none(shown: str, instead: str, tmp_path: Path) -> None:
     lines = [megatron(step, 1_000).replace(shown, instead) for step in range(1, 20)]
     (tmp_path / "log").write_text("\n".join([*lines[:9], megatron(10, 1_000), *lines[10:]]), encoding="utf-8")
-    found = step_times(tmp_path / "log")
-    assert (found is None) == (shown == "1000.0")
+    result = step_times(tmp_path / "log")
+    assert (result is None) == (shown == "1000.0")
 
 
 def test_other_batch_sizes_skipped_iterations_and_the_start_of_each_run_are_left_out(tmp_path: Path) -> None:
     first = [megatron(step, 500, batch=256) for step in range(1, 6)]
     again = [megatron(step, 9_000) for step in (3, 4)] + [megatron(step, 1_000) for step in range(5, 10)]
-    found = stated(tmp_path / "log", [*first, *again, megatron(10, 3_000, skipped=1)])
-    assert (found.step_ns, found.deviation_ns, found.lines) == (1_000 * MS, 0, 5)
+    result = stated(tmp_path / "log", [*first, *again, megatron(10, 3_000, skipped=1)])
+    assert (result.step_ns, result.deviation_ns, result.lines) == (1_000 * MS, 0, 5)
 
 
 def test_too_few_lines_give_no_time(tmp_path: Path) -> None:

@@ -62,12 +62,12 @@ def _link(cell: Cell) -> tuple[int, int]:
     return cell.dp, cell.stage - (cell.optype == "forward-recv")
 
 
-def parts(found: Slowdown, part: str) -> list[float]:
-    return found.parts.filter(part=part)["slowdown"].to_list()
+def parts(result: Slowdown, part: str) -> list[float]:
+    return result.parts.filter(part=part)["slowdown"].to_list()
 
 
-def of_type(found: Slowdown, name: str) -> float:
-    (slower,) = found.parts.filter(part="type", name=name)["slowdown"]
+def of_type(result: Slowdown, name: str) -> float:
+    (slower,) = result.parts.filter(part="type", name=name)["slowdown"]
     return float(slower)
 
 
@@ -90,49 +90,49 @@ def test_the_slowdown(name: str, simulated: float, ideal: float) -> None:
 
 
 def test_a_slow_worker() -> None:
-    found = planted("worker")
-    assert parts(found, "replica") == pytest.approx([1, 2300 / 1621], rel=CLOSE)
-    assert parts(found, "stage") == pytest.approx([n / 1621 for n in (1598, 1590, 2345, 1591)], rel=CLOSE)
-    assert of_type(found, "F") == pytest.approx(1814 / 1621, rel=CLOSE)
-    assert of_type(found, "B") == pytest.approx(2070 / 1621, rel=CLOSE)
-    assert found.slowest_ranks == pytest.approx(771 / 679, rel=CLOSE)
-    assert found.last_stage == pytest.approx(-15 / 679, abs=CLOSE)
+    result = planted("worker")
+    assert parts(result, "replica") == pytest.approx([1, 2300 / 1621], rel=CLOSE)
+    assert parts(result, "stage") == pytest.approx([n / 1621 for n in (1598, 1590, 2345, 1591)], rel=CLOSE)
+    assert of_type(result, "F") == pytest.approx(1814 / 1621, rel=CLOSE)
+    assert of_type(result, "B") == pytest.approx(2070 / 1621, rel=CLOSE)
+    assert result.slowest_ranks == pytest.approx(771 / 679, rel=CLOSE)
+    assert result.last_stage == pytest.approx(-15 / 679, abs=CLOSE)
 
 
 def test_a_long_last_stage() -> None:
-    found = planted("last stage")
-    assert parts(found, "stage") == pytest.approx([n / 1621 for n in (1598, 1590, 1583, 1941)], rel=CLOSE)
-    assert found.last_stage == pytest.approx(72 / 55, rel=CLOSE)
+    result = planted("last stage")
+    assert parts(result, "stage") == pytest.approx([n / 1621 for n in (1598, 1590, 1583, 1941)], rel=CLOSE)
+    assert result.last_stage == pytest.approx(72 / 55, rel=CLOSE)
 
 
 def test_a_slow_replica() -> None:
-    found = planted("replica")
-    assert parts(found, "replica") == pytest.approx([1, 1058 / 893], rel=CLOSE)
-    assert parts(found, "stage") == pytest.approx([n / 893 for n in (960, 971, 982, 993)], rel=CLOSE)
-    assert found.slowest_ranks == pytest.approx(2 / 11, abs=CLOSE)
+    result = planted("replica")
+    assert parts(result, "replica") == pytest.approx([1, 1058 / 893], rel=CLOSE)
+    assert parts(result, "stage") == pytest.approx([n / 893 for n in (960, 971, 982, 993)], rel=CLOSE)
+    assert result.slowest_ranks == pytest.approx(2 / 11, abs=CLOSE)
 
 
 def test_a_slow_step_is_seen_step_by_step_only() -> None:
-    found = planted("step")
-    assert found.total == pytest.approx(1, rel=CLOSE)
-    assert found.steps["slowdown"].to_list() == pytest.approx([364 / 419, 364 / 419, 529 / 419], rel=CLOSE)
+    result = planted("step")
+    assert result.total == pytest.approx(1, rel=CLOSE)
+    assert result.steps["slowdown"].to_list() == pytest.approx([364 / 419, 364 / 419, 529 / 419], rel=CLOSE)
 
 
 def test_a_slow_link() -> None:
-    found = planted("link")
-    assert of_type(found, "T:F") == pytest.approx(197 / 182, rel=CLOSE)
-    assert parts(found, "replica") == pytest.approx([197 / 182, 1], rel=CLOSE)
+    result = planted("link")
+    assert of_type(result, "T:F") == pytest.approx(197 / 182, rel=CLOSE)
+    assert parts(result, "replica") == pytest.approx([197 / 182, 1], rel=CLOSE)
 
 
 def test_a_slow_collective_is_charged_to_all_its_replicas() -> None:
-    found = planted("reduce-scatter")
-    assert parts(found, "replica") == pytest.approx([101 / 91] * 2, rel=CLOSE)
-    assert of_type(found, "C:grads-reduce-scatter") == pytest.approx(101 / 91, rel=CLOSE)
+    result = planted("reduce-scatter")
+    assert parts(result, "replica") == pytest.approx([101 / 91] * 2, rel=CLOSE)
+    assert of_type(result, "C:grads-reduce-scatter") == pytest.approx(101 / 91, rel=CLOSE)
 
 
 def test_where_nothing_is_planted_no_time_is_lost() -> None:
-    found = planted("nothing")
-    everything = [found.total, *found.parts["slowdown"]]
+    result = planted("nothing")
+    everything = [result.total, *result.parts["slowdown"]]
     assert everything == pytest.approx([1] * len(everything), rel=CLOSE)
 
 
@@ -145,9 +145,9 @@ def made(name: str, factor: float, stage: int, transfer: float = 0, weight: floa
 
 
 def of(profile: Profile) -> Slowdown:
-    found = slowdown_of(build(recorded(profile)))
-    assert found is not None
-    return found
+    result = slowdown_of(build(recorded(profile)))
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize("stage", range(4))
@@ -161,11 +161,11 @@ def test_a_slow_stage_of_1f1b_is_the_closed_form(factor: float, stage: int) -> N
 
     usual_factor = 1 + (factor - 1) / 4
     ideal = usual_factor * 11 * 30
-    found = of(made("1f1b", factor, stage))
-    assert found.total == pytest.approx(t(factor) / ideal, rel=1e-6)
+    result = of(made("1f1b", factor, stage))
+    assert result.total == pytest.approx(t(factor) / ideal, rel=1e-6)
     of_stage = usual_factor * t(factor / usual_factor) / ideal
-    assert parts(found, "stage")[stage] == pytest.approx(of_stage, rel=1e-6)
-    assert parts(found, "replica") == pytest.approx([found.total])
+    assert parts(result, "stage")[stage] == pytest.approx(of_stage, rel=1e-6)
+    assert parts(result, "replica") == pytest.approx([result.total])
 
 
 @pytest.mark.parametrize(
@@ -174,5 +174,5 @@ def test_a_slow_stage_of_1f1b_is_the_closed_form(factor: float, stage: int) -> N
 )
 def test_schedules_with_a_slow_stage_and_transfers(name: str, simulated: float, ideal: float) -> None:
     """Stage 2 × 1.5, transfers of 1 ms: computed with an independent simulator of these schedules."""
-    found = of(made(name, 1.5, 2, transfer=MS))
-    assert found.total == pytest.approx(simulated / ideal, rel=CLOSE)
+    result = of(made(name, 1.5, 2, transfer=MS))
+    assert result.total == pytest.approx(simulated / ideal, rel=CLOSE)

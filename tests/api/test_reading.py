@@ -39,8 +39,8 @@ def test_a_reader_that_returns_no_profile_has_failed(
     read = reading.read_group
 
     def damaged(group: Group, options: ReadOptions) -> list[object]:
-        found = zip(group.sources, read(group, options), strict=True)
-        return [damage(made) if s.path.name == "workerlog.2" else made for s, made in found]
+        result = zip(group.sources, read(group, options), strict=True)
+        return [damage(made) if s.path.name == "workerlog.2" else made for s, made in result]
 
     monkeypatch.setattr(reading, "read_group", damaged)
     if not at_once:

@@ -216,17 +216,17 @@ def test_inspect_takes_a_table(read: trace_export.Run, run_cli: Cli, tmp_path: P
     """Its counts are those of the run that it was written from."""
     run = read.align()
     (table,) = run.write(tmp_path / "blocks.parquet")
-    found = trace_export.inspect(table)
+    result = trace_export.inspect(table)
     kinds = run.spans.group_by("rank", "kind").len().pivot("kind", index="rank", values="len").sort("rank")
-    assert found.ranks.select("rank", "F", "B").rows() == kinds.select("rank", "F", "B").rows()
-    assert found.verdict.startswith("can be drawn: 1F1B, 4 stages")
+    assert result.ranks.select("rank", "F", "B").rows() == kinds.select("rank", "F", "B").rows()
+    assert result.verdict.startswith("can be drawn: 1F1B, 4 stages")
     assert run_cli("inspect", table).returncode == 0
 
 
 def test_what_lies_in_a_folder(logs: Path) -> None:
-    found = trace_export.inspect(logs)
-    assert found.ranks.select("rank", "stage", "host", "steps", "blocks").rows() == [
+    result = trace_export.inspect(logs)
+    assert result.ranks.select("rank", "stage", "host", "steps", "blocks").rows() == [
         (0, 0, "machine0", 3, 51), (1, 1, "machine0", 3, 51), (2, 2, "machine1", 3, 51), (3, 3, "machine1", 3, 51),
     ]  # fmt: skip
-    assert found.sources["kind"].to_list() == ["paddle"] * 4
-    assert found.failures == ()
+    assert result.sources["kind"].to_list() == ["paddle"] * 4
+    assert result.failures == ()

@@ -40,7 +40,7 @@ def size(place: Path) -> int:
 def rows(options: argparse.Namespace) -> Iterator[Row]:
     compile_package()
     sources, sizes = (4, [0.2]) if options.quick else (options.sources, list(map(float, options.megabytes.split(","))))
-    found: list[Row] = []
+    result: list[Row] = []
     for case in options.cases or MAKERS:
         for megabytes in sizes:
             with tempfile.TemporaryDirectory() as folder:
@@ -51,11 +51,11 @@ def rows(options: argparse.Namespace) -> Iterator[Row]:
                 MAKERS[case](place := Path(folder) / "run", times, sources)
                 taken = least(of_command([*PROGRAM, "inspect", place, "--json"]) for _ in range(ROUNDS))
                 what = f"inspect of {sources} sources of {case}, {size(place) / sources / 1e6:.1f} MB each"
-            found.append(Row(what, taken.seconds, aim=AIM_S))
-            print(" | ".join(filter(None, found[-1].cells())), file=sys.stderr)
+            result.append(Row(what, taken.seconds, aim=AIM_S))
+            print(" | ".join(filter(None, result[-1].cells())), file=sys.stderr)
             verdict = orjson.loads(taken.output)["verdict"]
             print(f"truth: {times * long_runs.STEPS} steps; {verdict}", file=sys.stderr)
-    yield max(found, key=lambda row: row.ours.value if row.ours else 0)
+    yield max(result, key=lambda row: row.ours.value if row.ours else 0)
 
 
 if __name__ == "__main__":

@@ -85,11 +85,11 @@ def opening(page: Path) -> Row:
 
 def browsing() -> float:
     """Processor seconds of the browser's processes so far."""
-    found = 0.0
+    result = 0.0
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found += sum(process.cpu_times()[:2])
-    return found
+            result += sum(process.cpu_times()[:2])
+    return result
 
 
 def named(exceptions: pl.DataFrame) -> Planted:
@@ -126,10 +126,10 @@ def look(kind: str, ranks: int, logs: Path, out: Path, jobs: int | None) -> Iter
         yield Row(f"{what}: memory of the largest process", whole.megabytes, aim=AIM_MEMORY)
         yield Row(f"{what}: page", Amount(html.stat().st_size / 1e6, "MB"), aim=AIM_PAGE)
         yield opening(html)
-        found = named(pl.read_parquet(out / "pipeline_overview.exceptions.parquet"))
+        result = named(pl.read_parquet(out / "pipeline_overview.exceptions.parquet"))
         planted = many(ranks).planted
-        if found != replace(planted, links=tuple(sorted(planted.links))):
-            raise SystemExit(f"named {found}, planted {planted}")
+        if result != replace(planted, links=tuple(sorted(planted.links))):
+            raise SystemExit(f"named {result}, planted {planted}")
         return
     replica = ["export", logs, "--replica", "17", "--cache", out / "cache", "--out", out / "replica"]
     used(*replica)

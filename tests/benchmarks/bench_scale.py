@@ -95,7 +95,7 @@ def one_by_one(place: Path) -> Cost:
 
 def dask(place: Path) -> tuple[float, float]:
     """Seconds of reading all sources with two Dask workers, and with two worker processes, both with their start."""
-    found = list(find(place).sources)
+    result = list(find(place).sources)
     reading = partial(read, options=ReadOptions())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -109,16 +109,16 @@ def dask(place: Path) -> tuple[float, float]:
     try:
         with Client(address) as client:
             client.wait_for_workers(2)
-        work.run(reading, found[:8], Cluster(address))  # so that both have imported what they need
+        work.run(reading, result[:8], Cluster(address))  # so that both have imported what they need
         begun = time.perf_counter()
-        work.run(reading, found, Cluster(address))
+        work.run(reading, result, Cluster(address))
         on_dask = time.perf_counter() - begun
     finally:
         for process in reversed(started):
             process.terminate()
             process.wait()
     begun = time.perf_counter()
-    work.run(reading, found, Workers(2))
+    work.run(reading, result, Workers(2))
     return on_dask, time.perf_counter() - begun
 
 

@@ -54,7 +54,7 @@ class Writer:
         return time.time()
 
 
-def charts(address: str, found: dict[int, float]) -> None:
+def charts(address: str, result: dict[int, float]) -> None:
     """Fetches the chart after each event; notes when the chart of a step was there."""
     host, port = address.removeprefix("http://").split(":")
     events = http.client.HTTPConnection(host, int(port))
@@ -70,7 +70,7 @@ def charts(address: str, found: dict[int, float]) -> None:
                     connection.close()
             fetched = set(state["charts"])
             for step in state["steps"]:
-                found.setdefault(step["step"], time.time())
+                result.setdefault(step["step"], time.time())
 
 
 def pace(folder: Path, options: list[str], writer: Writer, steps: range) -> tuple[dict[int, float], float]:

@@ -147,9 +147,9 @@ def blocks_alone(runs: int) -> list[Row]:
             left = shown - pl.Series([job.clock_error_ns(machine, time) for machine in range(machines)])
             ratios.setdefault((steps, where), []).extend(((left - left.mean()).abs() / clocks["sd_ns"]).to_list())
     return [
-        {"steps": steps, "where": where, "hosts": len(found)}
-        | {f"within {k} sd": f"{np.mean(np.array(found) <= k):.0%}" for k in (1, 2, 3)}
-        for (steps, where), found in sorted(ratios.items())
+        {"steps": steps, "where": where, "hosts": len(result)}
+        | {f"within {k} sd": f"{np.mean(np.array(result) <= k):.0%}" for k in (1, 2, 3)}
+        for (steps, where), result in sorted(ratios.items())
     ]
 
 
@@ -180,12 +180,12 @@ def asymmetry(runs: int) -> list[Row]:
         row: Row = {"CLEARLY_BETTER": clearly}
         with setting(fit, CLEARLY_BETTER=clearly):
             for name, lags_us in lags.items():
-                found, off = [], []
+                actual, off = [], []
                 for run in drawn(runs, lags_us=lags_us, over_stages=True):
                     result = fitted(run)
-                    found.append(result.asymmetric)
+                    actual.append(result.asymmetric)
                     off += list(run.misplaced_us(result.clocks).values())
-                row |= {f"{name}: found": f"{np.mean(found):.0%}", f"{name}: median µs": np.median(np.abs(off))}
+                row |= {f"{name}: found": f"{np.mean(actual):.0%}", f"{name}: median µs": np.median(np.abs(off))}
         rows.append(row)
     return rows
 
@@ -225,9 +225,9 @@ def pairings(runs: int) -> Row:
     ends = ["src_rank", "dst_rank", "send_end_ns", "recv_end_ns"]
     for run in drawn(runs, cut_ms=60.0, steps=2):
         unnumbered = run.profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32))
-        found = messages.pair(replace(run.profile, p2p=unnumbered)).messages
-        true = found.join(run.paired, on=ends, how="semi").height
-        right, wrong, there = right + true, wrong + found.height - true, there + run.paired.height
+        result = messages.pair(replace(run.profile, p2p=unnumbered)).messages
+        true = result.join(run.paired, on=ends, how="semi").height
+        right, wrong, there = right + true, wrong + result.height - true, there + run.paired.height
     return {"pairs found": f"{right / there:.2%}", "wrong pairs": f"{wrong / max(right + wrong, 1):.2%}"}
 
 
@@ -248,14 +248,14 @@ def members(runs: int) -> Row:
 
 def contradictions(runs: int) -> Row:
     """Clocks with constant rates do not contradict themselves; the bound must hold the truth."""
-    found, inside = [], []
+    actual, inside = [], []
     for run in drawn(runs):
         result = fitted(run)
         left = run.misplaced_us(result.clocks)
-        found.append(bool(result.contradiction))
+        actual.append(bool(result.contradiction))
         bound = dict(result.clocks.select("host", "bound_ns").drop_nulls().iter_rows())
         inside += [abs(left[host]) <= limit / 1e3 for host, limit in bound.items()]
-    return {"contradictions": f"{np.mean(found):.0%}", "truth within the bound": f"{np.mean(inside):.1%}"}
+    return {"contradictions": f"{np.mean(actual):.0%}", "truth within the bound": f"{np.mean(inside):.1%}"}
 
 
 def tolerances(runs: int) -> list[Row]:
@@ -283,7 +283,7 @@ def offsets(runs: int) -> list[Row]:
 def clock_steps(runs: int) -> list[Row]:
     """Clocks that are set: is the step found, of the right host, and if not, is it below what is said not to show?"""
     draw = random.Random(7)
-    found: list[str] = []
+    result: list[str] = []
     for seed in range(runs):
         stages, replicas = draw.randint(2, 8), draw.randint(1, 2)
         host, size = (
@@ -301,14 +301,14 @@ def clock_steps(runs: int) -> list[Row]:
         aligned, notes = done.clocks, [note.text for note in done.notes if note.code == "clock-set"]
         said = dict(aligned.select("host", "unseen_step_ns").iter_rows())[host]
         none = align(interpret(make(replace(clocks, set_us={})).profile, Declared())).clocks["steps"].null_count()
-        found.append(
+        result.append(
             "found" if len(notes) == 1 and f"clock of {host} " in notes[0]
             else "found, of either of two hosts" if len(notes) == 1 and host in notes[0].partition(" between ")[0]
             else "of another host, or of several" if notes
             else "said not to show" if said is None or said >= 1e3 * abs(size) else "not said"
         )  # fmt: skip
-        found += [] if none == len(aligned) else ["found where there is none"]
-    return [{"runs": runs} | {what: found.count(what) for what in sorted(set(found))}]
+        result += [] if none == len(aligned) else ["found where there is none"]
+    return [{"runs": runs} | {what: result.count(what) for what in sorted(set(result))}]
 
 
 EXPERIMENTS: dict[str, Callable[[int], list[Row]]] = {

@@ -78,10 +78,10 @@ def cases(runs: int, stages: int, microbatches: int) -> Iterator[tuple[bool, boo
             for share in SHARES:
                 for drop in (False, True) * runs:
                     profile = placed(damaged(made, share, drop, draw))
-                    if found := compared(profile, frozenset()):
-                        yield True, bool(same & {found[0], *found[1]}), found[2], found[3]
-                    if found := compared(profile, same):
-                        yield False, False, found[2], found[3]
+                    if result := compared(profile, frozenset()):
+                        yield True, bool(same & {result[0], *result[1]}), result[2], result[3]
+                    if result := compared(profile, same):
+                        yield False, False, result[2], result[3]
 
 
 def main() -> None:

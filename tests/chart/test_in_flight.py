@@ -17,8 +17,8 @@ COSTS = {"forward": 1000, "backward": 2000, "weight": 1000}
 
 
 def counted(run: trace_export.Run | trace_export.Simulation) -> pl.DataFrame:
-    found = in_flight(run.profile.passes(), run.profile.interpreted.placement)
-    return pl.concat(counts.with_columns(stage=pl.lit(stage), rank=pl.lit(rank)) for stage, rank, counts in found)
+    result = in_flight(run.profile.passes(), run.profile.interpreted.placement)
+    return pl.concat(counts.with_columns(stage=pl.lit(stage), rank=pl.lit(rank)) for stage, rank, counts in result)
 
 
 def table(rows: list[tuple[int, str, int | None, int, int]], folder: Path) -> trace_export.Run:
@@ -52,11 +52,11 @@ def test_every_schedule_holds_what_its_order_says(name: str) -> None:
     microbatches = 4 if name == "interleaved-split-paddle" else 8
     order = schedule(name, 4, microbatches)
     share = 1 if order.placement == "both" else order.chunks
-    found = counted(trace_export.simulate(name, 4, microbatches, COSTS))
-    peak = found.group_by("stage").agg(pl.col("value").max()).sort("stage")["value"] * share
+    result = counted(trace_export.simulate(name, 4, microbatches, COSTS))
+    peak = result.group_by("stage").agg(pl.col("value").max()).sort("stage")["value"] * share
     assert peak.to_list() == pytest.approx(order.in_flight().sort("stage")["chunks"].to_list(), rel=1e-4)
-    assert found.group_by("stage").agg(pl.col("value").last(), least=pl.col("value").min()).rows() == [
-        (stage, 0, 0) for stage in found["stage"].unique(maintain_order=True)
+    assert result.group_by("stage").agg(pl.col("value").last(), least=pl.col("value").min()).rows() == [
+        (stage, 0, 0) for stage in result["stage"].unique(maintain_order=True)
     ]
 
 
@@ -95,6 +95,6 @@ def test_both_traces_have_the_counters(name: str, tmp_path: Path) -> None:
     (path,) = run.write(tmp_path, [name])
     sql = "SELECT t.name, max(c.value) FROM counter c JOIN track t ON c.track_id = t.id WHERE t.name GLOB 'in flight*'"
     with TraceProcessor(path) as trace:
-        found = trace.query(f"{sql} GROUP BY 1 ORDER BY 1").rows()
+        result = trace.query(f"{sql} GROUP BY 1 ORDER BY 1").rows()
         assert trace.problems().is_empty()
-    assert found == [(f"in flight · stage {s} · rank {s}", 4 - s) for s in range(4)]
+    assert result == [(f"in flight · stage {s} · rank {s}", 4 - s) for s in range(4)]

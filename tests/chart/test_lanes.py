@@ -17,12 +17,12 @@ BLOCKS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25
 def lanes_by_hand(blocks: list[tuple[int, int]]) -> list[int]:
     """Each block on the first lane that is free, tried one by one."""
     ends: list[int] = []
-    found = []
+    result = []
     for start, end in blocks:
         lane = next((i for i, last in enumerate(ends) if last <= start), len(ends))
         ends[lane : lane + 1] = [end]
-        found.append(lane)
-    return found
+        result.append(lane)
+    return result
 
 
 @given(BLOCKS, st.integers(0, 25), st.sampled_from([64, 2, 0]))

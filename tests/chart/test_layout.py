@@ -111,8 +111,8 @@ def test_overlapping_blocks_go_to_lanes_of_one_name() -> None:
         "  stage 0 · rank 0 (lane 2)",
     ]
     lanes = {t.id: t.lane for t in chart.main.tracks}
-    found = {(s["name"], lanes[s["track"]]) for s in on(chart, "stage 0 · rank 0").to_dicts()}
-    assert found == {("F0", 0), ("B0", 1), ("F1", 0), ("B1", 2)}
+    result = {(s["name"], lanes[s["track"]]) for s in on(chart, "stage 0 · rank 0").to_dicts()}
+    assert result == {("F0", 0), ("B0", 1), ("F1", 0), ("B1", 2)}
 
 
 def test_a_block_that_ends_before_it_starts_is_empty() -> None:

@@ -78,8 +78,8 @@ def test_what_was_asked_for_and_is_not_there_is_named(
     for command in (["export", "--format", "csv", "--out", tmp_path], ["report"]):
         result = run_cli(*command, samples / "paddle" / "single", *chosen, "--json")
         assert result.returncode == 0, result.stderr
-        found = [note for note in orjson.loads(result.stdout)["notes"] if note["code"] == "selection-absent"]
-        assert [(note["level"], note["text"]) for note in found] == [(level, text)]
+        actual = [note for note in orjson.loads(result.stdout)["notes"] if note["code"] == "selection-absent"]
+        assert [(note["level"], note["text"]) for note in actual] == [(level, text)]
 
 
 @pytest.mark.parametrize("option", ["--ranks", "--devices"])
@@ -130,8 +130,8 @@ def test_inspect_begins_with_a_verdict(run_cli: Cli, samples: Path, tmp_path: Pa
 def test_inspect_reads_as_export_does(run_cli: Cli, samples: Path) -> None:
     """With the ranges themselves in place of the GPU work, with a rule for names, with some ranks only."""
     traces = samples / "kineto" / "two_hosts"
-    found = [orjson.loads(run_cli("inspect", traces, "--json", *more).stdout) for more in ([], ["--host"])]
-    assert [{rank["origin"] for rank in each["ranks"]} for each in found] == [{"device"}, {"host"}]
+    result = [orjson.loads(run_cli("inspect", traces, "--json", *more).stdout) for more in ([], ["--host"])]
+    assert [{rank["origin"] for rank in each["ranks"]} for each in result] == [{"device"}, {"host"}]
     assert run_cli("inspect", traces, "--marker", "(=>F").returncode == 2
     ranks = orjson.loads(run_cli("inspect", samples / "ascend", "--ranks", "1-2", "--json").stdout)["ranks"]
     assert [rank["rank"] for rank in ranks] == [1, 2]
@@ -203,6 +203,6 @@ def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_pat
         shutil.copytree(samples / "nsys" / "two_hosts", tmp_path / "logs" / name)
     result = run_cli("--log_dir", tmp_path / "logs", "--out", tmp_path / "out", "--format", "csv", "--json")
     assert result.returncode == 0, result.stderr
-    found = orjson.loads(result.stdout)
-    assert [note["level"] for note in found["notes"] if note["code"] == "source-recorded-twice"] == ["warning"] * 2
-    assert found["ranks"] == 4
+    actual = orjson.loads(result.stdout)
+    assert [note["level"] for note in actual["notes"] if note["code"] == "source-recorded-twice"] == ["warning"] * 2
+    assert actual["ranks"] == 4

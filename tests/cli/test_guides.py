@@ -46,9 +46,9 @@ def rows(guide: str, heading: str) -> list[str]:
 
 @OF_PROFILERS
 def test_python_is_python_and_uses_what_is_there(guide: str) -> None:
-    found = blocks(guide, "python")
-    assert found
-    for code in found:
+    result = blocks(guide, "python")
+    assert result
+    for code in result:
         compile(code, guide, "exec", flags=ast.PyCF_ONLY_AST)
     names = set(re.findall(r"\bti\.(\w+)", text(guide)))
     assert names <= set(ti.__all__)

@@ -182,16 +182,16 @@ def test_the_page_of_a_comparison_has_its_sentences_and_tables(samples: Path, ru
     a, b = samples / "paddle" / "single", samples / "paddle" / "two_machines"
     page = tmp_path / "both.html"
     assert run_cli("compare", a, b, "--format", "html", "--out", page).returncode == 0
-    found = trace_export.compare(a, b).comparison
+    result = trace_export.compare(a, b).comparison
     text = unescape(page.read_text("utf-8"))
     assert "<h1>Comparison: single and two_machines</h1>" in text
-    assert all(f"<li>{sentence.text}</li>" in text for sentence in found.verdict)
-    assert re.findall(r"<h2>(.*?)</h2>", text) == [table.title for table in found.tables()] == [
+    assert all(f"<li>{sentence.text}</li>" in text for sentence in result.verdict)
+    assert re.findall(r"<h2>(.*?)</h2>", text) == [table.title for table in result.tables()] == [
         "Steps", "What the difference is made of", "Causes", "Blocks",
     ]  # fmt: skip
     assert "two_machines</th>" in text  # as the folder is called
     shown = text.partition("<h2>Blocks</h2>")[2]
-    assert shown.count("<tr") == 1 + found.blocks.height
+    assert shown.count("<tr") == 1 + result.blocks.height
 
 
 def test_a_run_without_passes_is_said_to_have_no_step(run_cli: Cli, tmp_path: Path) -> None:

@@ -74,10 +74,10 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(4)]  # a look is printed when its files are written
         _, stderr = interrupted(process)
-    found = lines(steps)
-    assert [line["step"] for line in found] == [0, 1, 2]
-    assert all(line["generator"] == "trace-export" and line["slowdown"] for line in found)
-    assert [list(checker("watch").iter_errors(line)) for line in found] == [[]] * 3
+    result = lines(steps)
+    assert [line["step"] for line in result] == [0, 1, 2]
+    assert all(line["generator"] == "trace-export" and line["slowdown"] for line in result)
+    assert [list(checker("watch").iter_errors(line)) for line in result] == [[]] * 3
     assert re.fullmatch(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed[0])
     assert [line.split(",")[0] for line in printed[1:]] == ["step 0", "step 1", "step 2"]
     assert "ssh -L" in stderr
@@ -88,9 +88,9 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
 
 def _is_prometheus(text: str) -> bool:
     """Whether each metric has its help and its type before its one sample, as the text format demands."""
-    head, *found = text.splitlines()
+    head, *result = text.splitlines()
     assert head.startswith("# ")
-    for help_line, type_line, sample in zip(found[::3], found[1::3], found[2::3], strict=True):
+    for help_line, type_line, sample in zip(result[::3], result[1::3], result[2::3], strict=True):
         name = sample.split(" ")[0]
         assert help_line.startswith(f"# HELP {name} ")
         assert type_line in (f"# TYPE {name} gauge", f"# TYPE {name} counter")

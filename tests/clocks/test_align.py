@@ -77,11 +77,11 @@ def test_paths_and_components_are_those_of_scipy(edges: list[tuple[int, int, int
     ours = graph.components(source, target, 10)
     assert ((label[:, None] == label) == (ours[:, None] == ours)).all()
     assert (ours <= np.arange(10)).all()
-    found = [
+    result = [
         outcome(lambda: graph.shortest(source, target, np.array(list(once.values())), 10, np.arange(10))),
         outcome(lambda: csgraph.johnson(matrix)),
     ]
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 def outcome(run: Callable[[], Any]) -> list[list[float]] | None:
@@ -303,10 +303,10 @@ def test_messages_that_never_scatter_do_not_bend_all_clocks_together(
     columns = ["src_rank", "dst_rank", "send_start_ns", "send_end_ns", "recv_start_ns", "recv_end_ns"]
     messages = conform(pl.DataFrame(rows, columns, orient="row"), MESSAGES)
     ranks = conform(pl.DataFrame({"rank": range(4), "host": ["a", "b", "c", "d"]}), RANKS)
-    found = np.array(fit_clocks(messages, empty(COLLECTIVES), ranks).clocks["drift"]) * 1e6
+    result = np.array(fit_clocks(messages, empty(COLLECTIVES), ranks).clocks["drift"]) * 1e6
     true = np.array(ppm)
-    assert np.abs((found - found.mean()) - (true - true.mean())).max() < 0.5
-    assert abs(found.mean()) < 1  # what all have in common cannot be seen, so nothing may be made of it
+    assert np.abs((result - result.mean()) - (true - true.mean())).max() < 0.5
+    assert abs(result.mean()) < 1  # what all have in common cannot be seen, so nothing may be made of it
 
 
 def test_the_bound_of_clocks_that_are_left_as_they_are_holds_the_truth() -> None:

@@ -47,6 +47,6 @@ def test_messages_that_are_too_early_round_a_circle_contradict_each_other() -> N
 def test_pairs_whose_messages_go_one_way_and_those_with_few_are_named() -> None:
     """0 → 1 alone, nine messages; eight between 1 and 2, and seven between 0 and 2."""
     ends = [(0, 1)] * 9 + [(1, 2)] * 4 + [(2, 1)] * 4 + [(0, 2)] * 4 + [(2, 0)] * 3
-    found = fit_observations(observed(3, between(*sorted(ends)), []), conform(RANKS_OF_THREE, RANKS))
-    assert found.one_way == ("host0 – host1",)
-    assert found.few_messages == ("host0 – host2",)
+    result = fit_observations(observed(3, between(*sorted(ends)), []), conform(RANKS_OF_THREE, RANKS))
+    assert result.one_way == ("host0 – host1",)
+    assert result.few_messages == ("host0 – host2",)

@@ -47,32 +47,32 @@ def beyond_bound(recorded: Profile, true: pl.DataFrame, set_at_ns: int) -> tuple
     `set_at_ns` may be off together where the notes say that either of two clocks was set.
     """
     shown = interpret(recorded, Declared())
-    found = align(shown)
+    result = align(shown)
     ends = pl.concat(
         shown.spans.select("rank", "start_ns", "end_ns")
-        .with_columns(found=found.spans[f"{end}_ns"])
+        .with_columns(found=result.spans[f"{end}_ns"])
         .join(true, on=["rank", "start_ns", "end_ns"])
         .select("rank", "found", true=f"true_{end}_ns")
         for end in ("start", "end")
     )
     assert len(ends) == 2 * len(recorded.spans)
-    either = any("or that of" in note.text for note in found.notes if note.code == "clock-set")
+    either = any("or that of" in note.text for note in result.notes if note.code == "clock-set")
     error, side = pl.col("found") - pl.col("true"), (pl.col("true") > set_at_ns) & either
-    hosts = found.ranks.select("rank", "host").join(found.clocks.select("host", "bound_ns"), on="host")
+    hosts = result.ranks.select("rank", "host").join(result.clocks.select("host", "bound_ns"), on="host")
     ends = ends.join(hosts, on="rank").with_columns(error=error, side=side)
     common = (
         ends.group_by("side", "host").agg(pl.col("error").median()).group_by("side").agg(common=pl.col("error").mean())
     )
     far = (pl.col("error") - pl.col("common")).abs() > pl.col("bound_ns")
-    return found, len(ends.join(common, on="side").filter(far))
+    return result, len(ends.join(common, on="side").filter(far))
 
 
-def says_what_is_unsure(found: Profile, host: str, size_us: float) -> bool:
+def says_what_is_unsure(result: Profile, host: str, size_us: float) -> bool:
     """Whether the notes name the host, or no bound is stated, or not for a clock that was set by so little."""
     told = [
-        note.text.partition(" on ")[0].partition(" between ")[0] for note in found.notes if note.code == "clock-set"
+        note.text.partition(" on ")[0].partition(" between ")[0] for note in result.notes if note.code == "clock-set"
     ]
-    clocks = found.clocks.filter(host=host).select("bound_ns", "unseen_step_ns").row(0)
+    clocks = result.clocks.filter(host=host).select("bound_ns", "unseen_step_ns").row(0)
     return any(host in text for text in told) or None in clocks or clocks[1] >= abs(size_us) * 1e3
 
 
@@ -101,30 +101,30 @@ def test_the_bound_of_a_clock_that_was_set_holds_or_is_not_stated(
     if not numbered:
         recorded = replace(recorded, spans=recorded.spans.with_columns(step=pl.lit(None, SPANS["step"])))
     try:
-        found, wrong = beyond_bound(recorded, times, START_NS + round(share * length_ns))
+        result, wrong = beyond_bound(recorded, times, START_NS + round(share * length_ns))
     except AlignmentError as refused:
         assert f"the clock of {host} was set back" in str(refused)
         assert size_us <= -20e3
     else:
-        assert wrong == 0 or not any(note.code == "clock-set" for note in found.notes)
-        assert wrong == 0 or says_what_is_unsure(found, host, size_us)
+        assert wrong == 0 or not any(note.code == "clock-set" for note in result.notes)
+        assert wrong == 0 or says_what_is_unsure(result, host, size_us)
 
 
 @pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01", "host03"], [300.0, -300.0, 5000.0, -5000.0]))
 def test_a_clock_that_is_set_between_two_steps(host: str, size_us: float) -> None:
     clocks = replace(BEFORE, set_us={host: (0.5, size_us)})
     run = make(clocks)
-    found = aligned(run)
-    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    result = aligned(run)
+    (note,) = [note for note in result.notes if note.code == "clock-set"]
     assert note.text.startswith(f"the clock of {host} was set by {'+' if size_us > 0 else '-'}")
-    bounds = dict(found.clocks.select("host", "bound_ns").iter_rows())
-    for name, error in errors_us(found, clocks).iter_rows():
+    bounds = dict(result.clocks.select("host", "bound_ns").iter_rows())
+    for name, error in errors_us(result, clocks).iter_rows():
         assert abs(error) <= bounds[name] / 1e3
-    (steps,) = found.clocks.filter(host=host)["steps"].to_list()
+    (steps,) = result.clocks.filter(host=host)["steps"].to_list()
     assert len(steps) == 1
-    most = errors_us(found, clocks).group_by("host").agg(pl.col("error").abs().quantile(0.9))
+    most = errors_us(result, clocks).group_by("host").agg(pl.col("error").abs().quantile(0.9))
     assert most["error"].to_numpy().max() < 10
-    assert found.clocks.filter(pl.col("host") != host)["bound_ns"].to_numpy().max() < 40_000
+    assert result.clocks.filter(pl.col("host") != host)["bound_ns"].to_numpy().max() < 40_000
 
 
 @pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01", "host03"], [-1e6, -5e6, -3.6e9]))
@@ -183,26 +183,26 @@ def test_no_error_is_stated_where_blocks_overlap_and_messages_show_nothing() -> 
     recorded = make(BEFORE).profile
     late = (pl.col("rank") == 3) & (pl.col("start_ns") > START_NS + 500 * 10**6)
     recorded = replace(recorded, spans=shifted(recorded.spans, late, -100))
-    found = align(interpret(recorded, Declared()))
-    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    result = align(interpret(recorded, Declared()))
+    (note,) = [note for note in result.notes if note.code == "clock-set"]
     assert note.text.startswith("the clock of host03 seems to have been set back")
-    assert found.clocks.select("sd_ns", "bound_ns").null_count().row(0) == (4, 4)
+    assert result.clocks.select("sd_ns", "bound_ns").null_count().row(0) == (4, 4)
     with pytest.raises(AlignmentError, match="known less well"):
         align(interpret(recorded, Declared()), "strict", max_error_ns=1e6)
 
 
 @pytest.mark.parametrize(("seed", "eager"), crossed(range(6), [0.0, 0.3]))
 def test_clocks_that_drift_and_messages_that_wait_are_no_step(seed: int, eager: float) -> None:
-    found = aligned(
+    result = aligned(
         make(Clocks(seed=seed, steps=4, drift_ppm=30.0, jitter_us=80.0, eager=eager, cut_ms=20.0 * (seed % 2)))
     )
-    assert "clock-set" not in [note.code for note in found.notes]
-    assert found.clocks["steps"].null_count() == len(found.clocks)
+    assert "clock-set" not in [note.code for note in result.notes]
+    assert result.clocks["steps"].null_count() == len(result.clocks)
 
 
 def test_of_two_hosts_both_are_named() -> None:
-    found = aligned(make(Clocks(stages=2, steps=4, set_us={"host00": (0.5, 1000.0)})))
-    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    result = aligned(make(Clocks(stages=2, steps=4, set_us={"host00": (0.5, 1000.0)})))
+    (note,) = [note for note in result.notes if note.code == "clock-set"]
     assert "host01 (or that of host00 by the opposite)" in note.text
 
 
@@ -210,10 +210,10 @@ def test_of_two_hosts_both_are_named() -> None:
 @pytest.mark.parametrize("size_us", [2e6, 3.6e9])
 def test_of_two_hosts_that_is_named_on_whose_clock_nothing_happens_for_too_long(host: str, size_us: float) -> None:
     clocks = Clocks(stages=2, steps=4, set_us={host: (0.5, size_us)})
-    found = aligned(make(clocks))
-    (note,) = [note for note in found.notes if note.code == "clock-set"]
+    result = aligned(make(clocks))
+    (note,) = [note for note in result.notes if note.code == "clock-set"]
     assert note.text.startswith(f"the clock of {host} was set by +")
-    assert errors_us(found, clocks)["error"].abs().quantile(0.9) < 10
+    assert errors_us(result, clocks)["error"].abs().quantile(0.9) < 10
 
 
 @pytest.mark.parametrize(("seed", "size_us"), crossed(range(6), [300.0, -1000.0]))
@@ -227,45 +227,45 @@ def test_a_step_that_is_not_found_is_below_what_would_not_show(seed: int, size_u
         eager=draw.choice([0.0, 0.3]), cut_ms=draw.choice([0.0, 20.0]),
         set_us={host: (draw.uniform(0.4, 0.6), size_us)},
     )  # fmt: skip
-    found = aligned(make(clocks))
+    result = aligned(make(clocks))
     told = [
-        note.text.partition(" on ")[0].partition(" between ")[0] for note in found.notes if note.code == "clock-set"
+        note.text.partition(" on ")[0].partition(" between ")[0] for note in result.notes if note.code == "clock-set"
     ]
-    unseen = dict(found.clocks.select("host", "unseen_step_ns").iter_rows())[host]
+    unseen = dict(result.clocks.select("host", "unseen_step_ns").iter_rows())[host]
     assert any(host in text for text in told) or unseen is None or unseen >= abs(size_us) * 1e3
 
 
 def test_collectives_stay_matched_where_a_clock_was_set() -> None:
     """The clock of the member that the others are compared with steps between two of five collectives."""
     clocks = Clocks(seed=5, stages=6, microbatches=10, steps=5, over_stages=True, set_us={"host00": (0.6, 1000.0)})
-    found = aligned(make(clocks))
-    assert found.clocks["bound_ns"].to_numpy().max() < 2_000_000
-    assert errors_us(found, clocks).filter(pl.col("error").abs() > 2_000).is_empty()
-    assert "clock-contradiction" not in [note.code for note in found.notes]
+    result = aligned(make(clocks))
+    assert result.clocks["bound_ns"].to_numpy().max() < 2_000_000
+    assert errors_us(result, clocks).filter(pl.col("error").abs() > 2_000).is_empty()
+    assert "clock-contradiction" not in [note.code for note in result.notes]
 
 
 def test_two_clocks_that_are_set_at_different_times() -> None:
     clocks = Clocks(seed=5, steps=6, replicas=2, set_us={"host01": (0.3, 300.0), "host05": (0.7, -400.0)})
-    found = aligned(make(clocks))
-    assert found.clocks.drop_nulls("steps")["host"].to_list() == ["host01", "host05"]
+    result = aligned(make(clocks))
+    assert result.clocks.drop_nulls("steps")["host"].to_list() == ["host01", "host05"]
 
 
 def test_device_tasks_follow_the_clock(tmp_path: Path) -> None:
     """A task at the time of each block of the host is moved as the block is, and by an alignment file again."""
     clocks = replace(BEFORE, set_us={"host01": (0.5, 5000.0)})
     run = make(clocks)
-    found = aligned(run)
+    result = aligned(run)
     recorded = run.profile.spans.filter(rank=1).sort("start_ns")
-    clock = clock_of(found, 1)
+    clock = clock_of(result, 1)
     moved = correct_tasks(conform(recorded.select("start_ns", "end_ns"), KERNELS), clock)
-    assert moved["start_ns"].to_list() == found.spans.filter(rank=1).sort("start_ns")["start_ns"].to_list()
+    assert moved["start_ns"].to_list() == result.spans.filter(rank=1).sort("start_ns")["start_ns"].to_list()
     first, last = recorded_window((moved["start_ns"][0], moved["end_ns"][-1]), clock)
     assert first <= recorded["start_ns"][0]
     assert last >= recorded["end_ns"][-1]
     path = tmp_path / "clock_alignment.json"
-    alignment_file.write(found, path)
+    alignment_file.write(result, path)
     again = align(interpret(run.profile, Declared()), path)
-    assert again.spans.equals(found.spans)
+    assert again.spans.equals(result.spans)
 
 
 def test_an_offset_of_the_user_moves_both_sides() -> None:

@@ -35,6 +35,6 @@ def test_latencies_that_differ() -> None:
 
 
 def test_pairs_that_messages_place_badly() -> None:
-    found = said(replace(PLAIN, one_way=("a – b",), few_messages=("a – c",)))
-    assert found["clock-one-way"].startswith("messages go in one direction only between a – b;")
-    assert found["clock-few-messages"] == "few messages between a – c"
+    result = said(replace(PLAIN, one_way=("a – b",), few_messages=("a – c",)))
+    assert result["clock-one-way"].startswith("messages go in one direction only between a – b;")
+    assert result["clock-few-messages"] == "few messages between a – c"

@@ -36,9 +36,9 @@ def _database(path: Path, at_ns: int, by_ns: int) -> None:
 
 
 def _log(path: Path, at_ns: int, by_ns: int) -> None:
-    def moved(found: re.Match[str]) -> str:
-        time_ms = float(found[2])
-        return f"{found[1]}{time_ms + by_ns / MS * (time_ms * MS >= at_ns):.6f}"
+    def moved(result: re.Match[str]) -> str:
+        time_ms = float(result[2])
+        return f"{result[1]}{time_ms + by_ns / MS * (time_ms * MS >= at_ns):.6f}"
 
     path.write_text(re.sub(r"(job_(?:start|end)_time = )(\d+\.\d+)", moved, path.read_text()))
 
@@ -97,8 +97,8 @@ def test_the_bound_holds_on_both_sides(form: str, host: int, by_us: int, share: 
         pl.col(key[0], key[1], key[3]).cast(pl.Int32)
     )
     spans = run.spans.filter(pl.col("kind").is_in(["F", "B"])).with_columns(pl.col("kind").cast(pl.String))
-    found = spans.unpivot(["start_ns", "end_ns"], index=key[:4], variable_name="end", value_name="found")
-    both = true.join(found, on=key).with_columns(error=pl.col("found") - pl.col("true"))
+    result = spans.unpivot(["start_ns", "end_ns"], index=key[:4], variable_name="end", value_name="found")
+    both = true.join(result, on=key).with_columns(error=pl.col("found") - pl.col("true"))
     left_out = sum(note.count for note in run.notes if note.text.startswith("passes marked at wrong times"))
     unnumbered = spans["microbatch"].null_count()  # of a step that lacks a block
     assert both.height + 2 * (left_out + unnumbered) == true.height

@@ -50,10 +50,10 @@ def test_the_fit_is_that_of_wall_clocks(seed: int, boots: list[int], named: bool
     boot_of = dict(zip(run.profile.hosts["host"], boots, strict=True))
     bare = pair(without_wall_clocks(replace(run.profile, p2p=unnamed), boot_of))
     assert bare.messages.height == wall.messages.height > 0
-    expected, found = as_recorded(align(wall).clocks, {}), as_recorded(align(bare).clocks, boot_of)
+    expected, result = as_recorded(align(wall).clocks, {}), as_recorded(align(bare).clocks, boot_of)
     stated = ["host", "status", "sd_ns", "bound_ns"]
-    assert_frame_equal(found.select(stated), expected.select(stated), rel_tol=1e-9)  # floats of other magnitudes
-    for host, left in run.misplaced_us(found).items():
+    assert_frame_equal(result.select(stated), expected.select(stated), rel_tol=1e-9)  # floats of other magnitudes
+    for host, left in run.misplaced_us(result).items():
         assert left == pytest.approx(run.misplaced_us(expected)[host], abs=2e-3)
 
 

@@ -27,8 +27,8 @@ def summary(run_cli: Cli, logs: Path) -> Summary:
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
-def notes(found: Summary) -> dict[str, str]:
-    return {note["code"]: note["level"] for note in found["notes"]}
+def notes(result: Summary) -> dict[str, str]:
+    return {note["code"]: note["level"] for note in result["notes"]}
 
 
 def lines_of(log: Path) -> list[str]:
@@ -39,12 +39,12 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
     whole = summary(run_cli, logs)
     log = logs / "workerlog.2"
     log.write_text("".join(lines_of(log)[: len(lines_of(log)) * 6 // 10]))
-    found = summary(run_cli, logs)
-    assert notes(found)["blocks-missing"] == "warning"
-    text = next(note["text"] for note in found["notes"] if note["code"] == "blocks-missing")
+    result = summary(run_cli, logs)
+    assert notes(result)["blocks-missing"] == "warning"
+    text = next(note["text"] for note in result["notes"] if note["code"] == "blocks-missing")
     assert "stage 2 (rank 2): step 4 has 0 of 16 blocks (2 cases in all, on ranks 2, in steps 3-4)" in text
-    assert (found["steps"], found["whole_steps"]) == (3, 1)
-    assert found["bubble"] == pytest.approx(whole["bubble"], abs=0.002), "31.4 % over all three"
+    assert (result["steps"], result["whole_steps"]) == (3, 1)
+    assert result["bubble"] == pytest.approx(whole["bubble"], abs=0.002), "31.4 % over all three"
     events = json.loads((logs.parent / "out" / "pipeline_profile.json").read_bytes())["traceEvents"]
     marked = {e["name"]: e["args"].get("whole") for e in events if e.get("cat") == "step" and e["ph"] == "X"}
     assert marked == {"step 2": None, "step 3": "no", "step 4": "no"}
@@ -58,8 +58,8 @@ def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Pa
         shutil.copytree(logs, machines / name)
     result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--pp", 4, "--json")
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
-    (note,) = [note for note in found["notes"] if note["code"] == "ranks-identical"]
+    actual = json.loads(result.stdout)
+    (note,) = [note for note in actual["notes"] if note["code"] == "ranks-identical"]
     assert (note["level"], note["count"]) == ("warning", 8)
     assert "ranks 0-7 have exactly the same times as another rank" in note["text"]
 
@@ -70,17 +70,17 @@ def test_whole_milliseconds_may_be_the_same_on_two_ranks(run_cli: Cli, tmp_path:
     for record in sorted(logs.glob("profile_record_tmp_file_for_rank_*")):
         rank = int(record.name.rpartition("_")[2])
         shutil.copy(record, logs / f"profile_record_tmp_file_for_rank_{rank + 2}")
-    found = summary(run_cli, logs)
-    assert found["ranks"] == 4
-    assert {"ranks-identical", "source-recorded-twice"} & set(notes(found)) == set()
+    result = summary(run_cli, logs)
+    assert result["ranks"] == 4
+    assert {"ranks-identical", "source-recorded-twice"} & set(notes(result)) == set()
 
 
 def test_steps_that_were_announced_and_not_recorded(run_cli: Cli, logs: Path) -> None:
     for log in logs.glob("workerlog.*"):
         lines = lines_of(log)
         log.write_text("".join(lines[: next(n for n, line in enumerate(lines) if "global_step: 3" in line)]))
-    found = summary(run_cli, logs)
-    assert notes(found)["steps-missing"] == "warning"
+    result = summary(run_cli, logs)
+    assert notes(result)["steps-missing"] == "warning"
 
 
 def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> None:
@@ -97,7 +97,7 @@ def test_the_report_takes_means_over_whole_steps(run_cli: Cli, logs: Path) -> No
 def test_a_log_without_any_whole_step(run_cli: Cli, logs: Path) -> None:
     log = logs / "workerlog.2"
     log.write_text("".join(line for line in lines_of(log) if "type = forward, micro_batch_id = 3" not in line))
-    found = summary(run_cli, logs)
-    assert notes(found)["no-whole-step"] == "warning"
-    assert (found["steps"], found["whole_steps"]) == (3, 0)
-    assert found["bubble"] is not None
+    result = summary(run_cli, logs)
+    assert notes(result)["no-whole-step"] == "warning"
+    assert (result["steps"], result["whole_steps"]) == (3, 0)
+    assert result["bubble"] is not None

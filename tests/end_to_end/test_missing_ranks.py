@@ -39,8 +39,8 @@ def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: bool
     assert ("stages-deeper" in warned) is deeper
     step = next(each for each in done.report.verdict if each.code == "step")
     assert ("give --pp" in step.text) is deeper
-    found = trace_export.inspect(tmp_path, ranks=ranks, jobs=1)
-    assert ("part of a pipeline of unknown depth" in found.verdict) is deeper
+    result = trace_export.inspect(tmp_path, ranks=ranks, jobs=1)
+    assert ("part of a pipeline of unknown depth" in result.verdict) is deeper
     if deeper:
         given = api.report(tmp_path, ranks=ranks, pp=8, jobs=1)
         assert "8 stages" in next(each for each in given.report.verdict if each.code == "step").text

@@ -77,8 +77,8 @@ def lab(folder: Path) -> Iterator[str]:
             said = ""
             for line in server.stderr:
                 said += line
-                if found := re.search(r"http://127\.0\.0\.1:\d+/lab\?token=\w+", line):
-                    yield found[0]
+                if result := re.search(r"http://127\.0\.0\.1:\d+/lab\?token=\w+", line):
+                    yield result[0]
                     break
             else:
                 pytest.fail(f"JupyterLab did not start:\n{said}")
@@ -91,10 +91,10 @@ def framed(page: Page) -> Frame:
     handle = page.wait_for_selector(".jp-OutputArea-output iframe", timeout=180_000)
     assert handle
     handle.scroll_into_view_if_needed()
-    found = handle.content_frame()
-    assert found
-    found.wait_for_selector("#chart", timeout=60_000)
-    return found
+    result = handle.content_frame()
+    assert result
+    result.wait_for_selector("#chart", timeout=60_000)
+    return result
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1600, "light"), (380, "dark")])

@@ -64,14 +64,14 @@ def numbers(value: object) -> Iterator[float]:
 
 def tables_of(markdown: str) -> dict[str, list[list[str]]]:
     """Title → heading and rows of each table of a document in Markdown."""
-    found: dict[str, list[list[str]]] = {}
+    result: dict[str, list[list[str]]] = {}
     title = ""
     for line in markdown.splitlines():
         if line.startswith("## "):
             title = line.removeprefix("## ")
         if line.startswith("| ") and not set(line) <= set("|-: "):
-            found.setdefault(title, []).append([cell.strip(" *") for cell in line.strip("|").split(" | ")])
-    return found
+            result.setdefault(title, []).append([cell.strip(" *") for cell in line.strip("|").split(" | ")])
+    return result
 
 
 def tables_of_page(html: str) -> Iterator[list[list[str]]]:
@@ -352,12 +352,12 @@ def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path
     [("nsys/two_hosts", "kineto/two_hosts"), ("paddle/single", "paddle/two_machines"), ("ascend", "mindspore")],
 )
 def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path) -> None:
-    found = api.compare(samples / a, samples / b, jobs=1).comparison
-    document = json.loads(found.json())
+    result = api.compare(samples / a, samples / b, jobs=1).comparison
+    document = json.loads(result.json())
     for sentence in document["verdict"]:
         assert said.wrong(sentence, document) == []
     for full in (False, True):
-        written = found.markdown(full=full)
+        written = result.markdown(full=full)
         assert_only_known_prose(re.findall(r"^(?:\d+\. )?([^#|\n].*)$", plain(written), re.MULTILINE), document)
         tables = tables_of(written)
         assert tables
@@ -367,11 +367,11 @@ def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples:
 
 @pytest.mark.parametrize("name", ["paddle/two_machines", "nsys/two_hosts", "unmarked"])
 def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path) -> None:
-    found = api.overview(samples / name, tmp_path, jobs=1).overview
-    document = json.loads(documents.encode(overview_document(found)))
+    result = api.overview(samples / name, tmp_path, jobs=1).overview
+    document = json.loads(documents.encode(overview_document(result)))
     for sentence in document["verdict"]:
         assert said.wrong(sentence, document) == []
-    assert_only_known_prose([words.heading(found), *words.exception_lines(found, 20)], document)
+    assert_only_known_prose([words.heading(result), *words.exception_lines(result, 20)], document)
     html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
     assert_only_known_prose(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html), document)
     for table in tables_of_page(html):
@@ -401,8 +401,8 @@ def test_a_cell_of_a_comparison_is_the_value_of_its_name(tmp_path: Path) -> None
     job = Job(stages=4, replicas=2)
     WRITERS["paddle"](tmp_path / "a", job)
     WRITERS["paddle"](tmp_path / "b", replace(job, slow_ranks={5: 1.4}))
-    found = api.compare(tmp_path / "a", tmp_path / "b", jobs=1).comparison
-    document, tables = json.loads(found.json()), tables_of(found.markdown(full=True))
+    result = api.compare(tmp_path / "a", tmp_path / "b", jobs=1).comparison
+    document, tables = json.loads(result.json()), tables_of(result.markdown(full=True))
     for (what, *texts, change), row in zip(tables["Steps"][1:], document["whole"], strict=True):
         share = what.startswith("bubble")
         scaled = [row[name] * (100 if share else 1e-6) for name in ("a", "b", "difference")]

@@ -80,8 +80,8 @@ def _rocpd(folder: Path) -> None:
     for path in folder.rglob("*.db"):
         with changing(path) as db:
             (table,) = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'rocpd_info_process_*'").fetchone()
-            ((found,),) = db.execute(f"SELECT environment FROM {table}").fetchall()
-            held = json.dumps(json.loads(found) | ENVIRONMENT)
+            ((result,),) = db.execute(f"SELECT environment FROM {table}").fetchall()
+            held = json.dumps(json.loads(result) | ENVIRONMENT)
             extra = json.dumps({"options": COMMAND})
             db.execute(f"UPDATE {table} SET environment = ?, command = ?, extdata = ?", [held, COMMAND, extra])
             db.commit()

@@ -44,9 +44,9 @@ def trace(
 
 def test_the_blocks_are_those_of_the_table(trace: TraceProcessor, blocks: pl.DataFrame) -> None:
     columns = ["ts", "dur", "rank", "stage", "step", "kind", "microbatch"]
-    found = trace.query(f"SELECT {', '.join(columns)} FROM pp_block ORDER BY ts, rank")
+    result = trace.query(f"SELECT {', '.join(columns)} FROM pp_block ORDER BY ts, rank")
     expected = blocks.select(pl.col(columns)).sort("ts", "rank")
-    assert found.rows() == expected.rows()
+    assert result.rows() == expected.rows()
 
 
 def test_work_forward_and_busy_time(trace: TraceProcessor, blocks: pl.DataFrame) -> None:
@@ -63,17 +63,17 @@ def test_work_forward_and_busy_time(trace: TraceProcessor, blocks: pl.DataFrame)
 
 
 def test_steps_and_their_bubble(trace: TraceProcessor, run: trace_export.Run, blocks: pl.DataFrame) -> None:
-    found = trace.query("SELECT step, dur, bubble_percent FROM pp_step ORDER BY ts")
+    result = trace.query("SELECT step, dur, bubble_percent FROM pp_step ORDER BY ts")
     length = blocks.group_by("step").agg(pl.col("end_ns").max() - pl.col("start_ns").min()).sort("step")["end_ns"]
-    assert found["dur"].to_list() == length.to_list()
-    assert found["bubble_percent"].to_list() == pytest.approx((100 * run.report().steps["bubble"]).to_list())
+    assert result["dur"].to_list() == length.to_list()
+    assert result["bubble_percent"].to_list() == pytest.approx((100 * run.report().steps["bubble"]).to_list())
 
 
 def test_gaps_and_long_blocks(trace: TraceProcessor, blocks: pl.DataFrame) -> None:
     following = blocks.sort("start_ns").with_columns(next=pl.col("start_ns").shift(-1).over("rank"))
     gaps = following.select("stage", gap=pl.col("next") - pl.col("end_ns")).filter(pl.col("gap") > 0)
-    found = trace.query("SELECT stage, dur FROM pp_gap ORDER BY 2, 1")
-    assert found.rows() == gaps.sort("gap", "stage").rows()
+    result = trace.query("SELECT stage, dur FROM pp_gap ORDER BY 2, 1")
+    assert result.rows() == gaps.sort("gap", "stage").rows()
     ratio = pl.col("dur") / pl.col("dur").mean().over("rank", "kind")
     longest = blocks.with_columns(ratio=ratio).sort("ratio", descending=True).row(0, named=True)
     (first,) = trace.query("SELECT ts, rank, ratio FROM pp_long_block ORDER BY ratio DESC LIMIT 1").rows()
@@ -87,9 +87,9 @@ def test_transfers_between_stages(trace: TraceProcessor, blocks: pl.DataFrame) -
     sent = ends.filter(pl.col("kind").is_in(["F", "B"])).with_columns(stage=pl.col("stage") + way)
     waits = sent.join(ends, on=["step", "microbatch", "kind", "stage"], suffix="_in")
     expected = waits.select(pl.col("start_ns_in") - pl.col("end_ns"))["start_ns_in"].sort()
-    found = trace.query("SELECT wait FROM pp_transfer ORDER BY 1")["wait"]
-    assert found.to_list() == expected.to_list()
-    assert len(found) == 2 * 8 * 3 * 3
+    result = trace.query("SELECT wait FROM pp_transfer ORDER BY 1")["wait"]
+    assert result.to_list() == expected.to_list()
+    assert len(result) == 2 * 8 * 3 * 3
     assert trace.query("SELECT * FROM pp_violation").is_empty()
 
 

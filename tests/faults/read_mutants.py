@@ -73,8 +73,8 @@ def read_all(kind: str, mutants: int, folder: Path) -> None:
         sound[name].write_bytes(broken)
         bound_processor_time()
         try:
-            for found in find(folder).sources:
-                check(read(found, ReadOptions()))
+            for result in find(folder).sources:
+                check(read(result, ReadOptions()))
                 accepted += 1
         except SourceError as error:
             assert str(error).isprintable()

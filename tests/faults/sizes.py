@@ -67,9 +67,9 @@ def renumbered(pattern: str, number: int = HUGE) -> Callable[[str], str]:
     """The first number that `pattern` captures becomes another one."""
 
     def change(content: str) -> str:
-        found = re.search(pattern, content)
-        assert found, pattern
-        return content[: found.start(1)] + str(number) + content[found.end(1) :]
+        result = re.search(pattern, content)
+        assert result, pattern
+        return content[: result.start(1)] + str(number) + content[result.end(1) :]
 
     return change
 

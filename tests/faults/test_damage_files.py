@@ -67,8 +67,8 @@ def check(folder: Path, true: Figures, what: str) -> None:
         return
     if warned(run):
         return
-    found = figures(run)
-    assert set(found) <= set(true), f"{what}: {run.notes}"
-    for step, (bubble, length) in found.items():
+    result = figures(run)
+    assert set(result) <= set(true), f"{what}: {run.notes}"
+    for step, (bubble, length) in result.items():
         assert bubble == pytest.approx(true[step][0], abs=RIGHT), f"{what}, {step}: {run.notes}"
         assert length == pytest.approx(true[step][1], rel=RIGHT), f"{what}, {step}: {run.notes}"

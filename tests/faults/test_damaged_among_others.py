@@ -49,15 +49,15 @@ def alone(source: Source, options: ReadOptions) -> Profile | SourceError:
 def assert_as_alone(sources: list[Source], options: ReadOptions) -> list[Profile | TraceExportError]:
     """What each of the sources, read with the others, gives is what it gives alone."""
     folder = sources[0].path.parent
-    found = read_each(sources, LoadOptions(folder, read=options, jobs=1), silent)
-    for source, result in zip(sources, found, strict=True):
+    actual = read_each(sources, LoadOptions(folder, read=options, jobs=1), silent)
+    for source, result in zip(sources, actual, strict=True):
         expected = alone(source, options)
         if isinstance(expected, Profile):
             assert isinstance(result, Profile), result
             assert_same(result, expected)
         else:
             assert str(result) == str(expected)
-    return found
+    return actual
 
 
 def test_every_format_is_here() -> None:
@@ -73,13 +73,13 @@ def test_sources_read_whole(kind: str, damage: str, place: int, tmp_path: Path, 
     sources = list(find(tmp_path / "run").sources)
     broken = sources[place].path
     DAMAGES[damage](broken / INPUTS[kind].files[0] if broken.is_dir() else broken)
-    found = assert_as_alone(sources, ReadOptions())
-    others = [result for number, result in enumerate(found) if number != place]
+    actual = assert_as_alone(sources, ReadOptions())
+    others = [result for number, result in enumerate(actual) if number != place]
     assert len(others) == COUNT - 1
     assert all(isinstance(result, Profile) and result.spans.height for result in others)
     ended = run_cli("export", tmp_path / "run", "--out", tmp_path / "trace.json")
     still = {source.path for source in find(tmp_path / "run").sources}
-    if broken in still and isinstance(found[place], TraceExportError):
+    if broken in still and isinstance(actual[place], TraceExportError):
         assert ended.returncode == 3
         assert str(broken) in ended.stderr
 
@@ -90,7 +90,7 @@ def test_beginnings(kind: str, damage: str, place: int, tmp_path: Path) -> None:
     LONG[kind](tmp_path / "run")
     sources = list(find(tmp_path / "run").sources)
     DAMAGES[damage](sources[place].path)
-    found = assert_as_alone(sources, ReadOptions(beginning=1))
-    others = [result for number, result in enumerate(found) if number != place]
+    actual = assert_as_alone(sources, ReadOptions(beginning=1))
+    others = [result for number, result in enumerate(actual) if number != place]
     assert len(others) == COUNT - 1
     assert all(isinstance(result, Profile) and result.recorded_until for result in others)

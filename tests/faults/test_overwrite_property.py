@@ -181,7 +181,7 @@ class Entry:
 
 
 def entries(root: Path) -> dict[Path, Entry]:
-    found = {}
+    result = {}
     for path in root.rglob("*"):
         status = path.lstat()
         content: object = None
@@ -196,8 +196,8 @@ def entries(root: Path) -> dict[Path, Entry]:
             target = path.stat()
             identity = (target.st_dev, target.st_ino)
             marked = stat.S_ISREG(target.st_mode) and mark.is_marked(path)
-        found[path] = Entry((status.st_ino, status.st_mode, status.st_mtime_ns), content, identity, marked)
-    return found
+        result[path] = Entry((status.st_ino, status.st_mode, status.st_mtime_ns), content, identity, marked)
+    return result
 
 
 def check(world: World, run: Callable[[World], CompletedProcess[str]]) -> CompletedProcess[str]:

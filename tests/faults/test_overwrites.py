@@ -32,7 +32,7 @@ State = dict[str, tuple[object, ...]]
 
 def state(folder: Path) -> State:
     """Of all that lies in a folder: what it is, when it was changed, and its content or where it leads."""
-    found: State = {}
+    result: State = {}
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
         if path.is_symlink():
@@ -40,8 +40,8 @@ def state(folder: Path) -> State:
         else:
             content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
         if not path.is_dir() or path.is_symlink():
-            found[str(path.relative_to(folder))] = (status.st_ino, status.st_mtime_ns, content)
-    return found
+            result[str(path.relative_to(folder))] = (status.st_ino, status.st_mtime_ns, content)
+    return result
 
 
 def changed(before: State, after: State) -> set[str]:

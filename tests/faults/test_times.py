@@ -142,8 +142,8 @@ def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path, re
             tried.add(file.read_bytes())
             try:
                 run = aligned(logs)
-                found = run.profile
-                if found.spans.join(times, on=["start_ns", "end_ns"], how="anti").height:
+                result = run.profile
+                if result.spans.join(times, on=["start_ns", "end_ns"], how="anti").height:
                     run.write(out)
             except TraceExportError as error:
                 assert str(error).isprintable(), what
@@ -151,8 +151,8 @@ def test_impossible_times_are_a_note_and_not_drawn(kind: str, tmp_path: Path, re
             drawings += 1
             shifted = kind == "nsys" and " = -1 " in what  # its clock may be shifted: -1 is as good as any time
             # Without its markers a run is inferred from kernels, which end a few milliseconds later.
-            assert lengths(found) <= lengths(sound) + (10**9 if shifted else 10**7), what
-            lost = found.spans.height < sound.spans.height
-            assert not lost or {note.text for note in found.notes} - noted, f"{what}: lost without a word"
+            assert lengths(result) <= lengths(sound) + (10**9 if shifted else 10**7), what
+            lost = result.spans.height < sound.spans.height
+            assert not lost or {note.text for note in result.notes} - noted, f"{what}: lost without a word"
         file.write_bytes(content)
     assert drawings

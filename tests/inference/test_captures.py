@@ -52,14 +52,14 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, tool: str, name: str, how: dict[str, Any]) -> None:
     program = PROGRAMS[name]
     blocks = write(tmp_path, program, **TOOLS[tool].write, **how)
-    found = profiles(tool, tmp_path)
-    assert spans(*found) == truth(tool, blocks)
-    for profile in found:
+    result = profiles(tool, tmp_path)
+    assert spans(*result) == truth(tool, blocks)
+    for profile in result:
         assert set(profile.spans["origin"]) == {"inferred"}
         assert profile.spans["marker"].null_count() == profile.spans.height
         assert (profile.p2p.height > 0) is not program.host_transfers
         assert (profile.spans["pair"].null_count() < profile.spans.height) is program.operators
-    notes = [note for profile in found for note in profile.notes if note.code == "blocks-inferred"]
+    notes = [note for profile in result for note in profile.notes if note.code == "blocks-inferred"]
     assert sum(note.count for note in notes) == len(blocks)
     separated = (
         "waits of the host between them, because there are no transfers" if program.host_transfers else "transfers"
@@ -91,8 +91,8 @@ def ends_wrongly_in_kineto(file: Path, end_ns: int, end: str) -> None:
 
 def table(db: sqlite3.Connection, name: str) -> str:
     """The name of the process's own table in a database of rocprofv3."""
-    found = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", [f"rocpd_{name}_*"])
-    return str(found.fetchone()[0])
+    result = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name GLOB ?", [f"rocpd_{name}_*"])
+    return str(result.fetchone()[0])
 
 
 BREAK: dict[str, Callable[[Path, int, str], None]] = {
@@ -115,13 +115,13 @@ def test_a_kernel_with_an_impossible_end_is_left_out_with_a_warning(
     blocks = write(tmp_path, program, **TOOLS[tool].write)
     hit = next(b for b in blocks if (b.rank, b.kind, b.microbatch) == (1, "F", 3))
     BREAK[tool](captures(tool, tmp_path)[-2:][0], hit.end_ns, end)
-    found = profiles(tool, tmp_path)
-    ((rank, kind, first, last),) = set(spans(*found)) - set(truth(tool, blocks))
-    (was,) = set(truth(tool, blocks)) - set(spans(*found))
+    result = profiles(tool, tmp_path)
+    ((rank, kind, first, last),) = set(spans(*result)) - set(truth(tool, blocks))
+    (was,) = set(truth(tool, blocks)) - set(spans(*result))
     assert was[:3] == (rank, kind, first)
     assert isinstance(first, int) and isinstance(last, int)
     assert first < last < hit.end_ns + TOOLS[tool].epoch_ns
-    (note,) = [note for profile in found for note in profile.notes if note.code == "times-unusable"]
+    (note,) = [note for profile in result for note in profile.notes if note.code == "times-unusable"]
     assert (note.level, note.count) == ("warning", 1)
 
 
@@ -137,9 +137,9 @@ def test_on_one_thread_sequence_numbers_tell_forwards_from_backwards(tmp_path: P
 def test_names_count_where_there_are_any(tmp_path: Path, tool: str) -> None:
     blocks = write(tmp_path, replace(SMALL, marked=frozenset(range(3))), **TOOLS[tool].write)
     for infer, origin in (("auto", "device"), ("off", "device"), ("only", "inferred")):
-        found = profiles(tool, tmp_path, infer=infer)
-        assert spans(*found) == truth(tool, blocks)
-        for profile in found:
+        result = profiles(tool, tmp_path, infer=infer)
+        assert spans(*result) == truth(tool, blocks)
+        for profile in result:
             assert set(profile.spans["origin"]) == {origin}
             assert profile.spans["marker"].is_null().to_list() == [origin == "inferred"] * profile.spans.height
 

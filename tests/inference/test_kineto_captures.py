@@ -30,9 +30,9 @@ def test_in_traces_of_2021_the_nodes_name_the_thread_of_autograd(tmp_path: Path)
 @pytest.mark.parametrize("experts", [False, True])
 def test_the_same_rules_hold_for_hip_and_rccl(tmp_path: Path, experts: bool) -> None:
     blocks = write(tmp_path, replace(SMALL, experts=experts, varying=experts, waits=False), rocm=True)
-    found = profiles("kineto", tmp_path)
-    assert spans(*found) == truth("kineto", blocks)
-    assert all(profile.p2p.height for profile in found)
+    result = profiles("kineto", tmp_path)
+    assert spans(*result) == truth("kineto", blocks)
+    assert all(profile.p2p.height for profile in result)
 
 
 def test_the_fill_between_two_backwards_of_the_last_stage_is_the_later_ones(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ truth = partial(tools.truth, "nsys")
 
 
 def of(folder: Path, **options: Any) -> Profile:
-    (found,) = profiles("nsys", folder, **options)
-    return found
+    (result,) = profiles("nsys", folder, **options)
+    return result
 
 
 def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, ta
 
 def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_backward(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(schedule="zb-h1"))
-    found = spans(of(tmp_path))
-    assert [row for row in found if row[1] != "W"] == truth(blocks, "F B OPT")
-    weights = {row for row in found if row[1] == "W"}
+    result = spans(of(tmp_path))
+    assert [row for row in result if row[1] != "W"] == truth(blocks, "F B OPT")
+    weights = {row for row in result if row[1] == "W"}
     exact = weights & set(truth(blocks, "W"))
     assert len(exact) > 0.6 * len(truth(blocks, "W"))
     assert all(any(row[2] <= t[2] and t[3] <= row[3] for t in truth(blocks, "W")) for row in weights)  # others: several
@@ -62,9 +62,9 @@ def test_weight_gradients_of_the_calling_thread_are_products_after_the_first_bac
 
 def test_weight_gradients_without_numbers_are_no_part_of_numbered_forwards(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(schedule="zb-h1", operators=True))
-    found = spans(of(tmp_path))
-    assert [row for row in found if row[1] != "W"] == truth(blocks, "F B OPT")
-    weights = {row for row in found if row[1] == "W"}
+    result = spans(of(tmp_path))
+    assert [row for row in result if row[1] != "W"] == truth(blocks, "F B OPT")
+    weights = {row for row in result if row[1] == "W"}
     assert len(weights & set(truth(blocks, "W"))) > 0.6 * len(truth(blocks, "W"))
 
 
@@ -74,11 +74,11 @@ def test_labels_of_an_interleaved_capture_follow_from_its_order(tmp_path: Path, 
     blocks = write(tmp_path, Program(schedule="interleaved", stages=stages, microbatches=2 * stages))
     run = trace_export.load(tmp_path)
     assert run.ranks.sort("rank")["stage"].to_list() == list(range(stages))
-    found = run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "end_ns", "kind", "microbatch", "chunk")
+    result = run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "end_ns", "kind", "microbatch", "chunk")
     wanted = [
         (b.rank, b.end_ns + Export.epoch_ns, b.kind, b.microbatch, b.chunk or 0) for b in blocks if b.kind in "FB"
     ]
-    assert sorted(found.rows()) == sorted(wanted)
+    assert sorted(result.rows()) == sorted(wanted)
 
 
 def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
@@ -138,12 +138,12 @@ def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: 
         db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start < ?", [middle])
         db.commit()
     profile = of(tmp_path)
-    found = set(spans(profile))
-    assert found >= set(truth([b for b in blocks if b.step > 0]))
-    assert {kind for _, kind, *_ in found - set(truth(blocks))} <= {"B"}
+    result = set(spans(profile))
+    assert result >= set(truth([b for b in blocks if b.step > 0]))
+    assert {kind for _, kind, *_ in result - set(truth(blocks))} <= {"B"}
     late = [b for b in blocks if b.step == 0 and b.kind == "B" and b.start_ns > middle + 5_000_000]
-    assert found >= set(truth(late))
-    assert not {kind for rank, kind, *_ in found & set(truth([b for b in blocks if b.step == 0]))} & {"F"}
+    assert result >= set(truth(late))
+    assert not {kind for rank, kind, *_ in result & set(truth([b for b in blocks if b.step == 0]))} & {"F"}
     (note,) = [note for note in profile.notes if note.code == "forwards-unknown"]
     assert (note.level, note.count) == ("warning", 4)
     assert "forwards for" in note.text
@@ -189,10 +189,10 @@ def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> Non
         )
         db.commit()
     try:
-        found = spans(of(tmp_path))
+        result = spans(of(tmp_path))
     except SourceError:
         return
-    wrong = set(found) - set(truth(blocks))
+    wrong = set(result) - set(truth(blocks))
     assert not [row for row in wrong if row[1] == "F"]
 
 
@@ -226,11 +226,11 @@ def test_with_sequence_numbers_a_cut_step_keeps_its_forwards(tmp_path: Path) -> 
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start > ?", [middle])
         db.commit()
-    found = set(spans(of(tmp_path)))
+    result = set(spans(of(tmp_path)))
     with_backward = {(b.rank, b.microbatch) for b in blocks if b.step == 1 and b.kind == "B" and b.end_ns < middle}
     whole = [b for b in blocks if b.step == 0 or ((b.rank, b.microbatch) in with_backward and b.kind in "FB")]
-    assert found >= set(truth(whole))
-    assert not {kind for _, kind, *_ in found - set(truth(blocks))} & {"F"}
+    assert result >= set(truth(whole))
+    assert not {kind for _, kind, *_ in result - set(truth(blocks))} & {"F"}
 
 
 def test_ranges_of_nccl_tell_the_collectives_of_inferred_passes(tmp_path: Path) -> None:

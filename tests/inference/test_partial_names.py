@@ -99,8 +99,8 @@ def test_launches_are_not_read_where_names_say_all_that_computes(
     epoch = CAPTURES[capture](tmp_path, blocks, nsys.Plain())
     monkeypatch.delattr(f"trace_export.sources.{capture}.unmarked.{READERS[capture]}")
     run = trace_export.load(tmp_path, jobs=1)
-    found = sorted(run.profile.spans.select("rank", "kind", "start_ns", "end_ns").rows())
-    assert found == sorted((b.rank, "F", b.start_ns + epoch, b.end_ns + epoch) for b in blocks)
+    result = sorted(run.profile.spans.select("rank", "kind", "start_ns", "end_ns").rows())
+    assert result == sorted((b.rank, "F", b.start_ns + epoch, b.end_ns + epoch) for b in blocks)
 
 
 def test_launches_that_contradict_the_names_are_not_believed(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def test_a_kernel_that_runs_past_the_next_one_is_cut_and_one_before_its_launch_l
 def test_stages_micro_batches_and_the_schedule_follow(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(), rocpd=True)
     run = trace_export.load(tmp_path)
-    found = run.spans.sort("rank", "end_ns")
+    result = run.spans.sort("rank", "end_ns")
     wanted = sorted((b.rank, b.end_ns, b.kind, b.microbatch) for b in blocks)
     labels = [(rank, kind, number) for rank, _, kind, number in wanted]
-    assert found.select("rank", "kind", "microbatch").rows() == labels
+    assert result.select("rank", "kind", "microbatch").rows() == labels
     assert run.ranks.sort("rank")["stage"].to_list() == [0, 1, 2, 3]
     (note,) = [note.text for note in run.notes if note.code == "schedule-recognised"]
     assert "exactly that of 1F1B" in note
@@ -75,5 +75,5 @@ def test_only_whole_times_count(tmp_path: Path) -> None:
     with changing(tmp_path / "4000_results.db") as db:
         db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = start - 5 WHERE rowid % 50 = 0')
         db.commit()
-    found = {(kind, start) for _, kind, start, _ in spans(of(tmp_path, 0))}
-    assert len(found & {(kind, start) for _, kind, start, _ in of_rank(blocks, 0)}) > 8
+    result = {(kind, start) for _, kind, start, _ in spans(of(tmp_path, 0))}
+    assert len(result & {(kind, start) for _, kind, start, _ in of_rank(blocks, 0)}) > 8

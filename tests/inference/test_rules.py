@@ -49,9 +49,9 @@ def step(text: str, evidence: str = "transfers") -> Step:
     return Step(line, tuple(pieces), evidence)  # type: ignore[arg-type]
 
 
-def rows(text: str, found: list[Rows]) -> list[str]:
+def rows(text: str, result: list[Rows]) -> list[str]:
     tokens = [token for token in text.split() if token not in [".", ",", "|"]]
-    return [" ".join(tokens[begin:end]) for begin, end in found]
+    return [" ".join(tokens[begin:end]) for begin, end in result]
 
 
 def codes(text: str) -> np.ndarray:
@@ -128,8 +128,8 @@ def test_the_optimizer_lasts_from_its_first_kernel_to_its_last(text: str, pieces
 def test_an_optimizer_that_a_range_shows_has_no_fills_before_it() -> None:
     text = "A a 1 u b u c"
     line = timeline(text)
-    found = with_optimizers(line, split(line, cuts(text))[0], np.array([3, 5]), exact=True)
-    assert shown(text, found) == "B A, M a 1, OPT u b u, M c"
+    result = with_optimizers(line, split(line, cuts(text))[0], np.array([3, 5]), exact=True)
+    assert shown(text, result) == "B A, M a 1, OPT u b u, M c"
 
 
 def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
@@ -145,7 +145,7 @@ def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
 
 def test_cuts_are_transfers_then_waits() -> None:
     def evidence(text: str) -> list[str]:
-        return [found.evidence for found in cut_sets(timeline(text))]
+        return [result.evidence for result in cut_sets(timeline(text))]
 
     assert evidence("a | A . b") == ["transfers", "waits"]
     assert evidence("a A") == ["waits"]
@@ -193,10 +193,10 @@ def test_rows_are_read_as_units() -> None:
 def test_a_row_of_units_is_read_back(units: list[str]) -> None:
     """Whatever units stand in whatever order: as many pieces as were put there, or more where one is two others."""
     row = codes(" ".join(units))
-    found = tiling(row, [codes(unit) for unit in dict.fromkeys(units)], free=False)
-    assert found is not None
-    assert len(found) == len(units)
-    assert [end - begin for begin, end in found] == [len(codes(unit)) for unit in units]
+    result = tiling(row, [codes(unit) for unit in dict.fromkeys(units)], free=False)
+    assert result is not None
+    assert len(result) == len(units)
+    assert [end - begin for begin, end in result] == [len(codes(unit)) for unit in units]
 
 
 def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
@@ -261,9 +261,9 @@ OTHERS = [f"{kind} {kernels}" for kind, kernels in [("F", "a b c d"), ("F", "a b
 
 def found_in(text: str) -> tuple[list[str], list[str]]:
     """The passes but for the optimizer, and the reasons of refusals."""
-    found = infer(work(text), THREADS, None, np.zeros(0, np.int64))
-    passes = [piece for piece in found.passes if piece.kind != "OPT"]
-    return [one for one in shown(text, passes).split(", ") if one], [refusal.why for refusal in found.refused]
+    result = infer(work(text), THREADS, None, np.zeros(0, np.int64))
+    passes = [piece for piece in result.passes if piece.kind != "OPT"]
+    return [one for one in shown(text, passes).split(", ") if one], [refusal.why for refusal in result.refused]
 
 
 @pytest.mark.parametrize(
@@ -306,8 +306,8 @@ def test_without_a_known_optimizer_forwards_begin_like_those_that_follow_others(
 def test_an_only_forward_that_launches_much_more_than_the_others_is_refused() -> None:
     """A pipeline of one stage and one micro-batch, with an evaluation before the second step."""
     step = "a b c A u"
-    found = found_in(f"{step} a b c n {step} {step} {step}")
-    assert found == (["F a b c", "B A", "B A", *["F a b c", "B A"] * 2],
+    result = found_in(f"{step} a b c n {step} {step} {step}")
+    assert result == (["F a b c", "B A", "B A", *["F a b c", "B A"] * 2],
                      ["a forward that launches much more than the others"])  # fmt: skip
 
 
@@ -357,9 +357,9 @@ def test_a_piece_like_a_forward_that_belongs_to_none_is_refused() -> None:
 
 def test_a_step_that_does_not_balance_keeps_its_backwards() -> None:
     text = "g c | A B | g c | C D , E"
-    found = passes_of(step(text))
-    assert shown(text, found.passes) == "B A B, B C D, B E"
-    assert found.refused == "2 forwards for 3 backwards"
+    result = passes_of(step(text))
+    assert shown(text, result.passes) == "B A B, B C D, B E"
+    assert result.refused == "2 forwards for 3 backwards"
 
 
 def test_a_step_that_holds_weight_gradients_alone_has_no_forward() -> None:
@@ -372,15 +372,15 @@ def test_forwards_of_kernels_that_run_in_backwards_are_refused() -> None:
     line = work(text)
     texts = line.names.texts.replace("z", "flash_bwd_kernel")
     named = line.__class__(*list(vars(line).values())[:7], KernelNames(texts), line.calls)
-    found = infer(named, THREADS, None, np.zeros(0, np.int64))
-    assert {refusal.why for refusal in found.refused} == {"kernels of a backward in the forwards"}
-    assert [piece.kind for piece in found.passes] == ["B", "B"]
+    result = infer(named, THREADS, None, np.zeros(0, np.int64))
+    assert {refusal.why for refusal in result.refused} == {"kernels of a backward in the forwards"}
+    assert [piece.kind for piece in result.passes] == ["B", "B"]
 
 
 def test_a_backward_before_its_forward_is_refused() -> None:
-    found = passes_of(step("a b | A , B | a b | a b | a b | C , D"))
-    assert found.refused == "a backward before its forward"
-    assert {piece.kind for piece in found.passes} == {"B"}
+    result = passes_of(step("a b | A , B | a b | a b | a b | C , D"))
+    assert result.refused == "a backward before its forward"
+    assert {piece.kind for piece in result.passes} == {"B"}
 
 
 def test_weight_gradients_among_the_forwards_are_refused() -> None:
@@ -401,8 +401,8 @@ def test_a_first_step_whose_forwards_are_like_none_of_the_others_is_refused() ->
 def test_the_first_evidence_that_explains_a_step_counts() -> None:
     """A weaker one might explain more steps by accident."""
     text = "a b | A . B u a b . A u a b | B u"
-    found = infer(work(text), THREADS, None, np.zeros(0, np.int64))
-    assert found.evidence == "transfers"
+    result = infer(work(text), THREADS, None, np.zeros(0, np.int64))
+    assert result.evidence == "transfers"
 
 
 def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
@@ -431,15 +431,15 @@ def test_forwards_that_begin_with_products_where_others_do_not_are_refused() -> 
 
 
 def test_weight_gradients_of_backwards_before_the_capture_are_no_part_of_a_forward() -> None:
-    found = found_in("g g a b | A | g g a b | B u | a b | C | a b | D u")
-    assert found == (["F a b", "B A", "F a b", "B B", "F a b", "B C", "F a b", "B D"], [])
+    result = found_in("g g a b | A | g g a b | B u | a b | C | a b | D u")
+    assert result == (["F a b", "B A", "F a b", "B B", "F a b", "B C", "F a b", "B D"], [])
 
 
 def test_an_evaluation_at_the_start_of_a_step_is_left_out() -> None:
     text = "a b | a b | a b | a b | A | a b | B"
-    found = passes_of(step(text))
-    assert found.refused == ""
-    assert [piece.begin for piece in found.passes if piece.kind == "F"] == [6, 9]
+    result = passes_of(step(text))
+    assert result.refused == ""
+    assert [piece.begin for piece in result.passes if piece.kind == "F"] == [6, 9]
 
 
 @pytest.mark.parametrize(

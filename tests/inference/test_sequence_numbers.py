@@ -62,8 +62,8 @@ def test_a_forward_begins_with_the_last_operator_of_its_lowest_number() -> None:
     rows = [(MAIN, 10 * n, 10 * n + 5, "aten::linear", number) for n, number in enumerate(numbers)]
     inner = (MAIN, 21, 23, "aten::mm", 7)
     comm = (MAIN, 11, 400, "c10d::send", 8)  # closed by another thread
-    found = forward_ranges(operators(*rows, inner, comm), [(6, 8)])
-    assert found.rows() == [("F", 10, 35, 0)]
+    result = forward_ranges(operators(*rows, inner, comm), [(6, 8)])
+    assert result.rows() == [("F", 10, 35, 0)]
 
 
 def test_a_weight_gradient_extends_the_numbers_of_its_backward() -> None:
@@ -73,9 +73,9 @@ def test_a_weight_gradient_extends_the_numbers_of_its_backward() -> None:
         (MAIN, 0, 9, "aten::linear", 4), (MAIN, 1, 2, "aten::t", 4), (MAIN, 3, 8, "aten::addmm", 5),
         *nodes(5, start=100), (MAIN, 200, 205, "aten::detach_", 6), *nodes(5, 4, start=300),
     ]  # fmt: skip
-    found = numbered_passes(operators(*rows), MAIN, np.zeros(0, np.int64))
-    assert found is not None
-    assert found.sort("start").select("kind", "start", "pair").rows() == [("F", 0, 0), ("B", 100, 0), ("W", 300, 0)]
+    result = numbered_passes(operators(*rows), MAIN, np.zeros(0, np.int64))
+    assert result is not None
+    assert result.sort("start").select("kind", "start", "pair").rows() == [("F", 0, 0), ("B", 100, 0), ("W", 300, 0)]
 
 
 def test_engine_threads_are_those_of_nodes_but_the_one_of_the_operators() -> None:
@@ -97,9 +97,9 @@ def test_a_step_in_which_numbers_and_launches_disagree_keeps_its_backwards_alone
     second: str, kinds: str, why: list[str]
 ) -> None:
     step = "a b | a b | A B , C D u"
-    found = infer(work(f"{step} {step}"), Threads(MAIN, frozenset({ENGINE})), None, np.zeros(0, np.int64))
-    begin = int(found.timeline.launch[found.steps[1]])
+    result = infer(work(f"{step} {step}"), Threads(MAIN, frozenset({ENGINE})), None, np.zeros(0, np.int64))
+    begin = int(result.timeline.launch[result.steps[1]])
     launched = [1_000, 2_000, 3_000, 4_000, *range(begin, begin + len(second))]
-    blocks, refused = agreed(found, pl.DataFrame({"kind": list("FFBB" + second), "launched": launched}))
+    blocks, refused = agreed(result, pl.DataFrame({"kind": list("FFBB" + second), "launched": launched}))
     assert "".join(blocks["kind"]) == kinds
     assert [(one.step, one.why) for one in refused] == [(1, reason) for reason in why]

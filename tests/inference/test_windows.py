@@ -27,14 +27,14 @@ Times = dict[tuple[str, int, int], tuple[int, int]]
 """Kind, start and end of a pass → its first and last launch."""
 
 
-def times(found: Passes) -> Times:
-    line = found.timeline
+def times(result: Passes) -> Times:
+    line = result.timeline
     return {
         (p.kind, int(line.start[p.begin : p.end].min()), int(line.end[p.begin : p.end].max())): (
             int(line.launch[p.begin]),
             int(line.launch[p.end - 1]),
         )
-        for p in found.passes
+        for p in result.passes
     }
 
 
@@ -54,7 +54,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Work, Threa
         Program(steps=3, schedule="zb-h1"),
         Program(steps=3, schedule="zb-h1", tokens=False),
     )
-    found = []
+    result = []
     for number, program in enumerate(programs):
         folder: Path = tmp_path_factory.mktemp(f"program{number}")
         write(folder, program)
@@ -64,8 +64,8 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Work, Threa
                 assert isinstance(threads, Threads)
                 whole = infer(process.work, threads, None, NO_STEPS)
                 assert whole.refused == []
-                found.append((process.work, threads, times(whole)))
-    return found
+                result.append((process.work, threads, times(whole)))
+    return result
 
 
 def test_hardly_a_forward_and_no_backward_is_wrong_in_any_window(
@@ -80,9 +80,9 @@ def test_hardly_a_forward_and_no_backward_is_wrong_in_any_window(
         begin = first + length * chance.uniform(0, 1 - part)
         end = begin + length * part
         at_the_cut = [span for span in truth.values() if span[0] < begin <= span[1] or span[0] <= end < span[1]]
-        for found, (launched, last) in times(infer(cut(work, begin, end), threads, None, NO_STEPS)).items():
+        for result, (launched, last) in times(infer(cut(work, begin, end), threads, None, NO_STEPS)).items():
             touches = any(launched <= high and low <= last for low, high in at_the_cut)
-            counts[found[0], "right" if found in truth else "cut" if touches else "wrong"] += 1
+            counts[result[0], "right" if result in truth else "cut" if touches else "wrong"] += 1
     assert counts["F", "right"] > 1_800
     assert counts["F", "wrong"] <= 0.005 * counts["F", "right"]
     assert counts["B", "wrong"] == 0

@@ -48,9 +48,9 @@ def profiles(tool: str, folder: Path, **options: Any) -> list[Profile]:
     return [read(Source(tool, file, "node0"), ReadOptions(**options)).validate() for file in captures(tool, folder)]
 
 
-def spans(*found: Profile) -> Rows:
+def spans(*result: Profile) -> Rows:
     """Rank, kind, start and end of each block."""
-    return sorted(row for each in found for row in each.spans.select("rank", "kind", "start_ns", "end_ns").rows())
+    return sorted(row for each in result for row in each.spans.select("rank", "kind", "start_ns", "end_ns").rows())
 
 
 def truth(tool: str, blocks: list[Block], kinds: str = "F B W OPT") -> Rows:

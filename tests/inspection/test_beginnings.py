@@ -45,21 +45,21 @@ def test_the_beginning_tells_of_the_whole(
     make: Callable[[Path, int], None], times: int, schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(tmp_path, times)
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert not found.failures
-    facts = found.facts
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert not result.failures
+    facts = result.facts
     assert (facts["schedule"], facts["stages"], facts["microbatches"]) == (schedule, long_runs.STAGES, 6)
     truth = times * long_runs.STEPS
-    assert found.ranks["beginning"].all()
-    assert (found.ranks["steps"] < truth).all()
-    assert ((found.ranks["about_steps"] - truth).abs() <= max(2, 0.02 * truth)).all()
-    assert f"about {facts['about_steps']} steps" in found.verdict
-    assert found.ranks["blocks"].n_unique() == 1, "of all ranks the same steps"
-    assert not [note for note in found.notes if note.level == "warning"]
+    assert result.ranks["beginning"].all()
+    assert (result.ranks["steps"] < truth).all()
+    assert ((result.ranks["about_steps"] - truth).abs() <= max(2, 0.02 * truth)).all()
+    assert f"about {facts['about_steps']} steps" in result.verdict
+    assert result.ranks["blocks"].n_unique() == 1, "of all ranks the same steps"
+    assert not [note for note in result.notes if note.level == "warning"]
 
     monkeypatch.setattr(sizing, "cores", lambda: 2)
     on_threads = trace_export.inspect(tmp_path)
-    assert (on_threads.ranks.equals(found.ranks), on_threads.facts) == (True, facts)
+    assert (on_threads.ranks.equals(result.ranks), on_threads.facts) == (True, facts)
 
     whole = trace_export.inspect(tmp_path, jobs=1, full=True)
     assert whole.ranks["steps"].to_list() == [truth] * long_runs.STAGES
@@ -67,24 +67,28 @@ def test_the_beginning_tells_of_the_whole(
     assert whole.ranks["about_steps"].null_count() == long_runs.STAGES
     assert "about" not in whole.verdict
     assert whole.ranks.select("rank", "stage", "host", "microbatches").equals(
-        found.ranks.select("rank", "stage", "host", "microbatches")
+        result.ranks.select("rank", "stage", "host", "microbatches")
     )
 
 
 @pytest.mark.usefixtures("nothing_is_small")
 def test_the_beginning_of_a_rocpd_database(tmp_path: Path) -> None:
     long_runs.rocpd(tmp_path, TIMES)
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert (found.facts["schedule"], found.facts["microbatches"], found.ranks["beginning"].all()) == ("zb-h1", 6, True)
-    assert abs(found.facts["about_steps"] - TIMES * long_runs.STEPS) <= 2
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert (result.facts["schedule"], result.facts["microbatches"], result.ranks["beginning"].all()) == (
+        "zb-h1",
+        6,
+        True,
+    )
+    assert abs(result.facts["about_steps"] - TIMES * long_runs.STEPS) <= 2
 
 
 @pytest.mark.usefixtures("nothing_is_small")
 def test_small_sources_are_counted_exactly(tmp_path: Path) -> None:
     long_runs.nsys(tmp_path, 2)
-    found, whole = (trace_export.inspect(tmp_path, jobs=1, full=full) for full in (False, True))
-    assert found.verdict == whole.verdict
-    assert found.ranks.equals(whole.ranks)
+    result, whole = (trace_export.inspect(tmp_path, jobs=1, full=full) for full in (False, True))
+    assert result.verdict == whole.verdict
+    assert result.ranks.equals(whole.ranks)
 
 
 @pytest.mark.usefixtures("nothing_is_small")
@@ -99,19 +103,19 @@ def test_rows_that_are_not_in_the_order_of_time_are_all_read(tmp_path: Path) -> 
                 db.execute(f"INSERT INTO {table} SELECT * FROM turned ORDER BY rowid")
                 db.execute("DROP TABLE turned")
             db.commit()
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert found.facts["steps"] == TIMES * long_runs.STEPS
-    assert not found.ranks["beginning"].any()
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert result.facts["steps"] == TIMES * long_runs.STEPS
+    assert not result.ranks["beginning"].any()
 
 
 @pytest.mark.usefixtures("nothing_is_small")
 def test_more_is_read_where_the_beginning_shows_too_little(tmp_path: Path) -> None:
     """A step of more operators than the first piece holds."""
     long_runs.kineto(tmp_path, 20, operators=75)
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert found.facts["schedule"] == "zb-h1"
-    assert (found.ranks["steps"] >= 2).all()
-    assert (found.facts["about_steps"] - 40) ** 2 <= 4
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert result.facts["schedule"] == "zb-h1"
+    assert (result.ranks["steps"] >= 2).all()
+    assert (result.facts["about_steps"] - 40) ** 2 <= 4
 
 
 @pytest.mark.usefixtures("nothing_is_small")
@@ -121,9 +125,9 @@ def test_a_trace_without_gpu_work_is_refused_from_its_beginning(tmp_path: Path) 
         head, _, tail = path.read_text().partition('\n  },\n  {\n    "ph": "X", "cat": "cuda_runtime"')
         path.write_text(head + '\n  }\n  ],"traceName": "x" }')
         assert tail
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert found.verdict == "cannot be drawn: no source has a pipeline block"
-    assert all("no GPU work in the file" in str(error) for error in found.failures)
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert result.verdict == "cannot be drawn: no source has a pipeline block"
+    assert all("no GPU work in the file" in str(error) for error in result.failures)
 
 
 @pytest.mark.usefixtures("nothing_is_small")
@@ -136,9 +140,9 @@ def test_passes_after_a_long_start_are_not_denied(tmp_path: Path) -> None:
     head, opening, events = path.read_text().partition('"traceEvents": [\n')
     operator = (events.partition("\n  },\n  {")[0] + "\n  },\n  ").replace("te:", "aten::")
     path.write_text(head + opening + operator * 70_000 + "  " + events.lstrip())
-    found = trace_export.inspect(tmp_path, jobs=1)
-    assert not found.ranks.height
-    assert all("beginning" in str(error) and "`full" in str(error) for error in found.failures)
+    result = trace_export.inspect(tmp_path, jobs=1)
+    assert not result.ranks.height
+    assert all("beginning" in str(error) and "`full" in str(error) for error in result.failures)
     assert trace_export.inspect(tmp_path, jobs=1, full=True).ranks["steps"].to_list() == [20]
 
 

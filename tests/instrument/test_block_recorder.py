@@ -81,15 +81,15 @@ def test_the_file_has_what_the_marks_said(record: Path) -> None:
     before = time.time_ns()
     one_step(7)
     one_step(8)
-    found = spans(record)
+    result = spans(record)
     told = [m for m in in_memory.marks if m.mark.kind != "STEP"]
-    assert found.select(LABELS).rows() == [(m.mark.kind, m.where.step, *m.mark[1:5]) for m in told]
-    assert found["origin"].unique().to_list() == ["host"]
-    for row, mark in zip(found.iter_rows(named=True), told, strict=True):  # one reading lies within the other
+    assert result.select(LABELS).rows() == [(m.mark.kind, m.where.step, *m.mark[1:5]) for m in told]
+    assert result["origin"].unique().to_list() == ["host"]
+    for row, mark in zip(result.iter_rows(named=True), told, strict=True):  # one reading lies within the other
         assert abs(row["start_ns"] - mark.start_ns) < 10**9
         assert row["end_ns"] >= row["start_ns"]
-    assert abs(found["start_ns"][0] - before) < 10**10
-    assert found["start_ns"].is_sorted()
+    assert abs(result["start_ns"][0] - before) < 10**10
+    assert result["start_ns"].is_sorted()
 
 
 class Unhashable:
@@ -153,10 +153,10 @@ def test_the_newest_blocks_are_kept_within_the_limit(record: Path, monkeypatch: 
         one_step(number, microbatches=1)
         assert sum(path.stat().st_size for path in record.iterdir()) <= limit
     assert sorted(path.name for path in record.iterdir()) == ["rank3.blocks", "rank3.blocks.earlier"]
-    found = spans(record)
+    result = spans(record)
     lines = sum(path.read_text().count("\n") for path in record.iterdir()) - 2
-    assert found.height == lines
-    steps = found["step"].unique().sort().to_list()
+    assert result.height == lines
+    steps = result["step"].unique().sort().to_list()
     assert steps == list(range(steps[0], 500))
     assert len(steps) > 40  # half of the limit, at 45 bytes a block and 5 blocks a step
 
@@ -286,10 +286,10 @@ def test_a_file_that_may_not_grow(record: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "the recording to " in done.stderr
     (source,) = find(record).sources
-    found = read(source, ReadOptions()).spans
+    result = read(source, ReadOptions()).spans
     order = [(step, i // 2, "FB"[i % 2]) for step in range(20) for i in range(8)]
-    assert found.select("step", "microbatch", "kind").rows() == order[: found.height]
-    assert found.height == sum(line.endswith(",h") for line in (record / "rank3.blocks").read_text().splitlines())
+    assert result.select("step", "microbatch", "kind").rows() == order[: result.height]
+    assert result.height == sum(line.endswith(",h") for line in (record / "rank3.blocks").read_text().splitlines())
 
 
 def test_a_rank_that_is_killed_has_written_all_that_has_ended(record: Path) -> None:
@@ -347,9 +347,9 @@ def test_threads_write_whole_lines(record: Path, monkeypatch: pytest.MonkeyPatch
         thread.start()
     for thread in threads:
         thread.join()
-    found = spans(record)
-    assert found.height == sum(path.read_text().count("\n") for path in record.iterdir()) - 2
-    last = found.group_by("chunk").agg(pl.col("microbatch").max())
+    result = spans(record)
+    assert result.height == sum(path.read_text().count("\n") for path in record.iterdir()) - 2
+    last = result.group_by("chunk").agg(pl.col("microbatch").max())
     assert 199 in last["microbatch"]
 
 
@@ -452,12 +452,12 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def train(device: Device, step: int, **launch: int) -> list[tuple[int, int]]:
-    found = []
+    result = []
     with ti.step(step):
         for i in range(8):
             with ti.forward(microbatch=i):
-                found.append(device.run(**launch))
-    return found
+                result.append(device.run(**launch))
+    return result
 
 
 def test_blocks_have_the_times_of_the_device(device: Device, record: Path) -> None:
@@ -465,11 +465,11 @@ def test_blocks_have_the_times_of_the_device(device: Device, record: Path) -> No
     truth = [train(device, step, launch_ns=100_000, work_ns=3_000_000) for step in range(4)]
     device.host_ns = device.busy["compute"] + 10_000
     truth += [train(device, step, launch_ns=100_000, work_ns=3_000_000) for step in range(4, 6)]
-    found = spans(record).with_columns(pl.col("start_ns", "end_ns") - 10**12)
-    assert found["origin"].unique().to_list() == ["device"]
-    assert found["step"].unique().sort().to_list() == [0, 1, 2, 3]  # the others are not over yet
-    anchor = found["start_ns"][0] - truth[0][0][0]
-    for row, (begin, end) in zip(found.iter_rows(named=True), itertools.chain(*truth[:4]), strict=True):
+    result = spans(record).with_columns(pl.col("start_ns", "end_ns") - 10**12)
+    assert result["origin"].unique().to_list() == ["device"]
+    assert result["step"].unique().sort().to_list() == [0, 1, 2, 3]  # the others are not over yet
+    anchor = result["start_ns"][0] - truth[0][0][0]
+    for row, (begin, end) in zip(result.iter_rows(named=True), itertools.chain(*truth[:4]), strict=True):
         assert row["start_ns"] - anchor == pytest.approx(begin, abs=8_000)
         assert row["end_ns"] - anchor == pytest.approx(end, abs=8_000)
 

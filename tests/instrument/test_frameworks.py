@@ -104,8 +104,8 @@ def check(out: Path, name: str, ranks: int, microbatches: int, steps: int, **how
         blocks = recorded(out, rank)
         assert blocks["step"].unique().sort().to_list() == list(range(steps))
         for step in range(steps):
-            found = blocks.filter(pl.col("step") == step).select("kind", "microbatch", "chunk").rows()
-            assert found == expected(name, ranks, microbatches, rank, **how), (rank, step)
+            result = blocks.filter(pl.col("step") == step).select("kind", "microbatch", "chunk").rows()
+            assert result == expected(name, ranks, microbatches, rank, **how), (rank, step)
 
 
 def optimizers(out: Path, rank: int) -> list[str]:
@@ -141,8 +141,8 @@ def test_a_trace_of_the_real_torch_profiler(tmp_path: Path) -> None:
     assert profile.ranks.select("rank", "rank_origin", "stage").rows() == [(0, "recorded", 0), (1, "recorded", 1)]
     blocks = profile.spans.filter(pl.col("kind") != "OPT")
     for rank, step in ((r, s) for r in range(2) for s in range(2)):
-        found = blocks.filter(pl.col("rank") == rank, pl.col("step") == step)
-        order = found.sort("start_ns").select("kind", "microbatch", "chunk").rows()
+        result = blocks.filter(pl.col("rank") == rank, pl.col("step") == step)
+        order = result.sort("start_ns").select("kind", "microbatch", "chunk").rows()
         assert order == expected("InterleavedZeroBubble", 2, 4, rank), (rank, step)
     assert begin < blocks["start_ns"].min() < blocks["end_ns"].max() < end  # type: ignore[operator]
     assert (blocks["end_ns"] - blocks["start_ns"]).min() > 0  # type: ignore[operator]
@@ -165,8 +165,8 @@ def test_the_chart_of_a_run_of_four_processes(
     blocks = pl.read_parquet(out / "pipeline_profile.parquet").filter(pl.col("kind") != "OPT")
     assert blocks.select("rank", "stage").unique().sort("rank").rows() == [(rank, rank) for rank in range(4)]
     for (rank, _), step in blocks.sort("start_ns").group_by("rank", "step", maintain_order=True):
-        found = step.select("kind", "microbatch", "chunk").rows()
-        assert found == expected(schedule_name, 4, microbatches, rank)
+        result = step.select("kind", "microbatch", "chunk").rows()
+        assert result == expected(schedule_name, 4, microbatches, rank)
     assert blocks["step"].n_unique() == 2
 
 
@@ -230,9 +230,9 @@ def test_sequence_numbers_of_a_real_trace_pair_its_passes(tmp_path: Path, name: 
         marks = rows.filter(pl.col("name").str.contains("^te:[FBW]")).sort("start")
         truth = marks.select("start", "end", kind=pl.col("name").str.slice(3, 1), text=pl.col("name").str.slice(4))
         bare = rows.filter(~pl.col("name").str.starts_with("te:"))
-        found = numbered_passes(bare, marks["thread"][0], np.zeros(0, np.int64))
-        assert found is not None
-        met = found.sort("start").join_asof(truth, on="start", suffix="_marked")
+        result = numbered_passes(bare, marks["thread"][0], np.zeros(0, np.int64))
+        assert result is not None
+        met = result.sort("start").join_asof(truth, on="start", suffix="_marked")
         assert (met["end"] <= met["end_marked"]).all()
         assert met.group_by("pair").agg(pl.col("text").n_unique())["text"].unique().to_list() == [1]
         marked = Counter(truth["kind"])

@@ -89,9 +89,9 @@ def fields(mark: Mark, where: Where) -> dict[str, Any]:
     """What a reader should get from `mark`: an optimizer has no micro-batch, only a pair a second one."""
     keys: tuple[str, ...] = ("kind",) if mark.kind == "OPT" else ("kind", "microbatch", "chunk")
     keys += ("microbatch_b", "chunk_b") if mark.kind == "FB" else ()
-    found = {"role": "block", "place": where.stage, "step": where.step, "rank": where.rank}
-    found |= {k: getattr(mark, k) for k in keys}
-    return {k: v for k, v in found.items() if v is not None}
+    result = {"role": "block", "place": where.stage, "step": where.step, "rank": where.rank}
+    result |= {k: getattr(mark, k) for k in keys}
+    return {k: v for k, v in result.items() if v is not None}
 
 
 @settings(max_examples=50, deadline=None)
@@ -109,12 +109,12 @@ def test_the_readers_understand_every_mstx_message(mark: Mark, where: Where) -> 
     if mark.kind == "OPT":
         mark = mark._replace(microbatch=None, chunk=None)
     written = mstx.message(mark, where)
-    found, whole = meaning(written), fields(mark, where)
+    result, whole = meaning(written), fields(mark, where)
     assert len(written.encode()) <= 128
-    assert found.items() <= whole.items()
+    assert result.items() <= whole.items()
     names = {"step": "step", "place": "stage", "rank": "rank"}  # what may be left out, the last first
-    lost = [field for field in names if field in whole.keys() - found.keys()]
-    assert whole.keys() - found.keys() == set(lost)
+    lost = [field for field in names if field in whole.keys() - result.keys()]
+    assert whole.keys() - result.keys() == set(lost)
     assert [field for field in names if field in whole][-len(lost) :] == lost or not lost
     if lost:
         assert len(str(ast.literal_eval(written) | {names[lost[0]]: whole[lost[0]]})) > 128

@@ -56,8 +56,8 @@ def looks(
     return list(Watch(request, last, slowdown=slowdown).looks(after_each()))
 
 
-def steps(found: list[Look]) -> list[int | None]:
-    return [step.step for look in found for step in look.steps]
+def steps(result: list[Look]) -> list[int | None]:
+    return [step.step for look in result for step in look.steps]
 
 
 def step_ns(job: Job) -> float:
@@ -70,8 +70,8 @@ def test_the_cause_of_the_last_steps_is_what_was_planted(tmp_path: Path) -> None
     """With the gain of the same job without it."""
     job = replace(JOB, steps=range(6), slow={(1, 0): 1.4})
     logs = GrowingLogs(tmp_path, job)
-    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in job.steps], last=4)  # type: ignore[misc]
-    last = found[-1].steps[-1]
+    result = looks(logs.folder, [lambda s=s: logs.write(s) for s in job.steps], last=4)  # type: ignore[misc]
+    last = result[-1].steps[-1]
     assert last.cause is not None
     assert last.cause.startswith("Stage 1 is slow")
     assert last.cause_gain_ns == pytest.approx(step_ns(job) - step_ns(replace(job, slow={})), rel=0.1)
@@ -85,13 +85,13 @@ def logs(tmp_path: Path) -> GrowingLogs:
 
 def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLogs) -> None:
     logs.write(0)
-    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 6)], slowdown=True)  # type: ignore[misc]
-    assert steps(found) == list(range(6))
+    result = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(1, 6)], slowdown=True)  # type: ignore[misc]
+    assert steps(result) == list(range(6))
     whole = load(logs.folder).align()
     table = {row["step"]: row for row in whole.report().steps.iter_rows(named=True)}
     slowdown = dict(whole.what_if().steps.select("step", "slowdown").iter_rows())
     starts = [table[step]["start_ns"] for step in sorted(table)]
-    for figures in (step for look in found for step in look.steps):
+    for figures in (step for look in result for step in look.steps):
         number = cast("int", figures.step)
         row = table[number]
         assert not figures.host_times
@@ -103,33 +103,33 @@ def test_each_step_is_reported_once_with_the_figures_of_a_report(logs: GrowingLo
         assert figures.slowdown is not None
         if number in slowdown:  # the last has no length yet
             assert slowdown[number] == pytest.approx(figures.slowdown, rel=0.02)  # the usual lengths are of fewer steps
-    assert found[-1].run is not None
-    assert found[-1].run.spans["step"].unique().sort().to_list() == [3, 4, 5]
+    assert result[-1].run is not None
+    assert result[-1].run.spans["step"].unique().sort().to_list() == [3, 4, 5]
 
 
 def test_a_step_counts_when_all_ranks_have_finished_it(logs: GrowingLogs) -> None:
     logs.write(0, 1)
-    found = looks(
+    result = looks(
         logs.folder,
         [lambda: logs.write(2, ranks=range(2)), lambda: logs.write(2, ranks=range(2, 3))],
     )
-    assert [[step.step for step in look.steps] for look in found] == [[0, 1], [], [2]]
+    assert [[step.step for step in look.steps] for look in result] == [[0, 1], [], [2]]
 
 
 def test_the_first_steps_of_a_long_job_are_not_kept(logs: GrowingLogs) -> None:
     logs.write(*range(15))
-    found = looks(logs.folder, [lambda: logs.write(15)], last=4)
-    assert steps(found) == [11, 12, 13, 14, 15]
+    result = looks(logs.folder, [lambda: logs.write(15)], last=4)
+    assert steps(result) == [11, 12, 13, 14, 15]
 
 
 def test_a_folder_that_is_empty_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "FIND_S", 0.0)
     logs = GrowingLogs(tmp_path, JOB)
-    found = looks(tmp_path, [lambda: logs.write(0, 1)])
-    assert found[0].run is None
-    assert "no profile" in found[0].problem or "nothing" in found[0].problem
-    assert steps(found) == [0, 1]
-    assert found[-1].problem == ""
+    result = looks(tmp_path, [lambda: logs.write(0, 1)])
+    assert result[0].run is None
+    assert "no profile" in result[0].problem or "nothing" in result[0].problem
+    assert steps(result) == [0, 1]
+    assert result[-1].problem == ""
 
 
 @pytest.mark.parametrize("sizes", [{}, {"pp": 3}])
@@ -137,27 +137,27 @@ def test_a_rank_that_appears_late(sizes: dict[str, int], logs: GrowingLogs, monk
     """The sizes fit only when it is there."""
     monkeypatch.setattr(growth, "FIND_S", 0.0)
     logs.write(0, 1, ranks=range(2))
-    found = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)], **sizes)
-    assert found[-1].problem == ""
-    assert found[-1].run is not None
-    assert found[-1].run.spans["rank"].unique().sort().to_list() == [0, 1, 2]
-    assert found[-1].run.ranks["rank"].to_list() == [0, 1, 2]  # each was read as one of two ranks before
-    in_step = found[-1].run.spans.filter(step=2)
+    result = looks(logs.folder, [lambda: logs.write(0, 1, ranks=range(2, 3)), lambda: logs.write(2)], **sizes)
+    assert result[-1].problem == ""
+    assert result[-1].run is not None
+    assert result[-1].run.spans["rank"].unique().sort().to_list() == [0, 1, 2]
+    assert result[-1].run.ranks["rank"].to_list() == [0, 1, 2]  # each was read as one of two ranks before
+    in_step = result[-1].run.spans.filter(step=2)
     assert in_step["rank"].value_counts(sort=True)["count"].to_list() == [len(logs.blocks) // 20 // 3] * 3
-    assert steps(found)[-1] == 2
+    assert steps(result)[-1] == 2
 
 
 def test_a_log_that_is_removed_stays_named(logs: GrowingLogs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(growth, "FIND_S", 0.0)
     logs.write(0, 1, 2)
-    found = looks(
+    result = looks(
         logs.folder,
         [logs.path(1).unlink, lambda: None, *(lambda s=s: logs.write(s, ranks=range(0, 3, 2)) for s in (3, 4))],
     )  # type: ignore[misc]
-    assert [str(e) for e in found[-1].failures if "workerlog.1" in str(e)]
-    assert steps(found) == [0, 1, 2]
-    assert found[-1].problem == "waiting for rank 1: step 3 is not finished there, and others have finished step 4"
-    assert found[-1].run is not None
+    assert [str(e) for e in result[-1].failures if "workerlog.1" in str(e)]
+    assert steps(result) == [0, 1, 2]
+    assert result[-1].problem == "waiting for rank 1: step 3 is not finished there, and others have finished step 4"
+    assert result[-1].run is not None
 
 
 def test_a_folder_that_vanishes_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,14 +165,14 @@ def test_a_folder_that_vanishes_and_comes_back(tmp_path: Path, monkeypatch: pyte
     logs = GrowingLogs(tmp_path / "logs", JOB)
     logs.write(0, 1)
     away = tmp_path / "away"
-    found = looks(
+    result = looks(
         logs.folder, [lambda: logs.folder.rename(away), lambda: away.rename(logs.folder), lambda: logs.write(2)]
     )
-    gone, back = found[1], found[-1]
+    gone, back = result[1], result[-1]
     assert gone.run is not None
     assert (len(gone.failures), bool(gone.problem)) == (3, True)
     assert (back.failures, back.problem) == ((), "")
-    assert steps(found) == [0, 1, 2]
+    assert steps(result) == [0, 1, 2]
 
 
 def test_a_profile_that_is_written_anew_keeps_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,9 +186,9 @@ def test_a_profile_that_is_written_anew_keeps_what_it_said(tmp_path: Path, monke
     def add() -> None:
         monkeypatch.setattr(growth, "QUIET_S", 0.0)
 
-    found = looks(tmp_path, [rewrite, add])
-    assert all(look.run is not None and look.failures == () for look in found)
-    assert len({look.run.spans.height for look in found if look.run is not None}) == 1
+    result = looks(tmp_path, [rewrite, add])
+    assert all(look.run is not None and look.failures == () for look in result)
+    assert len({look.run.spans.height for look in result if look.run is not None}) == 1
 
 
 def test_ranks_whose_first_profile_is_being_written_are_waited_for(
@@ -204,10 +204,10 @@ def test_ranks_whose_first_profile_is_being_written_are_waited_for(
         os.utime(late, (before, before))
 
     monkeypatch.setattr(growth, "QUIET_S", 0.0)
-    found = looks(tmp_path, [finish])
-    assert not found[0].steps
+    result = looks(tmp_path, [finish])
+    assert not result[0].steps
     table = load(tmp_path).align().report().steps.filter("whole")
-    figures = [(step.step, step.bubble) for look in found for step in look.steps]
+    figures = [(step.step, step.bubble) for look in result for step in look.steps]
     assert figures == list(table.select("step", "bubble").iter_rows())[-len(figures) :]
 
     os.utime(late, (after, after))
@@ -217,9 +217,9 @@ def test_ranks_whose_first_profile_is_being_written_are_waited_for(
 
 def test_a_log_that_is_truncated_goes_on_with_what_is_written_then(logs: GrowingLogs) -> None:
     logs.write(0, 1, 2)
-    found = looks(logs.folder, [lambda: logs.path(0).write_text(""), lambda: logs.write(3), lambda: logs.write(4)])
-    assert steps(found)[:3] == [0, 1, 2]
-    assert found[-1].failures == ()
+    result = looks(logs.folder, [lambda: logs.path(0).write_text(""), lambda: logs.write(3), lambda: logs.write(4)])
+    assert steps(result)[:3] == [0, 1, 2]
+    assert result[-1].failures == ()
 
 
 def test_a_job_that_is_started_again(tmp_path: Path) -> None:
@@ -228,10 +228,10 @@ def test_a_job_that_is_started_again(tmp_path: Path) -> None:
     logs.write(0, 1, 2)
     changes: list[Callable[[], object]] = [lambda s=s: logs.write(s) for s in range(3, 5)]  # type: ignore[misc]
     changes += [lambda: again(logs, 0, range(1)), lambda: again(logs, 0, range(1, 3)), lambda: again(logs, 1, range(3))]
-    found = looks(tmp_path, changes)
-    assert steps(found) == [0, 1, 2, 3, 4, 0, 1]
-    assert found[-1].run is not None
-    assert found[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
+    result = looks(tmp_path, changes)
+    assert steps(result) == [0, 1, 2, 3, 4, 0, 1]
+    assert result[-1].run is not None
+    assert result[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
 
 
 def again(logs: GrowingLogs, step: int, ranks: range) -> None:
@@ -268,10 +268,10 @@ def test_the_run_before_a_crash_is_shown_until_all_ranks_have_recorded_the_next(
     """The one that `load` reads; that there is a newer one is said."""
     monkeypatch.setattr(growth, "QUIET_S", 0.0)
     WRITERS[name](tmp_path, plan)
-    (found,) = looks(tmp_path, [])
-    assert found.run is not None
-    assert last_two(found.run) == last_two(load(tmp_path).align())
-    assert "is newer, and has 1 rank so far" in found.problem
+    (result,) = looks(tmp_path, [])
+    assert result.run is not None
+    assert last_two(result.run) == last_two(load(tmp_path).align())
+    assert "is newer, and has 1 rank so far" in result.problem
 
 
 def last_two(run: Run) -> list[tuple[object, ...]]:
@@ -285,10 +285,10 @@ def test_two_machines_are_aligned(tmp_path: Path) -> None:
     job = Job(stages=4, microbatches=8, steps=range(10), machines=2, clock_errors_us=(0, 3_200), announced=False)
     logs = GrowingLogs(tmp_path, job)
     logs.write(0, 1, 2)
-    found = looks(tmp_path, [lambda s=s: logs.write(s) for s in range(3, 6)], last=3)  # type: ignore[misc]
-    errors = [step.clock_error_ns for look in found for step in look.steps]
+    result = looks(tmp_path, [lambda s=s: logs.write(s) for s in range(3, 6)], last=3)  # type: ignore[misc]
+    errors = [step.clock_error_ns for look in result for step in look.steps]
     assert all(error is not None and error < 300_000 for error in errors)
-    run = found[-1].run
+    run = result[-1].run
     assert run is not None
     offsets = dict(run.clocks.select("host", "offset_ns").iter_rows())
     assert max(offsets.values()) - min(offsets.values()) == pytest.approx(3_200_000, abs=4 * max(errors))  # type: ignore[type-var,arg-type]
@@ -309,7 +309,7 @@ def test_profiles_that_are_written_whole_are_read_when_nobody_writes(
     monkeypatch.setattr(growth, "QUIET_S", 1e9)
     assert steps(looks(tmp_path, [])) == []
     monkeypatch.setattr(growth, "QUIET_S", 0.0)
-    found = looks(tmp_path, [])
+    result = looks(tmp_path, [])
     whole = load(tmp_path).align().report().steps.filter("whole")["step"].to_list()
-    assert steps(found) == whole[-len(steps(found)) :]
-    assert found[-1].run is not None
+    assert steps(result) == whole[-len(steps(result)) :]
+    assert result[-1].run is not None

@@ -42,15 +42,15 @@ def test_lines_that_do_not_fit_are_not_begun(tmp_path: Path) -> None:
 def test_what_was_not_written_follows_with_the_next_look(tmp_path: Path) -> None:
     logs = GrowingLogs(tmp_path / "logs", Job(stages=2, microbatches=4, steps=range(4), announced=False))
     logs.write(0)
-    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in (1, 2)])  # type: ignore[misc]
+    result = looks(logs.folder, [lambda s=s: logs.write(s) for s in (1, 2)])  # type: ignore[misc]
     jsonl, metrics = tmp_path / "steps.jsonl", tmp_path / "job.prom"
     kept = KeptFiles(WatchOptions(jsonl=jsonl, prometheus=metrics))
-    assert kept.put(found[0]) == []
+    assert kept.put(result[0]) == []
     before = metrics.read_text()
     with full_disk(100):
-        assert [error.path for error in kept.put(found[1])] == [jsonl, metrics]
+        assert [error.path for error in kept.put(result[1])] == [jsonl, metrics]
     assert metrics.read_text() == before
-    assert kept.put(found[2]) == []
+    assert kept.put(result[2]) == []
     assert [json.loads(line)["step"] for line in jsonl.read_text().splitlines()] == [0, 1, 2]
     assert "trace_export_last_step 2\n" in metrics.read_text()
     assert "trace_export_steps_total 3\n" in metrics.read_text()

@@ -23,17 +23,17 @@ from trace_export.viewer.live import LiveServer
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Look]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[Look]:
     logs = GrowingLogs(tmp_path_factory.mktemp("run <b>"), Job(stages=3, microbatches=4, steps=range(4)))
     logs.write(0, 1)
     return looks(logs.folder, [lambda s=s: logs.write(s) for s in range(2, 4)])  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
-def board(found: list[Look]) -> Board:
-    """It keeps the pictures of the last steps found. Tests may give it other looks at these."""
+def board(seen: list[Look]) -> Board:
+    """It keeps the pictures of the last steps seen. Tests may give it other looks at these."""
     board = Board("run")
-    board.put(found[-1])
+    board.put(seen[-1])
     return board
 
 
@@ -50,12 +50,12 @@ def opened(browser: Browser, address: str, **options: object) -> Iterator[tuple[
     context.close()
 
 
-def test_the_page_shows_each_new_step(browser: Browser, found: list[Look]) -> None:
+def test_the_page_shows_each_new_step(browser: Browser, seen: list[Look]) -> None:
     board = Board("run <b>")
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
         expect(page).to_have_title("run <b> – trace-export watch")
         expect(page.locator("#state")).to_contain_text("waiting for the first step")
-        for look in found:
+        for look in seen:
             server.publish(board.put(look))
             expect(page.locator("#state")).to_contain_text(f"step {look.steps[-1].step},")
             assert look.run is not None
@@ -71,42 +71,42 @@ def test_the_page_shows_each_new_step(browser: Browser, found: list[Look]) -> No
     ("lag_s", "said"),
     [(2.25, "read 2.2 s after it was written"), (3857.1, "in files that were 64 min old when they were read")],
 )
-def test_the_page_says_how_old_a_step_is(lag_s: float, said: str, found: list[Look]) -> None:
-    look = found[-1]
+def test_the_page_says_how_old_a_step_is(lag_s: float, said: str, seen: list[Look]) -> None:
+    look = seen[-1]
     board = Board("run")
     state = board.put(replace(look, steps=[replace(step, lag_s=lag_s) for step in look.steps]))
     assert json.loads(state)["summary"] == f"step {look.steps[-1].step}, {said}"
 
 
-def test_a_problem_is_shown_and_goes_away(browser: Browser, found: list[Look], board: Board) -> None:
+def test_a_problem_is_shown_and_goes_away(browser: Browser, seen: list[Look], board: Board) -> None:
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
-        server.publish(board.put(replace(found[-1], problem="rank <i>3</i> is missing")))
+        server.publish(board.put(replace(seen[-1], problem="rank <i>3</i> is missing")))
         expect(page.locator("#problem")).to_have_text("rank <i>3</i> is missing")
-        server.publish(board.put(found[-1]))
+        server.publish(board.put(seen[-1]))
         expect(page.locator("#problem")).to_be_hidden()
         assert complaints == []
 
 
-def test_the_page_finds_a_server_that_was_started_again(browser: Browser, found: list[Look]) -> None:
+def test_the_page_finds_a_server_that_was_started_again(browser: Browser, seen: list[Look]) -> None:
     first, second = Board("run"), Board("run")
     with LiveServer(first.resources(), 0) as server:
         port = int(server.server_address[1])
-        server.publish(first.put(found[0]))
+        server.publish(first.put(seen[0]))
         context = browser.new_context()
         page = context.new_page()
         page.goto(server.address)
-        expect(page.locator("#state")).to_contain_text(f"step {found[0].steps[-1].step},")
+        expect(page.locator("#state")).to_contain_text(f"step {seen[0].steps[-1].step},")
     expect(page.locator("#state")).to_contain_text("the connection to trace-export is lost")
     with LiveServer(second.resources(), 0, port) as server:
-        server.publish(second.put(found[-1]))
-        expect(page.locator("#state")).to_contain_text(f"step {found[-1].steps[-1].step},")
-        expect(page.locator("#chart")).to_contain_text(f"step {found[-1].steps[-1].step}")
+        server.publish(second.put(seen[-1]))
+        expect(page.locator("#state")).to_contain_text(f"step {seen[-1].steps[-1].step},")
+        expect(page.locator("#chart")).to_contain_text(f"step {seen[-1].steps[-1].step}")
         context.close()
 
 
-def test_narrow_and_wide_screens(browser: Browser, found: list[Look], board: Board) -> None:
+def test_narrow_and_wide_screens(browser: Browser, seen: list[Look], board: Board) -> None:
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, complaints):
-        server.publish(board.put(found[-1]))
+        server.publish(board.put(seen[-1]))
         for width, scheme, paper in ((420, "dark", "rgb(13, 17, 23)"), (1600, "light", "rgb(255, 255, 255)")):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
@@ -117,16 +117,16 @@ def test_narrow_and_wide_screens(browser: Browser, found: list[Look], board: Boa
         assert complaints == []
 
 
-def test_thousands_of_steps_are_no_more_than_the_last_ones(browser: Browser, found: list[Look]) -> None:
+def test_thousands_of_steps_are_no_more_than_the_last_ones(browser: Browser, seen: list[Look]) -> None:
     board = Board("run")
-    step, shown = found[-1].steps[-1], found[-1]._shown
+    step, shown = seen[-1].steps[-1], seen[-1]._shown
     assert shown is not None
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
         elements = []
         for first in (0, 1_000):
             figures = tuple(replace(step, step=first + i) for i in range(1_000))
             drawn_anew = replace(shown, steps=tuple(map(replace, shown.steps)))
-            state = board.put(replace(found[-1], steps=figures, _shown=drawn_anew))
+            state = board.put(replace(seen[-1], steps=figures, _shown=drawn_anew))
             assert len(state) < 400 * HISTORY + 1_000
             server.publish(state)
             expect(page.locator("#state")).to_contain_text(f"step {first + 999},")
@@ -137,9 +137,9 @@ def test_thousands_of_steps_are_no_more_than_the_last_ones(browser: Browser, fou
         assert min(elements) == max(elements)
 
 
-def test_the_trace_of_the_steps_shown(found: list[Look], board: Board) -> None:
+def test_the_trace_of_the_steps_shown(seen: list[Look], board: Board) -> None:
     names = [slice["name"] for slice in decode(board.trace())]
-    run = found[-1].run
+    run = seen[-1].run
     assert run is not None
     assert sum(name == "F0" for name in names) >= run.spans.filter(kind="F", microbatch=0).height
 
@@ -185,11 +185,11 @@ TIMES = {
 }  # fmt: skip
 
 
-def test_times_have_three_digits(browser: Browser, found: list[Look], board: Board) -> None:
+def test_times_have_three_digits(browser: Browser, seen: list[Look], board: Board) -> None:
     with LiveServer(board.resources(), 0) as server, opened(browser, server.address) as (page, _):
         for ns, text in TIMES.items():
-            figures = replace(found[-1].steps[-1], since_previous_ns=ns, slowdown=None, clock_error_ns=None)
-            server.publish(board.put(replace(found[-1], steps=(figures,))))
+            figures = replace(seen[-1].steps[-1], since_previous_ns=ns, slowdown=None, clock_error_ns=None)
+            server.publish(board.put(replace(seen[-1], steps=(figures,))))
             expect(page.locator("#figures")).to_contain_text(f"since previous{text}")
             expect(page.locator("#figures")).not_to_contain_text("–")
             expect(page.locator("#figures")).not_to_contain_text("slowdown")

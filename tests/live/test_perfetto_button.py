@@ -40,7 +40,7 @@ def test_the_button_opens_the_steps_shown(browser: Browser, tmp_path: Path) -> N
         pytest.skip(str(error))
     logs = GrowingLogs(tmp_path, Job(stages=STAGES, microbatches=4, steps=range(6), announced=False))
     logs.write(0, 1)
-    found = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(2, 6)], last=2)  # type: ignore[misc]
+    result = looks(logs.folder, [lambda s=s: logs.write(s) for s in range(2, 6)], last=2)  # type: ignore[misc]
     board = Board("run <b>")
 
     def serve(route: Route) -> None:
@@ -59,7 +59,7 @@ def test_the_button_opens_the_steps_shown(browser: Browser, tmp_path: Path) -> N
     context.add_init_script(NO_SERVICE_WORKER)
     context.route(f"{PUBLIC_UI}/**", serve)
     with LiveServer(board.resources(), 0) as server:
-        server.publish(board.put(found[-1]))
+        server.publish(board.put(result[-1]))
         page = context.new_page()
         page.goto(server.address)
         expect(page.locator("#perfetto")).to_be_enabled()

@@ -30,15 +30,15 @@ def test_each_step_is_reported_once_on_aligned_clocks(tmp_path: Path) -> None:
                 file.write(text)
 
     write(0)
-    found = looks(tmp_path, [lambda step=step: write(step) for step in STEPS[1:]])  # type: ignore[misc]
-    assert steps(found) == list(STEPS)
-    assert [look.problem for look in found if look.problem] == []
-    for step in (step for look in found for step in look.steps):
+    result = looks(tmp_path, [lambda step=step: write(step) for step in STEPS[1:]])  # type: ignore[misc]
+    assert steps(result) == list(STEPS)
+    assert [look.problem for look in result if look.problem] == []
+    for step in (step for look in result for step in look.steps):
         work = [block for block in blocks if block.step == step.step and block.kind != "OPT"]
         length = max(block.end_ns for block in work) - min(block.start_ns for block in work)
         assert step.pipeline_ns == pytest.approx(length, abs=100_000)  # of 200 ms; one clock is 2.4 ms off
-    assert found[-1].run is not None
-    assert found[-1].run.spans["step"].unique().sort().to_list() == [*STEPS[-3:]]
+    assert result[-1].run is not None
+    assert result[-1].run.spans["step"].unique().sort().to_list() == [*STEPS[-3:]]
 
 
 def test_a_rank_that_was_started_again_alone_has_no_steps_with_the_others(tmp_path: Path) -> None:
@@ -56,5 +56,5 @@ def test_a_rank_that_was_started_again_alone_has_no_steps_with_the_others(tmp_pa
 
     write(first, range(STAGES), generate.TIMING.first - 10**9)
     write(second, range(1), generate.TIMING.first + hour - 10**9)
-    found = looks(tmp_path, [lambda: write(second, range(1, STAGES), generate.TIMING.first + hour - 10**9)])
-    assert [[step.step for step in look.steps] for look in found] == [[], [0, 1, 2]]
+    result = looks(tmp_path, [lambda: write(second, range(1, STAGES), generate.TIMING.first + hour - 10**9)])
+    assert [[step.step for step in look.steps] for look in result] == [[], [0, 1, 2]]

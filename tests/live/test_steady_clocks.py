@@ -18,8 +18,8 @@ def clocks(offset_ns: int, sd_ns: float, drift: float = 0.0, reference_ns: int =
 
 @given(st.integers(-(10**9), 10**9), st.integers(-(10**6), 10**6), st.floats(1, 1e5), st.floats(1, 1e5))
 def test_the_picture_does_not_jump(before: int, change: int, old_sd: float, sd: float) -> None:
-    found, notes = steadied(clocks(before, old_sd), clocks(before + change, sd))
-    moved = found["offset_ns"][0] - before
+    result, notes = steadied(clocks(before, old_sd), clocks(before + change, sd))
+    moved = result["offset_ns"][0] - before
     if abs(change) > STEP_SD * (old_sd**2 + sd**2) ** 0.5:
         assert moved == change
         assert [note.code for note in notes] == ["clock-stepped"]
@@ -31,9 +31,9 @@ def test_the_picture_does_not_jump(before: int, change: int, old_sd: float, sd: 
 
 def test_fits_with_a_drift_are_compared_at_one_time() -> None:
     """100 ns in a second of drift are no step a second later."""
-    found, notes = steadied(clocks(0, 10, drift=1e-7), clocks(100, 10, drift=1e-7, reference_ns=10**9))
+    result, notes = steadied(clocks(0, 10, drift=1e-7), clocks(100, 10, drift=1e-7, reference_ns=10**9))
     assert notes == []
-    assert found["offset_ns"][0] == 100
+    assert result["offset_ns"][0] == 100
 
 
 def test_the_first_fit_is_taken_as_it_is() -> None:

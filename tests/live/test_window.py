@@ -38,17 +38,17 @@ def test_however_the_logs_were_appended_to(name: str, fit: int, tmp_path: Path) 
 
     with patch.multiple(window, FIT_STEPS=fit, ONE_CLOCK_STEPS=fit):
         append(0)
-        found = looks(logs.folder, [lambda n=n: append(n) for n in range(1, PIECES + 1)], last=LAST)  # type: ignore[misc]
+        result = looks(logs.folder, [lambda n=n: append(n) for n in range(1, PIECES + 1)], last=LAST)  # type: ignore[misc]
         whole = looks(logs.folder, [], last=LAST)[-1]
-    reported = steps(found)
+    reported = steps(result)
     assert reported == list(range(int(reported[0] or 0), STEPS))  # each once, in order
     expected = {row["step"]: row for row in Bubbles(load(logs.folder).align().profile).steps.iter_rows(named=True)}
-    for figures in (step for look in found for step in look.steps):
+    for figures in (step for look in result for step in look.steps):
         row = expected[figures.step]
         assert (figures.start_ns, figures.pipeline_ns) == (row["start_ns"], row["pipeline_ns"])
         assert figures.bubble == pytest.approx(row["bubble"])
         assert figures.bubble_own == pytest.approx(row["bubble_own"])
-    last = found[-1]
+    last = result[-1]
     assert last.run is not None
     assert whole.run is not None
     order = ["rank", "start_ns", "end_ns", "marker"]

@@ -39,12 +39,12 @@ def blocks(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def same_blocks(found: pl.DataFrame, wanted: pl.DataFrame, error_ns: int) -> None:
+def same_blocks(result: pl.DataFrame, wanted: pl.DataFrame, error_ns: int) -> None:
     """Every block once, as the truth has it; times may differ by `error_ns`."""
-    assert len(found) == len(wanted), f"{len(found)} blocks, {len(wanted)} wanted"
+    assert len(result) == len(wanted), f"{len(result)} blocks, {len(wanted)} wanted"
     if wanted.is_empty():
         return
-    a, b = blocks(found), blocks(wanted)
+    a, b = blocks(result), blocks(wanted)
     for column in KEY:
         differing = a.filter(a[column].ne_missing(b[column]))
         assert differing.is_empty(), (

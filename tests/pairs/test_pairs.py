@@ -49,9 +49,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def document(text: str) -> dict[str, Any]:
     """The JSON document, which is as the type of its command says."""
-    found: dict[str, Any] = json.loads(text)
-    msgspec.convert(found, DOCUMENTS[found["document"]])
-    return found
+    result: dict[str, Any] = json.loads(text)
+    msgspec.convert(result, DOCUMENTS[result["document"]])
+    return result
 
 
 def test_a_chart_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
@@ -89,9 +89,9 @@ def test_the_commands_agree_with_the_job_and_with_each_other(row: Row, tmp_path:
         assert (done.returncode == 0) == (len(wanted) > 0), done.stderr
         if done.returncode:
             continue
-        documents[name] = found = document(done.stdout)
-        said = (each["facts"] for each in found.get("verdict", []) if each["code"] == "step")
-        facts[name] = found if name == "export" else next(said, {})
+        documents[name] = result = document(done.stdout)
+        said = (each["facts"] for each in result.get("verdict", []) if each["code"] == "step")
+        facts[name] = result if name == "export" else next(said, {})
     if not documents:
         return
     report, exported = documents["report"], documents["export"]

@@ -26,8 +26,8 @@ def recorded(ends_ms: dict[int, list[float]], hosts: dict[int, str] | None = Non
 
 
 def numbers(profile: Profile) -> dict[int, list[int]]:
-    found = number(profile).collectives.sort("rank", "start_ns")
-    return dict(found.group_by("rank", maintain_order=True).agg("sequence").iter_rows())
+    result = number(profile).collectives.sort("rank", "start_ns")
+    return dict(result.group_by("rank", maintain_order=True).agg("sequence").iter_rows())
 
 
 def test_a_rank_that_began_one_before_its_recording_counts_as_the_others() -> None:
@@ -53,5 +53,5 @@ def test_parts_of_one_collective_have_one_number(seed: int) -> None:
 
 def test_a_clock_that_is_steps_off_moves_no_whole_recording() -> None:
     whole = [100.0 * n for n in range(6)]
-    found = numbers(recorded({0: whole, 1: [end + 203 for end in whole]}, {1: "b"}))
-    assert found == {0: list(range(6)), 1: list(range(6))}
+    result = numbers(recorded({0: whole, 1: [end + 203 for end in whole]}, {1: "b"}))
+    assert result == {0: list(range(6)), 1: list(range(6))}

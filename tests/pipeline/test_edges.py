@@ -30,15 +30,15 @@ def planned(name: str, stages: int, microbatches: int, chunks: int | None = None
 def named(profile: Profile) -> set[tuple[object, ...]]:
     """Each edge as (direction, step, micro-batch, producing rank and chunk, consuming rank and chunk)."""
     passes = profile.interpreted.passes.to_dicts()
-    found = set()
+    result = set()
     for src, dst, direction in profile.interpreted.edges.iter_rows():
         one, other = passes[src], passes[dst]
         assert [one["id"], other["id"]] == [src, dst]
         assert {one["kind"], other["kind"]} == {direction}
         assert (one["microbatch"], one["step"]) == (other["microbatch"], other["step"])
         ends = [(row["rank"], row["chunk"]) for row in (one, other)]
-        found.add((direction, one["step"], one["microbatch"], *ends))
-    return found
+        result.add((direction, one["step"], one["microbatch"], *ends))
+    return result
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_a_last_stage_that_is_declared_and_was_not_read_is_a_gap_between_chunks(
     whole = planned("interleaved", 3, 3, 2)
     spans, ranks = (frame.filter(pl.col("rank") < 2) for frame in (whole.spans, whole.ranks))
     declared = Declared(schedule="interleaved", pp=3)
-    found = named(concluded(Profile(ranks=ranks, spans=spans, declared=declared)))
-    assert found == {edge for edge in named(whole) if edge[3][0] < 2 and edge[4][0] < 2}  # type: ignore[index]
+    result = named(concluded(Profile(ranks=ranks, spans=spans, declared=declared)))
+    assert result == {edge for edge in named(whole) if edge[3][0] < 2 and edge[4][0] < 2}  # type: ignore[index]
 
 
 def test_edges_that_point_backwards_in_time_are_counted_and_left_out() -> None:
@@ -168,5 +168,5 @@ def test_numbers_as_large_as_a_file_can_hold_link_the_same_blocks(step: int, run
     wide = wide.with_columns(step=pl.when(pl.col("step") == 1).then(step + 1).otherwise(0).cast(pl.Int32))
     others = wide.tail(1).with_columns(microbatch=0, run=0, step=7)
     spans = pl.concat([wide, others.cast(wide.schema)])
-    found = concluded(replace(one, spans=spans)).interpreted.edges
-    assert set(found.iter_rows()) == set(one.interpreted.edges.iter_rows())
+    result = concluded(replace(one, spans=spans)).interpreted.edges
+    assert set(result.iter_rows()) == set(one.interpreted.edges.iter_rows())

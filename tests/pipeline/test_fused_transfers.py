@@ -29,7 +29,7 @@ def profile(blocks: str, kernels: list[tuple[float, float]], stage: int, chunk: 
     return Profile(spans=conform(spans, SPANS), ranks=conform(others, RANKS), p2p=conform(p2p, P2P))
 
 
-def found(one: Profile) -> list[tuple[str, str | None, int | None]]:
+def split_of(one: Profile) -> list[tuple[str, str | None, int | None]]:
     return split_fused(one).p2p.select("role", "direction", "microbatch").rows()
 
 
@@ -51,7 +51,7 @@ def found(one: Profile) -> list[tuple[str, str | None, int | None]]:
 def test_a_kernel_between_two_blocks_sends_the_one_and_receives_the_other(
     blocks: str, kernels: list[tuple[float, float]], stage: int, expected: list[tuple[str, str | None, int | None]]
 ) -> None:
-    assert found(profile(blocks, kernels, stage)) == expected
+    assert split_of(profile(blocks, kernels, stage)) == expected
 
 
 def test_with_several_chunks_a_kernel_among_forwards_alone_has_their_direction() -> None:
@@ -60,20 +60,20 @@ def test_with_several_chunks_a_kernel_among_forwards_alone_has_their_direction()
     whole = split_fused(profile(blocks, kernels, 1, chunk=1)).p2p
     assert whole.select("role", "end_ns").rows() == [("both", round(1000 * end)) for _, end in kernels]
     assert whole["direction"].to_list() == ["F", "F", None, None, None, None, None, "B", "B"]
-    assert found(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
-    assert found(profile("F0 F1 F2 F3", [(135, 145)], 1, chunk=1)) == [("both", None, None)]  # overlaps a block
+    assert split_of(profile("F3 B0", [(112, 128)], 1, chunk=1)) == [("both", None, None)]
+    assert split_of(profile("F0 F1 F2 F3", [(135, 145)], 1, chunk=1)) == [("both", None, None)]  # overlaps a block
 
 
 def test_an_interleaved_capture_shows_the_direction_of_its_warm_up_and_cool_down(tmp_path: Path) -> None:
     write(tmp_path, Program(schedule="interleaved", steps=2))
     read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
     run = interpret(read, Declared())
-    found = run.p2p.sort("start_ns").join_asof(
+    result = run.p2p.sort("start_ns").join_asof(
         run.spans.filter(pl.col("kind").is_in(["F", "B"])).select("rank", "kind", start_ns="start_ns").sort("start_ns"),
         on="start_ns", by="rank", check_sortedness=False,
     )  # fmt: skip
-    directed = found.filter(pl.col("direction").is_not_null())
-    assert directed.height > 0.3 * found.height
+    directed = result.filter(pl.col("direction").is_not_null())
+    assert directed.height > 0.3 * result.height
     assert directed.filter(pl.col("kind") != pl.col("direction")).is_empty()
     assert run.messages.is_empty()
 
@@ -103,8 +103,8 @@ def test_of_two_ranks_that_exchange_with_each_other_the_ends_are_known(
 
 
 def test_a_kernel_that_sends_to_one_rank_and_receives_from_another_ends_with_the_later_one() -> None:
-    found = split_fused(profile("F3 F4", [(112, 128)], 1)).p2p
-    assert found.select("role", "end_ns").rows() == [("send", None), ("recv", None)]
+    result = split_fused(profile("F3 F4", [(112, 128)], 1)).p2p
+    assert result.select("role", "end_ns").rows() == [("send", None), ("recv", None)]
 
 
 @pytest.mark.parametrize(("schedule", "microbatches"), [("1f1b", 6), ("1f1b", 3), ("zb-h1", 6)])
@@ -112,15 +112,15 @@ def test_exchanges_of_an_unmarked_capture_are_messages(tmp_path: Path, schedule:
     """With fewer micro-batches than stages, too: how long each rank waits in its steps tells its stage then."""
     write(tmp_path, Program(schedule=schedule, microbatches=microbatches, steps=2))
     read = read_source(Source("nsys", tmp_path / "node0.sqlite", "node0"), ReadOptions())
-    found = interpret(read, Declared()).messages
+    result = interpret(read, Declared()).messages
     truth = [
         message
         for low in range(3)
         for m in range(microbatches)
         for message in ((low, low + 1, "F", m), (low + 1, low, "B", m))
     ] * 2  # fmt: skip
-    assert sorted(found.select("src_rank", "dst_rank", "direction", "microbatch").rows()) == sorted(truth)
-    agree = (found["recv_end_ns"] - found["send_end_ns"]).abs() <= 30_000
+    assert sorted(result.select("src_rank", "dst_rank", "direction", "microbatch").rows()) == sorted(truth)
+    agree = (result["recv_end_ns"] - result["send_end_ns"]).abs() <= 30_000
     assert agree.mean() > 0.7  # else the sender had to go on before the other was free
 
 

@@ -94,8 +94,8 @@ FIRST, LAST = "FFBFBFBB", "FBFBFBFB"
 )
 def test_each_rule_on_its_example(steps_of_first: list[str], steps_of_last: list[str], at: int, expected: str) -> None:
     ended = steps_of_first == ["FBFFFBBB"]
-    found = label(profile([steps_of_first, steps_of_last], ended=ended)).spans.filter(rank=0, step=at).sort("start_ns")
-    named = found.select(pl.format("{}{}", "kind", pl.col("microbatch").cast(pl.String).fill_null("?")))
+    result = label(profile([steps_of_first, steps_of_last], ended=ended)).spans.filter(rank=0, step=at).sort("start_ns")
+    named = result.select(pl.format("{}{}", "kind", pl.col("microbatch").cast(pl.String).fill_null("?")))
     assert " ".join(named.to_series()) == expected
 
 
@@ -108,8 +108,8 @@ def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int]
     made = placed(profile([["F" * 8 + "B" * 8]] * 4))
     rows = [{"rank": rank, "peer": peer, "role": "send", "start_ns": 0, "end_ns": 1} for rank, peer in pairs]
     made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
-    found = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
-    assert found.n_unique() == chunks
+    result = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
+    assert result.n_unique() == chunks
 
 
 @pytest.mark.parametrize(("first", "last", "chunks"), [(4, 4, 1), (6, 6, 2), (4, 0, 1), (0, 0, 1)])
@@ -123,8 +123,8 @@ def test_of_two_stages_the_number_of_messages_tells_the_chunks(first: int, last:
         for n in range(sends)
     ]
     made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
-    found = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
-    assert found.n_unique() == chunks
+    result = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
+    assert result.n_unique() == chunks
 
 
 def test_phases_of_one_f_one_b() -> None:
@@ -147,8 +147,8 @@ def test_a_truncated_step_is_located_by_the_adjacent_stages(stage: int, first: i
             [{"rank": r, "stage": r, "dp": 0, "tp": 0, "cp": 0, "host": host if r == stage else "a"} for r in range(4)]
         )
         labelled = label(Profile(spans=spans, ranks=conform(ranks, RANKS), declared=Declared(pp=4)))
-        found = labelled.spans.filter(pl.col("rank") == stage).sort("start_ns")
-        assert found["microbatch"].to_list() == expected
+        result = labelled.spans.filter(pl.col("rank") == stage).sort("start_ns")
+        assert result["microbatch"].to_list() == expected
 
 
 def test_an_uncertain_window_stays_open() -> None:
@@ -183,9 +183,9 @@ def test_an_unknown_order_whose_ends_may_be_cut_off_is_not_numbered() -> None:
     """F F B F B B without its first and last block has as many of both. Where a rank has more, the other one is cut."""
     alone = label(profile([["FBFB"], ["BFBF"]]))
     torn = label(profile([["FBFFFBBB"], ["FBBFB"]], ended=True))
-    for found in (alone, torn):
-        assert found.spans["microbatch"].null_count() == len(found.spans)
-        assert [n.code for n in found.notes] == ["schedule-unknown", "microbatch-unknown"]
+    for result in (alone, torn):
+        assert result.spans["microbatch"].null_count() == len(result.spans)
+        assert [n.code for n in result.notes] == ["schedule-unknown", "microbatch-unknown"]
 
 
 @pytest.mark.parametrize(("seed", "cut_ms"), crossed(range(12), [60, 150]))
@@ -196,9 +196,9 @@ def test_numbers_by_order_of_appearance_are_right_in_cut_captures(seed: int, cut
     )  # fmt: skip
     true = make(clocks).profile
     bare = replace(true, spans=true.spans.with_columns(microbatch=pl.lit(None, pl.Int32)), p2p=empty(P2P))
-    found = interpret(bare, Declared())
-    if "schedule-unknown" in [note.code for note in found.notes]:
-        both = found.spans.join(true.spans, on=["rank", "start_ns", "end_ns"], suffix="_true")
+    result = interpret(bare, Declared())
+    if "schedule-unknown" in [note.code for note in result.notes]:
+        both = result.spans.join(true.spans, on=["rank", "start_ns", "end_ns"], suffix="_true")
         assert both.filter(pl.col("microbatch") != pl.col("microbatch_true")).is_empty()
 
 
@@ -261,10 +261,10 @@ def test_dualpipev_without_one_of_its_blocks() -> None:
     for lost in range(14):
         whole, wanted = dualpipev(slice(None))
         spans = label(replace(whole, spans=whole.spans.filter(pl.int_range(pl.len()) != lost))).spans
-        found = spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()
-        pairs = zip(found, wanted[:lost] + wanted[lost + 1 :], strict=True)
+        result = spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()
+        pairs = zip(result, wanted[:lost] + wanted[lost + 1 :], strict=True)
         assert all(ours == expected for ours, expected in pairs if ours[1] is not None), lost
-        labelled.append(sum(ours[1] is not None for ours in found))
+        labelled.append(sum(ours[1] is not None for ours in result))
     assert min(labelled) >= 10
 
 
@@ -275,11 +275,11 @@ def test_dualpipev_without_one_block_of_a_step_that_an_optimizer_ends(lost: int)
     optimizer = {"rank": 0, "step": 3, "kind": "OPT", "start_ns": 900, "end_ns": 910}
     kept = whole.spans.filter(pl.int_range(pl.len()) != lost)
     labelled = label(replace(whole, spans=pl.concat([kept, conform(pl.DataFrame([optimizer]), SPANS)])))
-    found = labelled.spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()[:-1]
-    pairs = list(zip(found, wanted[:lost] + wanted[lost + 1 :], strict=True))
+    result = labelled.spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()[:-1]
+    pairs = list(zip(result, wanted[:lost] + wanted[lost + 1 :], strict=True))
     assert all(ours == expected for ours, expected in pairs if ours[1] is not None)
-    assert sum(ours[1] is not None for ours in found) >= 10
-    unknown = sum(ours[1] is None for ours in found if ours[0] == "B")
+    assert sum(ours[1] is not None for ours in result) >= 10
+    unknown = sum(ours[1] is None for ours in result if ours[0] == "B")
     assert sum(note.count for note in labelled.notes if note.code == "microbatch-unknown") == unknown
 
 

@@ -45,9 +45,9 @@ def plain(profile: Profile, *, stepped: bool) -> Profile:
     return interpret(replace(profile, spans=spans, declared=stages, interpretation=None), Declared())
 
 
-def wrong(found: Profile, true: pl.DataFrame) -> pl.DataFrame:
+def wrong(result: Profile, true: pl.DataFrame) -> pl.DataFrame:
     """The blocks that have another number than the true ones."""
-    both = found.spans.join(true, on=["rank", "start_ns", "end_ns"], suffix="_true")
+    both = result.spans.join(true, on=["rank", "start_ns", "end_ns"], suffix="_true")
     assert len(both) == len(true)
     chunks = [pl.col(name).fill_null(0) for name in ("chunk", "chunk_true")]
     return both.filter((pl.col("microbatch") != pl.col("microbatch_true")) | (
@@ -70,10 +70,10 @@ def test_no_number_of_a_cut_capture_is_wrong(seed: int) -> None:
         starts = dict.fromkeys(starts, together * length)
     begin = pl.col("rank").replace_strict(starts, return_dtype=pl.Float64)
     kept = whole.spans.filter((pl.col("start_ns") >= begin) & (pl.col("end_ns") <= last))
-    found = plain(replace(whole, spans=kept), stepped=draw.random() < 0.6)
-    assert wrong(found, kept).is_empty()
+    result = plain(replace(whole, spans=kept), stepped=draw.random() < 0.6)
+    assert wrong(result, kept).is_empty()
     if len(kept) == len(whole.spans):
-        assert found.spans["microbatch"].null_count() == 0
+        assert result.spans["microbatch"].null_count() == 0
 
 
 @pytest.mark.parametrize("seed", seeds(8, 40))
@@ -84,18 +84,18 @@ def test_no_number_of_a_step_that_lacks_a_block_is_wrong(seed: int) -> None:
     whole = steps_of(schedule, stages, stages * draw.choice([1, 2, 3]), 3).spans.with_row_index("row")
     lost = draw.choice(whole.filter(step=1)["row"].to_list())
     kept = whole.filter(pl.col("row") != lost).drop("row")
-    found = plain(replace(steps_of(schedule, stages, stages, 3), spans=kept), stepped=True)
-    assert wrong(found, kept).is_empty()
-    assert found.spans["microbatch"].null_count() <= found.spans["microbatch"].len() / 8
+    result = plain(replace(steps_of(schedule, stages, stages, 3), spans=kept), stepped=True)
+    assert wrong(result, kept).is_empty()
+    assert result.spans["microbatch"].null_count() <= result.spans["microbatch"].len() / 8
 
 
 @pytest.mark.parametrize(("microbatches", "twins"), [(8, ("interleaved",)), (6, ()), (4, ())])
 def test_gpipe_whose_chunks_nothing_tells_is_not_exact(microbatches: int, twins: tuple[str, ...]) -> None:
     """Eight forwards and then eight backwards on four stages are two chunks of four micro-batches, too."""
-    found = plain(steps_of("gpipe", 4, microbatches, 2), stepped=True).interpreted.recognition
-    assert found.plan is not None
-    assert (found.plan.name, found.twins) == ("gpipe", twins)
-    assert found.certainty == ("likely" if twins else "exact")
+    result = plain(steps_of("gpipe", 4, microbatches, 2), stepped=True).interpreted.recognition
+    assert result.plan is not None
+    assert (result.plan.name, result.twins) == ("gpipe", twins)
+    assert result.certainty == ("likely" if twins else "exact")
 
 
 def later(whole: Profile, begins: dict[int, str]) -> pl.DataFrame:
@@ -113,9 +113,9 @@ def test_a_step_that_one_rank_has_whole_is_of_the_schedule_of_the_others() -> No
     """Two chunks of three micro-batches: the first rank runs six forwards and then six backwards, as under GPipe."""
     whole = steps_of("interleaved", 3, 3, 3)
     kept = later(whole, {1: "B2.1", 2: "F2"})
-    found = plain(replace(whole, spans=kept), stepped=True)
-    assert wrong(found, kept).is_empty()
-    assert found.spans.filter(rank=0)["microbatch"].null_count() == 0
+    result = plain(replace(whole, spans=kept), stepped=True)
+    assert wrong(result, kept).is_empty()
+    assert result.spans.filter(rank=0)["microbatch"].null_count() == 0
 
 
 def test_a_replica_of_which_one_rank_is_whole_has_the_schedule_of_the_other() -> None:
@@ -126,26 +126,26 @@ def test_a_replica_of_which_one_rank_is_whole_has_the_schedule_of_the_other() ->
         pl.col("rank") + 3, pl.lit(1, pl.Int32).alias("dp"), pl.lit(1, pl.Int32).alias("replica")
     )
     kept = pl.concat([one.spans, cut])
-    found = plain(replace(one, spans=kept, ranks=pl.concat([one.ranks, second])), stepped=True)
-    assert wrong(found, kept).is_empty()
-    assert found.spans.filter(rank=3)["microbatch"].null_count() == 0
+    result = plain(replace(one, spans=kept, ranks=pl.concat([one.ranks, second])), stepped=True)
+    assert wrong(result, kept).is_empty()
+    assert result.spans.filter(rank=3)["microbatch"].null_count() == 0
 
 
 def test_a_step_of_weight_gradients_alone_is_not_whole() -> None:
     """The last weight gradients of a step are all that the capture has of it: they are not the first ones."""
     whole = steps_of("zb-h1", 2, 6, 3)
     kept = later(whole, {0: "W5", 1: "W5"})
-    found = plain(replace(whole, spans=kept), stepped=True)
-    assert found.spans.filter(step=0)["microbatch"].to_list() == [5, 5]
+    result = plain(replace(whole, spans=kept), stepped=True)
+    assert result.spans.filter(step=0)["microbatch"].to_list() == [5, 5]
 
 
 def test_a_step_whose_start_all_ranks_lack_is_not_two_steps() -> None:
     """GPipe with six micro-batches: F3 F4 F5 B0 B1 B2 has as many backwards as forwards, and three backwards follow."""
     whole = steps_of("gpipe", 3, 6, 1)
     kept = later(whole, {0: "F3", 1: "B0", 2: "F3"})
-    found = plain(replace(whole, spans=kept), stepped=False)
-    assert wrong(found, kept).is_empty()
-    assert found.spans["step"].n_unique() == 1
+    result = plain(replace(whole, spans=kept), stepped=False)
+    assert wrong(result, kept).is_empty()
+    assert result.spans["step"].n_unique() == 1
 
 
 @pytest.mark.parametrize(("ranks", "numbered"), [((0, 1), True), ((0,), False)])
@@ -154,9 +154,9 @@ def test_forwards_alone_are_numbered_where_all_ranks_have_as_many(ranks: tuple[i
     whole = steps_of("1f1b", 2, 3, 1)
     forwards = whole.spans.filter(pl.col("kind") == "F")
     kept = forwards.filter(pl.col("rank").is_in(ranks) | (pl.col("microbatch") == 2))
-    found = plain(replace(whole, spans=kept), stepped=True)
-    assert wrong(found, kept).is_empty()
-    assert (found.spans["microbatch"].null_count() == 0) is numbered
+    result = plain(replace(whole, spans=kept), stepped=True)
+    assert wrong(result, kept).is_empty()
+    assert (result.spans["microbatch"].null_count() == 0) is numbered
 
 
 @pytest.mark.parametrize("seed", seeds(12, 80))

@@ -72,9 +72,9 @@ def test_the_other_ranks_of_zb_v_have_its_numbers() -> None:
     turn = word(plan, 3).replace("FF", "F").replace("BB", "B")
     done = interpret(recorded([*(word(plan, stage) + "O" for stage in range(3)), turn + "O"]), Declared(pp=4))
     columns = ["stage", "kind", "microbatch", "chunk"]
-    found = done.spans.join(done.ranks.select("rank", "stage"), on="rank").filter(pl.col("kind") != "OPT", step=0)
+    result = done.spans.join(done.ranks.select("rank", "stage"), on="rank").filter(pl.col("kind") != "OPT", step=0)
     wanted = profile_blocks(plan, (0, 1, 2)).select(columns)
-    assert sorted(found.select(columns).rows()) == sorted(wanted.rows())
+    assert sorted(result.select(columns).rows()) == sorted(wanted.rows())
     assert done.declared.schedule == "ZB-V"
 
 

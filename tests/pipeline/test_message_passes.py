@@ -47,51 +47,51 @@ def said(whole: Profile, **columns: pl.Series | pl.Expr) -> Profile:
     return replace(whole, messages=conform(whole.messages.with_columns(**columns), MESSAGES))
 
 
-def labels_of(found: Profile) -> list[tuple[object, ...]]:
-    return found.messages.select("direction", "microbatch", "chunk").rows()
+def labels_of(result: Profile) -> list[tuple[object, ...]]:
+    return result.messages.select("direction", "microbatch", "chunk").rows()
 
 
 def test_both_ends_name_the_same_blocks() -> None:
-    found = link(two_ranks())
-    assert labels_of(found) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
-    assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 4)]
+    result = link(two_ranks())
+    assert labels_of(result) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
+    assert [(n.code, n.count) for n in result.notes] == [("message-labels-inferred", 4)]
 
 
 def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
     """The receive of the first message ends only after the forward that it is said to feed has begun."""
     whole = two_ranks()
     late = pl.when(pl.int_range(pl.len()) == 0).then(pl.col("recv_end_ns") + at(200)).otherwise("recv_end_ns")
-    found = link(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
-    assert labels_of(found)[0] == (None, None, None)
-    assert labels_of(found)[2:] == [("B", 0, 0), ("B", 1, 0)]
+    result = link(replace(whole, messages=whole.messages.with_columns(recv_end_ns=late)))
+    assert labels_of(result)[0] == (None, None, None)
+    assert labels_of(result)[2:] == [("B", 0, 0), ("B", 1, 0)]
 
 
 def test_what_the_source_says_stays() -> None:
     whole = two_ranks()
-    found = link(said(whole, direction=pl.lit("B"), microbatch=pl.lit(7, pl.Int32)))
-    assert labels_of(found) == [("B", 7, None)] * 4
-    assert found.messages["src_pass"].null_count() == 4
+    result = link(said(whole, direction=pl.lit("B"), microbatch=pl.lit(7, pl.Int32)))
+    assert labels_of(result) == [("B", 7, None)] * 4
+    assert result.messages["src_pass"].null_count() == 4
 
 
 def test_a_micro_batch_alone_is_completed_where_the_ends_agree_with_it() -> None:
-    found = link(said(two_ranks(), microbatch=pl.Series([0, 0, 0, 1], dtype=pl.Int32)))
-    assert labels_of(found) == [("F", 0, 0), (None, 0, None), ("B", 0, 0), ("B", 1, 0)]
-    assert found.messages["src_pass"].null_count() == 1
+    result = link(said(two_ranks(), microbatch=pl.Series([0, 0, 0, 1], dtype=pl.Int32)))
+    assert labels_of(result) == [("F", 0, 0), (None, 0, None), ("B", 0, 0), ("B", 1, 0)]
+    assert result.messages["src_pass"].null_count() == 1
 
 
 def test_a_recorded_direction_is_kept() -> None:
     whole = two_ranks()
-    found = link(said(whole, direction=pl.Series(["F", "B", "B", "F"])))
-    assert labels_of(found) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
-    assert [(n.code, n.count) for n in found.notes] == [("message-labels-inferred", 2)]
+    result = link(said(whole, direction=pl.Series(["F", "B", "B", "F"])))
+    assert labels_of(result) == [("F", 0, 0), ("B", None, None), ("B", 0, 0), ("F", None, None)]
+    assert [(n.code, n.count) for n in result.notes] == [("message-labels-inferred", 2)]
 
 
-def ends_of(found: Profile) -> list[tuple[object, ...]]:
+def ends_of(result: Profile) -> list[tuple[object, ...]]:
     """Of each message the kind, micro-batch and step of its two passes."""
     columns = ["kind", "microbatch", "step"]
-    passes = found.interpreted.passes.select(columns)
+    passes = result.interpreted.passes.select(columns)
     rows = []
-    for src, dst in found.messages.select("src_pass", "dst_pass").iter_rows():
+    for src, dst in result.messages.select("src_pass", "dst_pass").iter_rows():
         rows.append((passes.row(src), passes.row(dst)) if src is not None and dst is not None else (None, None))
     return rows
 
@@ -108,19 +108,19 @@ def test_a_message_lies_between_the_passes_of_its_step(labelled: bool) -> None:
     if labelled:
         labels = {"direction": pl.Series(["F", "F", "B", "B"] * 3), "microbatch": pl.Series([0, 1] * 6)}
         whole = said(whole, **labels)
-    found = link(whole)
+    result = link(whole)
     expected = [(way, number, step) for step in range(3) for way in "FB" for number in range(2)]
-    assert ends_of(found) == [(one, one) for one in expected]
-    produced = found.passes()["end_ns"].gather(found.messages["src_pass"])
-    assert found.messages["ready_ns"].to_list() == produced.to_list()
+    assert ends_of(result) == [(one, one) for one in expected]
+    produced = result.passes()["end_ns"].gather(result.messages["src_pass"])
+    assert result.messages["ready_ns"].to_list() == produced.to_list()
 
 
 def test_a_receive_after_the_block_that_it_should_feed_is_not_linked() -> None:
     """The send of step 0 was paired with the receive of step 1."""
     whole = said(two_ranks(), direction=pl.Series(["F", "F", "B", "B"]), microbatch=pl.Series([0, 1, 0, 1]))
     late = [pl.col(c) + at(1000) for c in ("recv_start_ns", "recv_end_ns")]
-    found = link(replace(whole, messages=whole.messages.with_columns(late)))
-    assert ends_of(found) == [(None, None)] * 4
+    result = link(replace(whole, messages=whole.messages.with_columns(late)))
+    assert ends_of(result) == [(None, None)] * 4
 
 
 def test_what_follows_from_the_times_moves_with_the_clocks() -> None:

@@ -23,8 +23,8 @@ def unlabelled(profile: Profile) -> Profile:
     return replace(profile, p2p=profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32)))
 
 
-def same(found: pl.DataFrame, true: pl.DataFrame) -> bool:
-    return found.select(ENDS).sort(ENDS).equals(true.select(ENDS).sort(ENDS))
+def same(result: pl.DataFrame, true: pl.DataFrame) -> bool:
+    return result.select(ENDS).sort(ENDS).equals(true.select(ENDS).sort(ENDS))
 
 
 @pytest.mark.parametrize(("seed", "eager"), crossed(range(4), [0.0, 0.3]))
@@ -42,10 +42,10 @@ def test_sends_and_receives_of_different_steps_are_no_message(seed: int, labelle
     """Captures that lack up to a step at either end: what is left of two ranks may be of different steps alone."""
     run = make(Clocks(seed=seed, stages=4, replicas=2, microbatches=6, steps=4, cut_ms=500))
     profile = run.profile if labelled else unlabelled(run.profile)
-    found = interpret(profile, Declared()).messages
-    for src, dst, sent, received in found.select("src_rank", "dst_rank", "send_end_ns", "recv_end_ns").iter_rows():
+    result = interpret(profile, Declared()).messages
+    for src, dst, sent, received in result.select("src_rank", "dst_rank", "send_end_ns", "recv_end_ns").iter_rows():
         assert run.step_of[src, sent] == run.step_of[dst, received]
-    assert len(found) >= 0.9 * len(run.paired)
+    assert len(result) >= 0.9 * len(run.paired)
 
 
 def test_a_whole_capture_needs_no_shift_and_no_note() -> None:
@@ -91,9 +91,9 @@ def batched(run: Run) -> pl.DataFrame:
 def test_sequence_numbers_decide_where_they_make_the_ends_agree() -> None:
     run = make(Clocks(seed=7))
     expected = run.paired.filter(pl.col("src_rank") < 2, pl.col("dst_rank") < 2)
-    found = pair(replace(run.profile, p2p=batched(run))).messages
-    assert len(found) == len(expected) - 1
-    assert found.join(expected, on=ENDS).height == len(found)
+    result = pair(replace(run.profile, p2p=batched(run))).messages
+    assert len(result) == len(expected) - 1
+    assert result.join(expected, on=ENDS).height == len(result)
 
 
 def test_a_rank_that_posts_some_operations_in_another_order_counts_otherwise_than_its_peer() -> None:
@@ -132,9 +132,9 @@ def test_an_operation_that_does_both_is_one_of_each() -> None:
     times = [100, 250, 400, 700, 900]
     rows = [{"rank": r, "role": "both", "peer": 1 - r, "start_ns": t * 10**6, "end_ns": (t + 5) * 10**6 + 10 * r}
             for r in (0, 1) for t in times]  # fmt: skip
-    found = pair(Profile(p2p=conform(pl.DataFrame(rows), P2P))).messages
-    assert len(found) == 2 * len(times)
-    assert (found["send_end_ns"] - found["recv_end_ns"]).abs().max() == 10
+    result = pair(Profile(p2p=conform(pl.DataFrame(rows), P2P))).messages
+    assert len(result) == 2 * len(times)
+    assert (result["send_end_ns"] - result["recv_end_ns"]).abs().max() == 10
 
 
 def test_an_unknown_peer_is_a_note() -> None:

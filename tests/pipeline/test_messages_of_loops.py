@@ -28,8 +28,8 @@ def test_messages_of_a_loop_bear_what_was_sent(receives: Receives, seed: int, tm
     run, export = simulate(job), Export()
     ranks = [nsys.Rank(export, rank, 0, dialect=nsys.Plain()) for rank in range(stages)]
     nsys.fill_met(ranks, run, random.Random(seed))
-    found = load(export.write(tmp_path / "node0.sqlite")).align().profile.messages
-    said = found.select("src_rank", "dst_rank", "direction", "microbatch", "chunk", "send_start_ns")
+    result = load(export.write(tmp_path / "node0.sqlite")).align().profile.messages
+    said = result.select("src_rank", "dst_rank", "direction", "microbatch", "chunk", "send_start_ns")
     sent = [
         (t.sender, t.receiver, t.kind, t.microbatch, t.chunk, t.sent_ns + 3_000 + Export.epoch_ns)
         for t in run.transfers

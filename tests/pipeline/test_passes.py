@@ -26,11 +26,11 @@ def test_passes_have_the_times_that_their_blocks_have_now() -> None:
     clock = pl.DataFrame({"host": ["node-b"], "offset_ns": [7], "drift": [0.0], "reference_ns": [0]})
     moved = correct(made, conform(clock, CLOCKS))
     late = replace(moved, spans=moved.spans.filter(pl.col("id") > 0))
-    found = late.passes()
-    assert found["id"].to_list() == [1, 2, 3, 4, 5]
+    result = late.passes()
+    assert result["id"].to_list() == [1, 2, 3, 4, 5]
     times = {row["id"]: (row["start_ns"], row["end_ns"]) for row in moved.spans.to_dicts()}
-    assert [times[row["span"]] for row in found.to_dicts()] == list(found.select("start_ns", "end_ns").iter_rows())
-    assert found.filter(pl.col("rank") == 1)["start_ns"].to_list() == [
+    assert [times[row["span"]] for row in result.to_dicts()] == list(result.select("start_ns", "end_ns").iter_rows())
+    assert result.filter(pl.col("rank") == 1)["start_ns"].to_list() == [
         start - 7 for start in made.spans.filter(pl.col("rank") == 1)["start_ns"]
     ]
 

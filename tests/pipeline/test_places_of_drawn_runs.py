@@ -77,9 +77,9 @@ def drawn(seed: int) -> Drawn:
 @pytest.mark.parametrize("seed", seeds(20, 90))
 def test_places_are_right_or_in_doubt(seed: int) -> None:
     run = drawn(seed)
-    found = interpret(run.profile, Declared())
-    ranks = found.ranks
-    doubts = {note.code for note in found.notes if note.level == "warning"} & DOUBTS
+    result = interpret(run.profile, Declared())
+    ranks = result.ranks
+    doubts = {note.code for note in result.notes if note.level == "warning"} & DOUBTS
     right = all(run.stages[rank] == stage for rank, stage in ranks.select("rank", "stage").iter_rows())
     assert right or doubts
     assert right or run.cut or run.missing

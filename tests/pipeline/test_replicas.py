@@ -20,9 +20,9 @@ def guessed(late_ns: list[int], stages: list[int]) -> list[tuple[int, int, int]]
         dp=unknown, tp=unknown, cp=unknown
     )
     ranks = conform(pl.DataFrame({"rank": range(count), "host": ["h"] * count}), RANKS)
-    found, notes = guess_replicas(places, ranks, conform(pl.DataFrame(rows), SPANS))
+    result, notes = guess_replicas(places, ranks, conform(pl.DataFrame(rows), SPANS))
     assert [note.code for note in notes] == ["tensor-parallel-guessed"]
-    return found.select("rank", "dp", "tp").rows()
+    return result.select("rank", "dp", "tp").rows()
 
 
 def test_peers_of_unequal_number_are_replicas_of_their_own() -> None:
@@ -32,5 +32,5 @@ def test_peers_of_unequal_number_are_replicas_of_their_own() -> None:
 
 def test_a_slow_rank_starts_after_its_peer() -> None:
     """The third pair of four is apart: its second rank has more to do after what the first waits for."""
-    found = guessed([0, 0, 300, 300, 100, 180, 400, 400], [0, 0, 0, 0, 1, 1, 1, 1])
-    assert [(dp, tp) for _, dp, tp in found] == [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
+    result = guessed([0, 0, 300, 300, 100, 180, 400, 400], [0, 0, 0, 0, 1, 1, 1, 1])
+    assert [(dp, tp) for _, dp, tp in result] == [(0, 0), (0, 1), (1, 0), (1, 1)] * 2

@@ -38,11 +38,11 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
     for path in sorted((golden / "orders").glob("*.csv")):
         s = planned(path)
         profile = run_of(s)
-        found = recognised(profile)
-        assert found.certainty == ("likely" if path.stem in ALIKE else "exact"), path.stem
-        assert found.distance == 0
-        assert s.name in (found.plan.name, *found.twins), path.stem
-        assert deviations(sequences(passes_of(profile)), found).is_empty()
+        result = recognised(profile)
+        assert result.certainty == ("likely" if path.stem in ALIKE else "exact"), path.stem
+        assert result.distance == 0
+        assert s.name in (result.plan.name, *result.twins), path.stem
+        assert deviations(sequences(passes_of(profile)), result).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_every_golden_order_is_recognised(golden: Path) -> None:
     ],
 )  # fmt: skip
 def test_names_and_those_that_cannot_be_distinguished(name: str, twins: tuple[str, ...]) -> None:
-    found = recognised(run_of(schedule(name, 4, 12)))
-    assert (found.plan.name, found.certainty, found.twins) == (name, "exact", twins)
+    result = recognised(run_of(schedule(name, 4, 12)))
+    assert (result.plan.name, result.certainty, result.twins) == (name, "exact", twins)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zb-h1", "interleaved"])
@@ -69,9 +69,9 @@ def test_the_first_stage_alone_runs_all_forwards_first(name: str, stages: int) -
     """With as many micro-batches as stages, GPipe and 1F1B differ on later stages only."""
     whole = run_of(schedule(name, stages, stages))
     first = replace(whole, spans=whole.spans.filter(rank=0), declared=Declared(pp=stages))
-    found = recognised(first)
-    assert found.certainty == "unknown"
-    assert {"gpipe", "1f1b"} <= {found.plan.name, *found.twins}
+    result = recognised(first)
+    assert result.certainty == "unknown"
+    assert {"gpipe", "1f1b"} <= {result.plan.name, *result.twins}
     told = recognised(whole)
     assert told.plan.name == name
     assert not {"gpipe", "1f1b"} <= {told.plan.name, *told.twins}
@@ -79,22 +79,22 @@ def test_the_first_stage_alone_runs_all_forwards_first(name: str, stages: int) -
 
 @pytest.mark.parametrize("stages", [2, 4])
 def test_one_micro_batch_does_not_tell_schedules_apart(stages: int) -> None:
-    found = recognised(run_of(schedule("1f1b", stages, 1)))
-    assert found.certainty == "likely"
-    assert {"gpipe", "1f1b"} <= {found.plan.name, *found.twins}
+    result = recognised(run_of(schedule("1f1b", stages, 1)))
+    assert result.certainty == "likely"
+    assert {"gpipe", "1f1b"} <= {result.plan.name, *result.twins}
 
 
 @pytest.mark.parametrize("stage", range(4))
 def test_one_stage_is_never_exact(stage: int) -> None:
     whole = run_of(schedule("1f1b", 4, 8))
-    found = recognised(replace(whole, spans=whole.spans.filter(rank=stage), declared=Declared(pp=4)))
-    assert (found.plan.name, found.distance) == ("1f1b", 0.0)
-    assert found.certainty == ("likely" if stage < 3 else "unknown")  # the last one is the same in Eager 1F1B
+    result = recognised(replace(whole, spans=whole.spans.filter(rank=stage), declared=Declared(pp=4)))
+    assert (result.plan.name, result.distance) == ("1f1b", 0.0)
+    assert result.certainty == ("likely" if stage < 3 else "unknown")  # the last one is the same in Eager 1F1B
 
 
 def test_group_of_interleaving() -> None:
-    found = recognised(run_of(schedule("interleaved", 2, 12, 3, group=4)))
-    assert (found.certainty, found.plan.chunks, found.plan.group) == ("exact", 3, 4)
+    result = recognised(run_of(schedule("interleaved", 2, 12, 3, group=4)))
+    assert (result.certainty, result.plan.chunks, result.plan.group) == ("exact", 3, 4)
 
 
 @pytest.mark.parametrize("name", ["zb-v", "dualpipev", "interleaved"])
@@ -104,8 +104,8 @@ def test_without_weight_gradients_and_numbers(name: str) -> None:
     spans = profile.spans.filter(pl.col("kind") != "W").with_columns(
         microbatch=pl.when(pl.col("kind") != "FB").then("microbatch")
     )
-    found = recognised(Profile(ranks=profile.ranks, spans=spans))
-    assert (found.plan.name, found.certainty) == (name, "exact")
+    result = recognised(Profile(ranks=profile.ranks, spans=spans))
+    assert (result.plan.name, result.certainty) == (name, "exact")
 
 
 def test_micro_batches_that_count_on() -> None:
@@ -131,9 +131,9 @@ def test_first_deviation_is_named() -> None:
         start_ns=pl.when(swapped & (pl.col("kind") == "F")).then(pl.col("start_ns") + 2500).otherwise("start_ns")
     )
     changed = Profile(ranks=profile.ranks, spans=moved)
-    found = recognised(changed)
-    assert (found.plan.name, found.certainty) == ("1f1b", "likely")
-    assert deviations(sequences(passes_of(changed)), found).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
+    result = recognised(changed)
+    assert (result.plan.name, result.certainty) == ("1f1b", "likely")
+    assert deviations(sequences(passes_of(changed)), result).rows() == [(0, 0, 1, 1, 19, "F10.0", "B9.0")]
 
 
 def test_the_first_block_of_all_is_named_too() -> None:
@@ -146,8 +146,8 @@ def test_the_first_block_of_all_is_named_too() -> None:
             microbatch=pl.when(first).then(1 - pl.col("microbatch")).otherwise("microbatch")
         ),
     )
-    (found,) = deviations(sequences(passes_of(changed)), Recognition(Plan("1f1b", 2, 6))).rows()
-    assert found == (0, 0, 1, 1, 0, "F0.0", "F1.0")
+    (result,) = deviations(sequences(passes_of(changed)), Recognition(Plan("1f1b", 2, 6))).rows()
+    assert result == (0, 0, 1, 1, 0, "F0.0", "F1.0")
 
 
 def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
@@ -155,9 +155,9 @@ def test_steps_of_other_sizes_are_compared_with_their_own_order() -> None:
     small, large = (run_of(schedule("1f1b", 2, m)) for m in (4, 8))
     spans = pl.concat([small.spans, large.spans.with_columns(step=pl.lit(1, pl.Int32))])
     profile = Profile(ranks=small.ranks, spans=spans)
-    found = recognised(profile)
-    assert (found.certainty, found.plan.microbatches) == ("exact", 8)
-    assert deviations(sequences(passes_of(profile)), found).is_empty()
+    result = recognised(profile)
+    assert (result.certainty, result.plan.microbatches) == ("exact", 8)
+    assert deviations(sequences(passes_of(profile)), result).is_empty()
 
 
 def declaring(profile: Profile) -> Profile:
@@ -179,9 +179,9 @@ def test_weight_gradients_of_a_part_of_the_step() -> None:
     kept = profile.spans.filter((pl.col("kind") != "W") | (pl.col("microbatch") == 0))
     pieces = kept.filter(kept["kind"] == "B").head(3).with_columns(start_ns=pl.col("start_ns") + 1)
     recorded = Profile(ranks=profile.ranks, spans=pl.concat([kept, pieces]))
-    found = recognised(recorded)
-    assert (found.plan.name, found.certainty, found.weights) == ("dualpipev", "exact", False)
-    assert deviations(sequences(passes_of(recorded)), found).is_empty()
+    result = recognised(recorded)
+    assert (result.plan.name, result.certainty, result.weights) == ("dualpipev", "exact", False)
+    assert deviations(sequences(passes_of(recorded)), result).is_empty()
 
 
 def searched(stages: int, microbatches: int, chance: random.Random) -> list[list[Operation]]:
@@ -219,9 +219,9 @@ def test_order_of_a_search_is_not_forced_into_a_name(seed: int) -> None:
     run = run_generator(orders, TIMING, range(2), random.Random(seed), chunks=2, vee=True)
     ranks = conform(pl.DataFrame({"rank": range(4), "stage": range(4)}), RANKS)
     spans = conform(pl.DataFrame([{**asdict(b), "run": 0} for b in run.blocks], infer_schema_length=None), SPANS)
-    found = recognised(Profile(ranks=ranks, spans=spans))
-    assert found.certainty == "unknown"
-    assert found.named is None
+    result = recognised(Profile(ranks=ranks, spans=spans))
+    assert result.certainty == "unknown"
+    assert result.named is None
 
 
 def test_evaluation_is_no_schedule() -> None:
@@ -242,22 +242,22 @@ def test_jobs_of_paddle(job: str, name: str) -> None:
     rows = [{**asdict(b), "run": 0} for b in JOBS[job].blocks()]
     ranks = [{"rank": rank, "stage": JOBS[job].stage(rank)} for rank in range(JOBS[job].ranks)]
     spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
-    found = recognised(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
-    assert (found.plan.name, found.certainty) == (name, "exact")
+    result = recognised(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
+    assert (result.plan.name, result.certainty) == (name, "exact")
 
 
 @pytest.mark.parametrize(("second", "named"), [("1f1b", None), ("gpipe", "gpipe")])
 def test_runs_of_different_schedules_have_none(second: str, named: str | None) -> None:
     runs = [run_of(schedule(name, 4, 8)) for name in ("gpipe", second)]
     spans = pl.concat([run.spans.with_columns(run=pl.lit(n, pl.Int32)) for n, run in enumerate(runs)])
-    found = recognised(replace(runs[0], spans=spans))
-    assert (found.named and found.named.name) == named
-    assert found.of_runs == (() if named else ("gpipe", second))
+    result = recognised(replace(runs[0], spans=spans))
+    assert (result.named and result.named.name) == named
+    assert result.of_runs == (() if named else ("gpipe", second))
 
 
 def test_data_that_go_round_are_of_several_chunks_where_their_order_is_that_of_gpipe_too() -> None:
     """F F F F B B B B on the first of two stages: GPipe of four micro-batches, or two chunks of two."""
     seen = {0: "FFFFBBBB"}
     of_data = {way: exact_plan(seen, 2, more=False, way=way) for way in (None, "line", "loop")}
-    found = {way: (number.plan.name, number.plan.chunks) for way, number in of_data.items() if number}
-    assert found == {None: ("gpipe", 1), "line": ("gpipe", 1), "loop": ("interleaved", 2)}
+    result = {way: (number.plan.name, number.plan.chunks) for way, number in of_data.items() if number}
+    assert result == {None: ("gpipe", 1), "line": ("gpipe", 1), "loop": ("interleaved", 2)}

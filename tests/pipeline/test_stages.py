@@ -174,12 +174,12 @@ def test_any_of_the_sizes_of_the_user_is_enough(names: str, order: RankOrder | N
     stage = [rank // 2 % 2 if inner else rank // 8 for rank in range(16)]
     profile = worked({rank: "FBFBFB" if stage[rank] else "FFBFBB" for rank in range(16)}, Declared(rank_order=order))
     user = Declared(**{name: {"pp": 2, "tp": 2, "dp": 4}[name] for name in names.split()})
-    found = resolve(profile, user)
-    assert found.ranks["stage"].to_list() == stage
-    assert set(found.ranks["stage_origin"]) == {"inferred" if names in ("tp", "dp") else "user-specified"}
+    result = resolve(profile, user)
+    assert result.ranks["stage"].to_list() == stage
+    assert set(result.ranks["stage_origin"]) == {"inferred" if names in ("tp", "dp") else "user-specified"}
     if names != "pp":
-        assert found.ranks["tp"].to_list() == [rank % 2 for rank in range(16)]
-    assert not [note for note in found.notes if note.level == "warning"]
+        assert result.ranks["tp"].to_list() == [rank % 2 for rank in range(16)]
+    assert not [note for note in result.notes if note.level == "warning"]
 
 
 @pytest.mark.parametrize("order", [None, "tp-cp-pp-dp"])
@@ -193,11 +193,11 @@ def test_a_size_that_is_contradicted_is_obeyed_with_a_warning(
     profile = worked(words, Declared(rank_order=order))
     if recorded:
         profile = replace(profile, ranks=bare(4, [0, 1, 2, 3]).ranks)
-    found = resolve(profile, Declared(**{name: size}))
+    result = resolve(profile, Declared(**{name: size}))
     column = {"pp": "stage"}.get(name, name)
-    assert found.ranks[column].to_numpy().max() == size - 1
-    assert found.ranks["stage"].n_unique() == (size if name == "pp" else 4 // size)
-    assert "stages-contradict" in [note.code for note in found.notes if note.level == "warning"]
+    assert result.ranks[column].to_numpy().max() == size - 1
+    assert result.ranks["stage"].n_unique() == (size if name == "pp" else 4 // size)
+    assert "stages-contradict" in [note.code for note in result.notes if note.level == "warning"]
 
 
 @pytest.mark.parametrize("declared", [Declared(), Declared(world=4), Declared(rank_order="tp-cp-pp-dp")])
@@ -211,14 +211,14 @@ def test_a_size_that_cannot_be_is_an_error(user: dict[str, int], declared: Decla
 @pytest.mark.parametrize("user", [{"pp": 1}, {"tp": 2}, {"pp": 2, "dp": 2}, {}])
 def test_sizes_beside_a_rank_of_the_largest_number(user: dict[str, int]) -> None:
     ranks = conform(pl.DataFrame({"rank": [0, (1 << 31) - 1]}), RANKS)
-    found = resolve(Profile(ranks=ranks, declared=Declared(pp=1)), Declared(**user))
-    assert found.ranks["stage"].null_count() == 0
+    result = resolve(Profile(ranks=ranks, declared=Declared(pp=1)), Declared(**user))
+    assert result.ranks["stage"].null_count() == 0
 
 
 @pytest.mark.parametrize("declared", [Declared(pp=0), Declared(pp=0, tp=0, dp=0), Declared(pp=2, tp=0)])
 def test_a_recorded_size_of_none_is_none(declared: Declared) -> None:
-    found = resolve(replace(bare(4), declared=declared), Declared())
-    assert found.ranks["stage"].to_list() == ([0, 0, 1, 1] if declared.pp else [0, 1, 2, 3])
+    result = resolve(replace(bare(4), declared=declared), Declared())
+    assert result.ranks["stage"].to_list() == ([0, 0, 1, 1] if declared.pp else [0, 1, 2, 3])
 
 
 def test_more_stages_than_the_recorded_job_has_ranks_are_an_error() -> None:
@@ -228,10 +228,10 @@ def test_more_stages_than_the_recorded_job_has_ranks_are_an_error() -> None:
 
 def test_a_recorded_size_gives_way_to_the_users() -> None:
     """By the record pp 4, tp 2, dp 2; the user says pp 2, so that dp is 4."""
-    found = resolve(replace(bare(16), declared=Declared(pp=4, tp=2, dp=2, world=16)), Declared(pp=2))
-    assert found.ranks["stage"].to_list() == [0] * 8 + [1] * 8
-    assert (found.declared.pp, found.declared.tp, found.declared.dp) == (2, 2, 4)
-    (note,) = [note for note in found.notes if note.level == "warning"]
+    result = resolve(replace(bare(16), declared=Declared(pp=4, tp=2, dp=2, world=16)), Declared(pp=2))
+    assert result.ranks["stage"].to_list() == [0] * 8 + [1] * 8
+    assert (result.declared.pp, result.declared.tp, result.declared.dp) == (2, 2, 4)
+    (note,) = [note for note in result.notes if note.level == "warning"]
     assert (note.code, note.text) == ("sizes-contradict", "contradicting sizes: --pp is 2, and 4 by the profile")
 
 
@@ -244,8 +244,8 @@ def test_as_many_micro_batches_as_stages(slow: int, peers: bool) -> None:
     profile = worked(words, wait={rank: 300 * (3 - rank // 2) + 900 * (rank == slow) for rank in range(8)})
     if peers:
         profile = replace(profile, p2p=exchanged([(rank, rank + 2) for rank in range(6)]))
-    found = resolve(profile, Declared())
-    assert stages(found) == {rank: rank // 2 for rank in range(8)}
+    result = resolve(profile, Declared())
+    assert stages(result) == {rank: rank // 2 for rank in range(8)}
 
 
 @pytest.mark.parametrize("slow", range(8))
@@ -336,9 +336,9 @@ def test_data_parallel_run_without_pipeline_is_one_stage() -> None:
 def test_missing_ranks_are_a_note_where_stages_are_counted_without_them() -> None:
     """pp 3, tp 2: the whole first stage is lost, and nothing can tell that it was."""
     words = {2: "FFBFBFBB", 3: "FFBFBFBB", 4: "FBFBFBFB", 5: "FBFBFBFB"}
-    found = resolve(worked(words), Declared())
-    assert stages(found) == {2: 0, 3: 0, 4: 1, 5: 1}
-    (warning,) = [n for n in found.notes if n.level == "warning"]
+    result = resolve(worked(words), Declared())
+    assert stages(result) == {2: 0, 3: 0, 4: 1, 5: 1}
+    (warning,) = [n for n in result.notes if n.level == "warning"]
     assert warning.code == "ranks-absent"
     assert "no profile of 2 ranks" in warning.text
 

@@ -75,5 +75,5 @@ def _tables(profile: Profile) -> list[pl.DataFrame]:
 def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) -> None:
     whole = _tables(profile)
     with patch.object(step_groups, "GROUP_ROWS", size):
-        for found, expected in zip(_tables(profile), whole, strict=True):
-            assert_frame_equal(found, expected, check_exact=True)
+        for result, expected in zip(_tables(profile), whole, strict=True):
+            assert_frame_equal(result, expected, check_exact=True)

@@ -23,12 +23,12 @@ BLOCKS = {"F": "forward-compute", "B": "backward-compute", "OPT": "optimizer"}
 def test_the_numbers_of_the_study(recorded: Path) -> None:
     folder = recorded / "foreign" / "straggler"
     result, workers, last = (json.loads((folder / f"{name}-ST.json").read_text()) for name in ("result", "mw", "ms"))
-    found = api.load(folder).align().what_if()
-    pairs = [(found.total, result["blocking_slowdown"])]
-    pairs += [(found.last_stage, last["Ms"]), (found.slowest_ranks, workers["Mw"])]
+    actual = api.load(folder).align().what_if()
+    pairs = [(actual.total, result["blocking_slowdown"])]
+    pairs += [(actual.last_stage, last["Ms"]), (actual.slowest_ranks, workers["Mw"])]
     for part, theirs in (("replica", "dp_rank"), ("stage", "stage"), ("type", "optype")):
         published = result[f"blocking_decompose_by_{theirs}"]
-        ours = dict(found.parts.filter(part=part).select("name", "slowdown").iter_rows())
+        ours = dict(actual.parts.filter(part=part).select("name", "slowdown").iter_rows())
         named = {BLOCKS.get(name, name.removeprefix("C:")): value for name, value in ours.items()}
         pairs += [(named[name], value) for name, value in published.items() if name in named]
     assert len(pairs) == 3 + 2 + 4 + 8
@@ -40,15 +40,15 @@ def test_the_slow_stage_of_the_study(recorded: Path) -> None:
     """As the other stages, 526 ms; with its surplus spread over all, 295 ms; and by the study's definition, the stage
     alone brought to the mean of all, itself among them, the published 402 ms."""
     folder = recorded / "foreign" / "straggler"
-    found = api.load(folder).align().explain()
-    first = found.causes.row(0, named=True)
+    result = api.load(folder).align().explain()
+    first = result.causes.row(0, named=True)
     assert (first["code"], first["stage"]) == ("slow-stage", 3)
     assert first["gain_ns"] == pytest.approx(526e6, rel=0.1)
     assert first["even_ns"] == pytest.approx(295e6, rel=0.1)
     published = json.loads((folder / "ms-ST.json").read_text())
-    typical = Typical(found._graph)
+    typical = Typical(result._graph)
     mean = np.where(typical.is_block & (typical.stage == 3), typical.means(), typical.length)
-    before, after = Replay(found._graph).means([(each, typical.usual_delay) for each in (typical.length, mean)])
+    before, after = Replay(result._graph).means([(each, typical.usual_delay) for each in (typical.length, mean)])
     assert before - after == pytest.approx((published["tori"] - published["trem"]) * 1e9, rel=0.1)
 
 
@@ -67,8 +67,8 @@ PRIMUS = (36.41, 37.04, 36.37, 35.61, 35.64, 34.99, 37.40, 30.02)
 
 def test_the_bubbles_of_primus(recorded: Path) -> None:
     ranks = api.load(recorded / "foreign" / "primus_pp8").align().report().ranks.filter(step=7).sort("rank")
-    found = 100 * ranks["global_ns"] / (ranks["step_end_ns"] - ranks["step_start_ns"])
-    assert found.to_list() == pytest.approx(PRIMUS, abs=0.05)
+    result = 100 * ranks["global_ns"] / (ranks["step_end_ns"] - ranks["step_start_ns"])
+    assert result.to_list() == pytest.approx(PRIMUS, abs=0.05)
 
 
 def test_primus(recorded: Path) -> None:

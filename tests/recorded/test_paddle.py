@@ -67,11 +67,11 @@ def test_the_same_slices_as_paddles_own_script(name: str, recorded: Path, run_cl
     )
     run_cli("--log_dir", sample, "--out", tmp_path, "--format", "csv", "--align", "none")
     rows = rows_of(tmp_path / "pipeline_profile.csv")
-    found = Counter(
+    result = Counter(
         (int(r["rank"]), r["marker"], int(r["microbatch"] or 0), int(r["start_ns"]) // 1000, int(r["end_ns"]) // 1000)
         for r in rows
     )
-    assert found == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize(

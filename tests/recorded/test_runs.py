@@ -46,9 +46,9 @@ def test_order_of_a_search_is_not_forced_into_a_name(recorded: Path) -> None:
     truth = pl.read_csv(recorded / "paddle" / "zbvpp_pp4_mb4" / "truth.csv")
     spans = truth.with_columns(start_ns=pl.col("start_us") * 1000, end_ns=pl.col("end_us") * 1000)
     ranks = truth.select("rank", "stage").unique()
-    found = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    assert found.certainty == "unknown"
-    assert found.named is None
+    result = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    assert result.certainty == "unknown"
+    assert result.named is None
 
 
 def test_real_interleaved_run(recorded: Path) -> None:
@@ -72,9 +72,9 @@ def test_real_interleaved_run(recorded: Path) -> None:
             )
     spans = pl.DataFrame(rows).with_columns(run=0, step=10)
     ranks = pl.DataFrame({"rank": range(4), "stage": range(4)})
-    found = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
-    assert (found.plan.name, found.certainty, found.plan.chunks) == ("interleaved", "exact", 4)
-    assert found.plan.microbatches == 8
+    result = recognised(Profile(ranks=conform(ranks, RANKS), spans=conform(spans, SPANS)))
+    assert (result.plan.name, result.certainty, result.plan.chunks) == ("interleaved", "exact", 4)
+    assert result.plan.microbatches == 8
 
 
 @pytest.mark.parametrize("name", ["ntp_16hosts", "packed_4hosts", "cut_4stages"])

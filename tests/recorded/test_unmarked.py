@@ -85,14 +85,14 @@ def test_blocks_without_names_are_those_with_names(
     recorded: Path, tmp_path: Path, name: str, change: Callable[[sqlite3.Connection], None]
 ) -> None:
     changed = copies(recorded, name, tmp_path, change)
-    found, truth = spans(changed), blocks(spans(tmp_path / "marked"))
-    exact = Counter(str(kind) for _, kind, *_ in blocks(found) & truth)
-    others = Counter(str(kind) for _, kind, *_ in blocks(found) - truth)
+    result, truth = spans(changed), blocks(spans(tmp_path / "marked"))
+    exact = Counter(str(kind) for _, kind, *_ in blocks(result) & truth)
+    others = Counter(str(kind) for _, kind, *_ in blocks(result) - truth)
     want, rest, _ = EXPECTED[name]
     if name.startswith("C_") and change is not without_names:  # no sequence numbers: weight gradients merge
         want, rest = want | {"W": 94}, rest | {"W": 6}
     assert (exact, others) == (Counter(want), Counter(rest))
-    assert set(found["origin"]) == {"inferred"}
+    assert set(result["origin"]) == {"inferred"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

@@ -47,8 +47,8 @@ def planted(job: Job, what: str) -> tuple[Job, dict[str, Any]]:
 def both(folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The documents of `report` and `overview`."""
     whole = api.report(folder, jobs=1, **options).report.json()
-    found = trace_export.overview(folder, formats=None, jobs=1, **options).overview
-    return json.loads(whole), json.loads(encode(overview_document(found)))
+    result = trace_export.overview(folder, formats=None, jobs=1, **options).overview
+    return json.loads(whole), json.loads(encode(overview_document(result)))
 
 
 PLANTED = [("paddle", "link"), ("paddle", "host"), ("table", "rank"), ("paddle", "rank"), ("table", "host")]
@@ -64,17 +64,17 @@ def test_overview_and_report_name_the_same(
     few = replace(JOB, replicas=8, hosts=4, stages_first=stages_first, tensor=tensor)
     job, place = planted(few, what)
     WRITERS[form](tmp_path, job)
-    report, found = both(tmp_path)
+    report, result = both(tmp_path)
     for key in ("causes", "levels", "trust"):
-        assert found[key] == report[key]
-    assert causes(found) == causes(report)
-    assert bubble(found) == pytest.approx(bubble(report), rel=1e-9)
+        assert result[key] == report[key]
+    assert causes(result) == causes(report)
+    assert bubble(result) == pytest.approx(bubble(report), rel=1e-9)
     for name in ("step", "whole", "bubble", "step_ns"):
         mine, theirs = (
-            [step[name] for step in document["steps"] if step[name] is not None] for document in (found, report)
+            [step[name] for step in document["steps"] if step[name] is not None] for document in (result, report)
         )
         assert mine == pytest.approx(theirs, rel=1e-9)
-    first, gain = found["causes"][0], simulate(job).step_ns - simulate(replace(job, slow={}, links={})).step_ns
+    first, gain = result["causes"][0], simulate(job).step_ns - simulate(replace(job, slow={}, links={})).step_ns
     assert {name: first[name] for name in place} == place
     # Blocks alone hide a part of a slow link: what the receiver would have waited for anyway.
     assert first["gain_ns"] == pytest.approx(gain, rel=0.35 if what == "link" else CLOSE)
@@ -89,12 +89,12 @@ def in_parts(folder: Path, ranks: int) -> Overview:
 def test_of_some_devices_overview_and_report_say_the_same(tmp_path: Path) -> None:
     """Of each of eight hosts with eight ranks the first four."""
     WRITERS["paddle"](tmp_path, JOB)
-    report, found = both(tmp_path, devices="0-3")
-    assert found["ranks"] == JOB.hosts * 4
-    assert [found[key] for key in ("causes", "levels", "trust")] == [
+    report, result = both(tmp_path, devices="0-3")
+    assert result["ranks"] == JOB.hosts * 4
+    assert [result[key] for key in ("causes", "levels", "trust")] == [
         report[key] for key in ("causes", "levels", "trust")
     ]
-    assert bubble(found) == pytest.approx(bubble(report), rel=1e-9)
+    assert bubble(result) == pytest.approx(bubble(report), rel=1e-9)
     with pytest.raises(trace_export.UsageError, match="with devices 0-3 the run is read whole"):
         trace_export.overview(tmp_path, tmp_path / "out", devices="0-3", replica=1)
 
@@ -104,12 +104,12 @@ def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
     replica take 13.4. So the slow rank alone costs nothing, which is seen only where both replicas are explained."""
     run = ManyRanks(stages=4, tensor=1, replicas=10, microbatches=8, planted=Planted(ranks=(3,), replicas=(7,)))
     write(tmp_path, run)
-    found, whole = (
+    result, whole = (
         each.causes.row(0, named=True) for each in (in_parts(tmp_path, 16), api.report(tmp_path, jobs=1).report)
     )
-    assert found["code"] == whole["code"] == "slow-replica"
-    assert found["ranks"] == whole["ranks"] == [run.rank(stage, 7, 0) for stage in range(4)]
-    assert found["gain_ns"] == pytest.approx(whole["gain_ns"], rel=CLOSE)
+    assert result["code"] == whole["code"] == "slow-replica"
+    assert result["ranks"] == whole["ranks"] == [run.rank(stage, 7, 0) for stage in range(4)]
+    assert result["gain_ns"] == pytest.approx(whole["gain_ns"], rel=CLOSE)
 
 
 @pytest.mark.parametrize(("what", "stages_first"), crossed(["host", "rank"], [False, True], every=2))
@@ -121,26 +121,26 @@ def test_read_replica_by_replica_it_names_the_same(
     monkeypatch.setattr(parts, "RANKS_A_PART", 16)
     job, place = planted(replace(JOB, stages_first=stages_first), what)
     WRITERS["paddle"](tmp_path, job)
-    found, whole = in_parts(tmp_path, 40), api.report(tmp_path, jobs=1)
+    result, whole = in_parts(tmp_path, 40), api.report(tmp_path, jobs=1)
     report = json.loads(whole.report.json())
-    assert len(found.explained) == 10
-    said = words.sentences(found)
+    assert len(result.explained) == 10
+    said = words.sentences(result)
     assert said[0].text.startswith("What costs most was worked out from 10 of 16 replicas")
-    first, gain = found.causes.row(0, named=True), simulate(job).step_ns - simulate(replace(job, slow={})).step_ns
+    first, gain = result.causes.row(0, named=True), simulate(job).step_ns - simulate(replace(job, slow={})).step_ns
     assert first["code"] == report["causes"][0]["code"]
     assert set(first["ranks"]) <= set(place["ranks"])
     assert first["gain_ns"] == pytest.approx(gain, rel=CLOSE)
-    (exception,) = found.exceptions.to_dicts()
+    (exception,) = result.exceptions.to_dicts()
     assert exception["ranks"] == place["ranks"]
-    assert found.bubble == pytest.approx(bubble(report), rel=1e-3)
+    assert result.bubble == pytest.approx(bubble(report), rel=1e-3)
     steps = [step["step_ns"] for step in report["steps"]]
-    assert found.steps["step_ns"].to_list()[:-1] == pytest.approx(steps[:-1], rel=1e-3)
-    assert unconnected(found.hosts) == unconnected(whole.run.clocks)
+    assert result.steps["step_ns"].to_list()[:-1] == pytest.approx(steps[:-1], rel=1e-3)
+    assert unconnected(result.hosts) == unconnected(whole.run.clocks)
 
 
 @pytest.mark.parametrize("named", ["dualpipev", "dualpipev, context parallel"])
 def test_the_backward_of_a_head_that_has_a_block_of_its_own_makes_no_stage_slow(named: str, tmp_path: Path) -> None:
     """All stages have layers of one length; stage 0 also has the head."""
     ascend.record(tmp_path, JOBS[named])
-    found = trace_export.overview(tmp_path, formats=None, jobs=1).overview
-    assert found.exceptions.is_empty()
+    result = trace_export.overview(tmp_path, formats=None, jobs=1).overview
+    assert result.exceptions.is_empty()

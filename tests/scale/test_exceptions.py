@@ -38,14 +38,14 @@ def summary(
     )  # fmt: skip
 
 
-def found(of: Summary) -> list[tuple[object, ...]]:
+def exceptions_of(of: Summary) -> list[tuple[object, ...]]:
     return exceptions(of, cohorts(of)).select("kind", "replica", "ranks", "host").rows()
 
 
 def test_a_slow_host_with_ranks_of_several_replicas() -> None:
     """As where ranks count through replicas before stages: the second of four hosts has two ranks of stage 0."""
     of = summary(10, 10, 13, 13, 10, 10, 10, 10, host=[f"h{n // 2}" for n in range(8)])
-    assert found(of) == [("slow-host", None, [2, 3], "h1")]
+    assert exceptions_of(of) == [("slow-host", None, [2, 3], "h1")]
 
 
 def test_other_settings_are_not_compared_with_the_usual_ones() -> None:
@@ -56,12 +56,12 @@ def test_other_settings_are_not_compared_with_the_usual_ones() -> None:
 
 
 def test_another_order_of_blocks_is_a_setting() -> None:
-    assert [row[:2] for row in found(summary(10, 10, 10, 10, order=[1, 1, 1, 7]))] == [("settings", 3)]
+    assert [row[:2] for row in exceptions_of(summary(10, 10, 10, 10, order=[1, 1, 1, 7]))] == [("settings", 3)]
 
 
 def test_an_order_that_differs_everywhere_is_none() -> None:
     """As where weight gradients fill gaps when these come."""
-    assert found(summary(10, 10, 10, 10, order=[1, 2, 3, 4])) == []
+    assert exceptions_of(summary(10, 10, 10, 10, order=[1, 2, 3, 4])) == []
 
 
 def test_a_link_that_is_slow_both_ways_is_named_once() -> None:
@@ -79,7 +79,9 @@ def test_a_link_that_is_slow_both_ways_is_named_once() -> None:
 def test_a_clock_drifts_where_its_rate_is_far_from_the_usual_one(drift: float, named: bool) -> None:
     rates = [1e-6, -2e-6, 3e-6, 0.0, drift]
     hosts = pl.DataFrame({"host": [f"h{n}" for n in range(5)], "status": ["fitted"] * 5, "drift": rates})
-    assert [row[:2] for row in found(summary(*[10] * 5, hosts=hosts))] == ([("drifting-clock", 4)] if named else [])
+    assert [row[:2] for row in exceptions_of(summary(*[10] * 5, hosts=hosts))] == (
+        [("drifting-clock", 4)] if named else []
+    )
 
 
 @pytest.mark.parametrize("shift", [0.0, 150e-6, -150e-6])

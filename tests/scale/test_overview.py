@@ -32,8 +32,8 @@ def named(exceptions: pl.DataFrame, kind: str, *columns: str) -> list[tuple[obje
     return sorted(exceptions.filter(pl.col("kind") == kind).select(columns).rows())
 
 
-def said(found: Overview) -> list[str]:
-    return [sentence.text for sentence in words.sentences(found)]
+def said(result: Overview) -> list[str]:
+    return [sentence.text for sentence in words.sentences(result)]
 
 
 def check(exceptions: pl.DataFrame, run: ManyRanks) -> None:
@@ -48,10 +48,10 @@ def check(exceptions: pl.DataFrame, run: ManyRanks) -> None:
 
 
 def test_exactly_what_was_planted_is_named(planted: tuple[Path, ManyRanks], written: Written) -> None:
-    run, found = planted[1], written[1].overview
-    check(found.exceptions, run)
-    assert found.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
-    (unlike,) = [text for text in said(found) if text.startswith("Unlike their peers: ")]
+    run, result = planted[1], written[1].overview
+    check(result.exceptions, run)
+    assert result.replicas.filter(pl.col("cohort") == 0).height == run.replicas - 1
+    (unlike,) = [text for text in said(result) if text.startswith("Unlike their peers: ")]
     kinds = ("1 replica with other settings", "7 slow ranks", "2 slow links", "1 host with a drifting clock")
     assert [re.sub(r" \(.*", "", part) for part in re.split(r"\), | and ", unlike.partition(": ")[2])] == list(kinds)
     assert f"drifting clock ({run.planted.hosts[0]})." in unlike
@@ -80,29 +80,29 @@ def one_of_each(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_nothing_is_named_where_nothing_is_wrong(tmp_path: Path) -> None:
     write(tmp_path / "logs", ManyRanks(stages=4, tensor=2, replicas=8, microbatches=8, seed=5))
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
-    assert found.exceptions.is_empty()
-    assert found.replicas["cohort"].to_list() == [0] * 8
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
+    assert result.exceptions.is_empty()
+    assert result.replicas["cohort"].to_list() == [0] * 8
 
 
 def test_a_stage_that_is_slow_in_every_replica_is_the_first_sentence(tmp_path: Path) -> None:
     run = ManyRanks(stages=4, tensor=2, replicas=8, microbatches=6)
     slow = [run.rank(2, replica, tensor) for replica in range(8) for tensor in range(2)]
     write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
-    assert found.exceptions.select("kind", "stage").rows() == [("slow-stage", 2)]
-    assert found.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
-    assert said(found)[0].startswith("Stage 2 is slow")
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
+    assert result.exceptions.select("kind", "stage").rows() == [("slow-stage", 2)]
+    assert result.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
+    assert said(result)[0].startswith("Stage 2 is slow")
 
 
 def test_a_replica_of_which_every_rank_is_slow_is_named_instead_of_its_ranks(tmp_path: Path) -> None:
     run = ManyRanks(stages=2, tensor=2, replicas=8, microbatches=6)
     slow = [run.rank(stage, 3, tensor) for stage in range(2) for tensor in range(2)]
     write(tmp_path / "logs", ManyRanks(**{**vars(run), "planted": type(run.planted)(ranks=tuple(slow))}))
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
-    assert found.exceptions.select("kind", "replica").rows() == [("slow-replica", 3)]
-    assert found.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
-    assert found.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
+    assert result.exceptions.select("kind", "replica").rows() == [("slow-replica", 3)]
+    assert result.exceptions["ratio"].to_list() == pytest.approx([1.3], rel=0.01)
+    assert result.replicas.filter(pl.col("cohort") == 1)["replica"].to_list() == [3]
 
 
 def many_logs(*, stages_last: bool, tensor: int = 1, host: int = 5) -> Job:
@@ -126,23 +126,23 @@ def test_ranks_are_placed_in_either_order(
     job = many_logs(stages_last=stages_last, tensor=tensor)
     write_logs(tmp_path / "logs", job)
     given = {name: size if isinstance(size, int) else getattr(job, size) for name, size in sizes.items()}
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, **given).overview
-    places = found.ranks.sort("rank").select("rank", "stage", "replica", "tp").rows()
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, **given).overview
+    places = result.ranks.sort("rank").select("rank", "stage", "replica", "tp").rows()
     assert places == [(rank, job.stage(rank), job.replica(rank), rank % tensor) for rank in range(job.ranks)]
     replica = tensor == 1 and not stages_last  # the host has a whole replica, the coarsest of both names
-    assert found.exceptions.select("kind", "host").rows() == [("slow-replica" if replica else "slow-host", "machine5")]
-    assert found.causes.select("code", "hosts").rows() == [("slow-replica" if replica else "slow-host", ["machine5"])]
-    assert "stages-contradict" not in [note.code for note in found.notes]
+    assert result.exceptions.select("kind", "host").rows() == [("slow-replica" if replica else "slow-host", "machine5")]
+    assert result.causes.select("code", "hosts").rows() == [("slow-replica" if replica else "slow-host", ["machine5"])]
+    assert "stages-contradict" not in [note.code for note in result.notes]
 
 
 def test_sizes_of_the_user_that_the_blocks_contradict_are_obeyed_with_a_warning(tmp_path: Path) -> None:
     job = many_logs(stages_last=True)
     write_logs(tmp_path / "logs", job)
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, pp=8, tp=1, dp=16).overview
-    assert found.ranks.sort("rank")["stage"].to_list() in [
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1, pp=8, tp=1, dp=16).overview
+    assert result.ranks.sort("rank")["stage"].to_list() in [
         [rank // 16 for rank in range(128)], [rank % 8 for rank in range(128)],
     ]  # fmt: skip
-    assert ("stages-contradict", "warning") in [(note.code, note.level) for note in found.notes]
+    assert ("stages-contradict", "warning") in [(note.code, note.level) for note in result.notes]
 
 
 def test_a_run_that_no_order_of_ranks_explains_is_refused(tmp_path: Path) -> None:
@@ -174,12 +174,12 @@ JOBS = {
 def test_places_and_figures_are_those_of_a_run_read_whole(tmp_path: Path, name: str) -> None:
     """No size is given: a sample of the logs shows the stages, and which ranks are tensor-parallel peers."""
     write_logs(tmp_path / "logs", JOBS[name])
-    found = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
+    result = trace_export.overview(tmp_path / "logs", formats=None, jobs=1).overview
     run = trace_export.load(tmp_path / "logs").align()
     places = run.ranks.select("rank", replica="dp", stage="stage", tp="tp").sort("rank")
-    assert_frame_equal(found.ranks.select("rank", "replica", "stage", "tp"), places)
+    assert_frame_equal(result.ranks.select("rank", "replica", "stage", "tp"), places)
     ranks = Bubbles(run.profile).ranks.select("rank", "step", "busy_ns").sort("rank", "step")
-    cells = found.cells.select("rank", "step", "busy_ns").sort("rank", "step")
+    cells = result.cells.select("rank", "step", "busy_ns").sort("rank", "step")
     joined = cells.join(ranks, on=["rank", "step"], suffix="_whole")
     assert joined.height == cells.height == ranks.height
     apart = (joined["busy_ns"] - joined["busy_ns_whole"]).abs()
@@ -189,12 +189,12 @@ def test_places_and_figures_are_those_of_a_run_read_whole(tmp_path: Path, name: 
 def test_a_step_that_is_chosen_has_the_figures_of_the_whole_run(tmp_path: Path) -> None:
     logs = Job(2, 4, data=2, steps=range(3))
     write_logs(tmp_path / "logs", logs)
-    found = [
+    result = [
         trace_export.overview(tmp_path / "logs", formats=None, steps=steps, pp=2, dp=2, jobs=1).overview.steps
         for steps in (None, 1)
     ]
-    assert found[1].rows() == found[0].filter(pl.col("step") == 1).rows()
-    assert found[1]["step_ns"].null_count() == 0
+    assert result[1].rows() == result[0].filter(pl.col("step") == 1).rows()
+    assert result[1]["step_ns"].null_count() == 0
 
 
 def test_sources_that_cannot_be_read_are_counted_by_reason(tmp_path: Path) -> None:
@@ -221,11 +221,11 @@ def test_a_run_of_which_nothing_can_be_read_says_why_as_the_other_commands_do(tm
             trace.range(10_000 * number, 10_000 * number + 5_000, f"F{number}", thread=700 + rank)
             trace.call(10_000 * number + 1_000, thread=700 + rank)
         trace.write(tmp_path / "in" / f"rank{rank}.pt.trace.json")
-    report, found = (command(name, tmp_path / "in", cwd=tmp_path) for name in ("report", "overview"))
-    assert report.returncode == found.returncode == 1
+    report, result = (command(name, tmp_path / "in", cwd=tmp_path) for name in ("report", "overview"))
+    assert report.returncode == result.returncode == 1
     why = "no GPU work in the file, though kernels were launched"
     assert why in report.stderr
-    assert why in found.stderr
+    assert why in result.stderr
 
 
 def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
@@ -235,9 +235,9 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     (tmp_path / "logs" / "machine1" / "workerlog.5").write_text("no record")
     done = command("overview", tmp_path / "logs", "--json", "--pp", 2, "--tp", 2, "--dp", 4, "--jobs", 1)
     assert done.returncode == 3
-    found = json.loads(done.stdout)
-    assert (found["ranks"], found["missing_ranks"], found["unread"]) == (14, 2, 1)
-    assert found["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
+    result = json.loads(done.stdout)
+    assert (result["ranks"], result["missing_ranks"], result["unread"]) == (14, 2, 1)
+    assert result["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
 
 
 def test_the_number_of_processes_changes_no_byte(
@@ -252,10 +252,10 @@ def test_the_number_of_processes_changes_no_byte(
 def test_some_ranks_are_read_alone(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:
     folder, run = planted
     ranks = [run.rank(0, 5, 1), run.rank(2, 7, 0)]
-    found = trace_export.overview(folder, formats=None, ranks=ranks, steps=1, jobs=1).overview
-    assert found.replicas["replica"].to_list() == [5, 7]
-    assert found.ranks["rank"].to_list() == ranks
-    assert found.cells["step"].unique().to_list() == [1]
+    result = trace_export.overview(folder, formats=None, ranks=ranks, steps=1, jobs=1).overview
+    assert result.replicas["replica"].to_list() == [5, 7]
+    assert result.ranks["rank"].to_list() == ranks
+    assert result.cells["step"].unique().to_list() == [1]
 
 
 def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -> None:
@@ -265,9 +265,9 @@ def test_of_a_source_of_several_ranks_those_asked_for_are_read(tmp_path: Path) -
     for table in (tmp_path / "logs").rglob("*.parquet"):
         frame = pl.read_parquet(table)
         frame.with_columns(dp=pl.col("tp"), tp=pl.lit(0, pl.Int32)).write_parquet(table)
-    found = trace_export.overview(tmp_path / "logs", formats=None, ranks=[1], jobs=1).overview
-    assert found.unread == 0
-    assert found.ranks.select("rank", "replica").rows() == [(1, 1)]
+    result = trace_export.overview(tmp_path / "logs", formats=None, ranks=[1], jobs=1).overview
+    assert result.unread == 0
+    assert result.ranks.select("rank", "replica").rows() == [(1, 1)]
 
 
 def test_json_writes_only_the_files_that_are_asked_for(tmp_path: Path) -> None:
@@ -308,10 +308,10 @@ def test_json_has_the_figures_of_the_tables(one_of_each: Path, tmp_path: Path) -
 def test_one_table_is_read_whole(tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", JOBS["one replica"])
     api.export(tmp_path / "logs", tmp_path / "blocks.parquet", "parquet")
-    found, logs = (
+    result, logs = (
         trace_export.overview(tmp_path / name, formats=None, jobs=1).overview for name in ("blocks.parquet", "logs")
     )
-    assert_frame_equal(found.steps.drop("run"), logs.steps.drop("run"))
+    assert_frame_equal(result.steps.drop("run"), logs.steps.drop("run"))
     with pytest.raises(trace_export.UsageError, match="is one table, so its replicas cannot be read apart"):
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path, replica=1)
 
@@ -397,5 +397,5 @@ def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path, mon
                 file.write(log(job, blocks, rank, 22300 + 1000 * run))
     for run, told in (("latest", True), (1, False)):
         wanted = Request(load_options(tmp_path, {"pp": 2, "tp": 1, "dp": REPLICAS, "run": run, "jobs": 1}))
-        found = overview(wanted, look(wanted.source, None), whole_ranks=8)
-        assert ("replicas-of-runs" in {note.code for note in found.notes}) is told
+        result = overview(wanted, look(wanted.source, None), whole_ranks=8)
+        assert ("replicas-of-runs" in {note.code for note in result.notes}) is told

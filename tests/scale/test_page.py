@@ -112,12 +112,12 @@ def test_more_ranks_and_steps_than_fit_share_cells(monkeypatch: pytest.MonkeyPat
         "replica": [0] * 40, "stage": [0] * 40, "busy": busy,
     })  # fmt: skip
     ranks = pl.DataFrame({"rank": range(10), "host": ["a"] * 10})
-    found = heat_map.heat_map(cells, ranks, [BUSY])
-    assert (found.fold, found.columns_fold) == (2, 2)
-    assert found.data["columns"] == ["0 … 1", "2 … 3"]
-    assert found.data["rows"] == 5
-    assert found.of_rank(5) == (2, 3)
-    values = found.data["quantities"][0]
+    result = heat_map.heat_map(cells, ranks, [BUSY])
+    assert (result.fold, result.columns_fold) == (2, 2)
+    assert result.data["columns"] == ["0 … 1", "2 … 3"]
+    assert result.data["rows"] == 5
+    assert result.of_rank(5) == (2, 3)
+    values = result.data["quantities"][0]
     assert (values["first"], values["last"], values["decimals"]) == (1100, 3000, 3)
 
 
@@ -139,8 +139,8 @@ def test_the_page_stays_below_five_megabytes() -> None:
             "rank", run=pl.lit(0), step=pl.lit(0), replica="rank", stage=pl.lit(0), busy=pl.col("rank") % 7 / 7
         )
         ranks = numbers.with_columns(host=pl.lit("host"))
-        found = heat_map.heat_map(cells, ranks, [BUSY])
-        assert len(orjson.dumps(found.data)) < 4_600_000
+        result = heat_map.heat_map(cells, ranks, [BUSY])
+        assert len(orjson.dumps(result.data)) < 4_600_000
 
 
 def test_a_single_replica_has_a_map_that_shows_something(samples: Path, tmp_path: Path, browser: Browser) -> None:

@@ -26,5 +26,5 @@ def test_the_schedule_of_the_page_is_generated_and_recognised(monkeypatch: pytes
     (golden,) = re.findall(r"```text\n(.*?)```", PAGE, flags=re.S)
     assert of_plan(Plan(names["NAME"], 2, 3)).text() == golden
     run = simulate(of_plan(Plan(names["NAME"], 4, 8)), Costs(1000, 2000))
-    found = concluded(Profile(ranks=run.ranks, spans=run.spans)).interpreted.recognition
-    assert found.named == Plan(names["NAME"], 4, 8)
+    result = concluded(Profile(ranks=run.ranks, spans=run.spans)).interpreted.recognition
+    assert result.named == Plan(names["NAME"], 4, 8)

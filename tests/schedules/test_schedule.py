@@ -67,13 +67,13 @@ def test_orders_by_hand(name: str, stages: int, microbatches: int, expected: str
 
 def sizes() -> list[tuple[str, int, int, int | None]]:
     """Every schedule on small pipelines, as far as it takes the numbers."""
-    found = []
+    result = []
     for name in TITLES:
         for stages in (1, 2, 3, 4, 6):
             for microbatches in (1, 3, 4, 9, 12):
                 chunks = 3 if name.startswith("interleaved") and microbatches % 2 else None
-                found.append((name, stages, microbatches, chunks))
-    return found
+                result.append((name, stages, microbatches, chunks))
+    return result
 
 
 def runs_through(s: Schedule) -> bool:

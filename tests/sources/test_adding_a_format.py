@@ -82,10 +82,10 @@ def test_the_commands_of_the_page_run(ran: dict[str, Ran], arguments: str) -> No
     if "--out" not in arguments:
         return
     columns = ["rank", "step", "stage", "kind", "microbatch", "start_ns", "end_ns"]
-    found = pl.read_csv(folder / "out" / "pipeline_profile.csv").select(columns).sort(columns)
+    result = pl.read_csv(folder / "out" / "pipeline_profile.csv").select(columns).sort(columns)
     logged = pl.concat(pl.read_csv(text.encode()).with_columns(rank=rank) for rank, text in enumerate(LOGS))
     times = [(pl.col(f"{end}_us") * 1000).alias(f"{end}_ns") for end in ("start", "end")]
-    assert found.rows() == logged.with_columns(times).select(columns).sort(columns).rows()
+    assert result.rows() == logged.with_columns(times).select(columns).sort(columns).rows()
 
 
 def test_the_program_knows_the_format_everywhere(ran: dict[str, Ran]) -> None:

@@ -30,9 +30,9 @@ def numbers(text: str) -> Numbers | None:
 
 def test_devices_that_are_not_there_are_one_bounded_sentence() -> None:
     """One for all hosts that lack the same of the same."""
-    found = logs("a", "b")
-    found = SearchResult((*found.sources, *logs("c", workers=2).sources))
-    chosen, missing, _ = choose(found, Path("logs"), devices=numbers("2,3,0-9999999"))
+    result = logs("a", "b")
+    result = SearchResult((*result.sources, *logs("c", workers=2).sources))
+    chosen, missing, _ = choose(result, Path("logs"), devices=numbers("2,3,0-9999999"))
     assert len(chosen) == 10
     assert [str(e) for e in missing] == [
         "logs: no profile of devices 4-9999999 of a, b; choose from devices 0-3",

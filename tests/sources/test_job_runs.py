@@ -213,9 +213,9 @@ def test_inspect_lists_the_runs(name: str, tmp_path: Path, run_cli: Cli) -> None
     WRITERS[name](tmp_path, [*CRASHED, *(windows if name not in APPENDED else windows[:1])])
     last = (3, 2, 2, 4, "", True) if name not in APPENDED else (3, 2, 1, 2, "", True)
     columns = ("run", "ranks", "windows", "steps", "missing_ranks", "read")
-    found = inspect(tmp_path)
-    assert found.runs.select(columns).rows() == [(1, 2, 1, 2, "", False), (2, 1, 1, 2, "1", False), last]
-    starts = found.runs["start_ns"].to_list()
+    result = inspect(tmp_path)
+    assert result.runs.select(columns).rows() == [(1, 2, 1, 2, "", False), (2, 1, 1, 2, "1", False), last]
+    starts = result.runs["start_ns"].to_list()
     assert [round((start - starts[0]) / 1e9) for start in starts] == [0, 2700, 5400]
     assert inspect(tmp_path, run=1).facts["steps"] == 2
     text = run_cli("inspect", tmp_path).stdout

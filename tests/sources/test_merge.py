@@ -70,9 +70,9 @@ def at(made: Profile, start: int, end: int, stage: int | None = 0) -> Profile:
 def test_assumed_ranks_that_do_not_run_at_the_same_time_are_a_warning(second: Profile, windows: int) -> None:
     for parts in ([at(part(0, "assumed"), 10, 20), second], [second, at(part(0, "assumed"), 10, 20)]):
         whole, _ = merge(parts)
-        found = [note for note in whole.notes if note.code == "ranks-one-after-another"]
-        assert sum(note.count for note in found) == windows
-        assert [note.where for note in found] == ["h/1 assumed"] * windows
+        result = [note for note in whole.notes if note.code == "ranks-one-after-another"]
+        assert sum(note.count for note in result) == windows
+        assert [note.where for note in result] == ["h/1 assumed"] * windows
 
 
 def named(made: Profile, source: str) -> Profile:

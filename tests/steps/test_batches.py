@@ -31,8 +31,8 @@ def batches(job: Job) -> tuple[Batches | None, list[tuple[int, str]]]:
     opens = [n == 0 or (b.rank, b.step) != (blocks[n - 1].rank, blocks[n - 1].step) for n, b in enumerate(blocks)]
     table = pl.DataFrame({name: [getattr(b, name) for b in blocks] for name in ("rank", "kind", "chunk")})
     start, end = (np.array([getattr(b, name) for b in blocks]) for name in ("start_ns", "end_ns"))
-    found = infer(table, src, dst, np.array(opens), start, end)
-    return found, [(b.rank, b.kind) for b in blocks]
+    result = infer(table, src, dst, np.array(opens), start, end)
+    return result, [(b.rank, b.kind) for b in blocks]
 
 
 @pytest.mark.parametrize("schedule", ["interleaved", "zb-h1"])
@@ -45,9 +45,9 @@ def test_awaited_sends_are_told_from_others(schedule: str, stages: int) -> None:
 
 
 def test_a_forward_and_a_backward_of_the_steady_state_are_one_batch() -> None:
-    found, blocks = batches(replace(JOB, schedule="interleaved", rendezvous=True))
-    assert found is not None
-    sizes = found.last - found.first + 1
+    result, blocks = batches(replace(JOB, schedule="interleaved", rendezvous=True))
+    assert result is not None
+    sizes = result.last - result.first + 1
     warm = (JOB.stages - 1) * 2 + JOB.stages  # forwards of rank 0 before its first backward, but one
     kinds = [kind for rank, kind in blocks if rank == 0][: 4 * JOB.microbatches]
     assert sizes[:warm].tolist() == [1] * warm

@@ -62,17 +62,17 @@ def graph_of(made: Profile) -> tuple[Graph, Replay, CriticalPath]:
 
 def test_worked_example() -> None:
     """Back from the end: B1@0 20, wire 2, B1@1 28, F1@1 14, B0@1 28, F0@1 14, late by 1, wire 2, F0@0 10: 119 ms."""
-    _, _, found = graph_of(worked_example())
+    _, _, result = graph_of(worked_example())
     parts = [
-        (part, kind, stage, ns // MS) for part, kind, stage, ns in found.parts["part", "kind", "stage", "ns"].rows()
+        (part, kind, stage, ns // MS) for part, kind, stage, ns in result.parts["part", "kind", "stage", "ns"].rows()
     ]
     assert parts == [
         ("work", "F", 0, 10), ("wire", "F", 1, 2), ("delay", "F", 1, 1), ("work", "F", 1, 14), ("work", "B", 1, 28),
         ("work", "F", 1, 14), ("work", "B", 1, 28), ("wire", "B", 0, 2), ("work", "B", 0, 20),
     ]  # fmt: skip
-    assert found.steps["length_ns"].to_list() == [119 * MS]
-    assert found.parts.filter(pl.col("part") == "wire")["from_stage"].to_list() == [0, 1]
-    slack = worked_example().spans.select("id", "rank", "kind", "microbatch").join(found.slack.drop("rank"), on="id")
+    assert result.steps["length_ns"].to_list() == [119 * MS]
+    assert result.parts.filter(pl.col("part") == "wire")["from_stage"].to_list() == [0, 1]
+    slack = worked_example().spans.select("id", "rank", "kind", "microbatch").join(result.slack.drop("rank"), on="id")
     free = slack.filter(pl.col("slack_ns") != 0).select("rank", "kind", "microbatch", pl.col("slack_ns") // MS)
     # The receive of F1 starts with B0@1, at 27, so that F1@0 may end at 53; B0@0 at 97, when B1 is sent.
     assert sorted(free.rows()) == [(0, "B", 0, 20), (0, "F", 1, 32)]
@@ -99,11 +99,11 @@ def test_a_transfer_that_begins_within_the_block_that_makes_its_data_overlaps_wi
 
 
 def test_transfers_of_the_worked_example() -> None:
-    found = split_messages(worked_example().messages).sort("direction", "microbatch")
-    ms = [tuple(v // MS for v in row) for row in found["sender_late_ns", "receiver_late_ns", "wire_ns"].rows()]
+    result = split_messages(worked_example().messages).sort("direction", "microbatch")
+    ms = [tuple(v // MS for v in row) for row in result["sender_late_ns", "receiver_late_ns", "wire_ns"].rows()]
     assert ms == [(34, 0, 2), (20, 0, 2), (10, 0, 2), (0, 6, 2)]
-    assert found["late"].to_list() == ["sender", "sender", "sender", "receiver"]
-    assert set(links(worked_example(), found)["median_wire_ns"]) == {2 * MS}
+    assert result["late"].to_list() == ["sender", "sender", "sender", "receiver"]
+    assert set(links(worked_example(), result)["median_wire_ns"]) == {2 * MS}
 
 
 @st.composite
@@ -156,14 +156,14 @@ def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], see
     np.testing.assert_array_equal(slow_replay(graph, length, delay), graph.end)
     chance = np.random.default_rng(seed)
     cases = [(length, delay)] + [(length * chance.uniform(0.2, 3, len(graph)), delay * n) for n in range(2)]
-    found = replay.step_lengths(cases)
+    result = replay.step_lengths(cases)
     windows = replay.windows
     for case, (lengths, delays) in enumerate(cases):
         end = slow_replay(graph, lengths, delays)
         for n, (since, until, ends) in enumerate(zip(windows.since, windows.until, windows.ends, strict=True)):
             begin = (end - lengths)[since].min()
             expected = ((end - lengths)[until].min() if len(until) else end[ends].max()) - begin
-            assert found[n, case] == pytest.approx(expected, abs=1e-3)
+            assert result[n, case] == pytest.approx(expected, abs=1e-3)
 
 
 @settings(max_examples=15, deadline=None)
@@ -171,12 +171,12 @@ def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], see
 def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
     """To the nanosecond, and each begins where the one before ended; also where the clocks disagree."""
     spans = run[1].spans
-    _, _, found = graph_of(run[1])
+    _, _, result = graph_of(run[1])
     begins = spans.group_by("step").agg(pl.col("start_ns").min()).sort("step")["start_ns"].to_list()
     until = begins[1] if len(begins) > 1 else spans["end_ns"].max()
-    assert found.steps["length_ns"].to_list() == [until - begins[0]]
-    assert found.parts["ns"].sum() == until - begins[0]
-    parts = found.parts.select("start_ns", "end_ns").rows()
+    assert result.steps["length_ns"].to_list() == [until - begins[0]]
+    assert result.parts["ns"].sum() == until - begins[0]
+    parts = result.parts.select("start_ns", "end_ns").rows()
     assert parts[0][0] == begins[0]
     assert all(before[1] == after[0] for before, after in pairwise(parts))
 
@@ -185,8 +185,8 @@ def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
 @given(runs(), st.data())
 def test_slack_is_how_much_longer_a_block_may_take(run: tuple[Schedule, Profile], data: st.DataObject) -> None:
     """A block that takes δ longer makes the step longer by max(0, δ - slack), and a block on the path has none."""
-    graph, replay, found = graph_of(run[1])
-    on_path = found.slack.join(found.parts.filter(pl.col("part") == "work"), on="id", how="semi")
+    graph, replay, result = graph_of(run[1])
+    on_path = result.slack.join(result.parts.filter(pl.col("part") == "work"), on="id", how="semi")
     assert set(on_path["slack_ns"]) == {0}
     rows = np.flatnonzero((graph.sort <= OPTIMIZER) & (graph.step == replay.windows.step[0]))
     i = int(data.draw(st.sampled_from(rows.tolist())))
@@ -196,7 +196,7 @@ def test_slack_is_how_much_longer_a_block_may_take(run: tuple[Schedule, Profile]
     longer[i] += more
     before, after = replay.step_lengths([(length, delay), (longer, delay)])[0]
     span_of = graph.recorded.blocks["span"][i]
-    slack = found.slack.filter(pl.col("id") == span_of)["slack_ns"].item()
+    slack = result.slack.filter(pl.col("id") == span_of)["slack_ns"].item()
     if len(np.unique(graph.step)) == 2:  # of two steps only the first has a length
         expected = 0.0 if slack is None else max(0.0, more - slack)
         assert after - before == pytest.approx(expected, abs=1)
@@ -206,9 +206,9 @@ def test_waits_in_a_circle_are_cut_and_counted() -> None:
     """F0@1 waits for F0@0, which runs after B0@0, which waits for B0@1, which runs after F0@1."""
     blocks = [(0, "B", 0, 0, 10), (0, "F", 0, 11, 20), (1, "F", 0, 0, 10), (1, "B", 0, 12, 22)]
     made = profile([span(r, k, m, a * MS, b * MS, chunk=0) for r, k, m, a, b in blocks], {0: 0, 1: 1}, [])
-    graph, _, found = graph_of(made)
+    graph, _, result = graph_of(made)
     assert graph.cut > 0
-    assert found.parts["ns"].sum() == found.steps["length_ns"].sum() == 22 * MS
+    assert result.parts["ns"].sum() == result.steps["length_ns"].sum() == 22 * MS
 
 
 @pytest.mark.parametrize("cut", [False, True])

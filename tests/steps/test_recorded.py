@@ -37,7 +37,7 @@ def test_a_pair_lacks_an_input_where_one_of_its_passes_does() -> None:
         span(rank, kind, 0, 100 * n, 100 * n + 50, chunk=0, microbatch_b=1, chunk_b=0)
         for rank in (0, 1) for n, kind in enumerate(["F", "B", "W", "FB", "OPT"])
     ]  # fmt: skip
-    found = recorded(concluded(profile(blocks, {0: 0, 1: 1}, declared=Declared(placement="loop")))).blocks
-    lacks = {(row["rank"], row["kind"]): row["lacks"] for row in found.to_dicts()}
+    result = recorded(concluded(profile(blocks, {0: 0, 1: 1}, declared=Declared(placement="loop")))).blocks
+    lacks = {(row["rank"], row["kind"]): row["lacks"] for row in result.to_dicts()}
     assert [kind for rank, kind in sorted(lacks) if rank == 0 and lacks[0, kind]] == ["B", "FB"]
     assert [kind for rank, kind in sorted(lacks) if rank == 1 and lacks[1, kind]] == ["F", "FB"]

@@ -45,7 +45,7 @@ def homes() -> list[tuple[str, str, frozenset[str]]]:
 
 def callers(home: str, function: str) -> frozenset[str]:
     """The files, besides `home`, that name a function of that file."""
-    module, found = module_name(PACKAGE / home), set()
+    module, result = module_name(PACKAGE / home), set()
     for path in FILES:
         if function not in _text(path):
             continue
@@ -61,8 +61,8 @@ def callers(home: str, function: str) -> frozenset[str]:
             by_name = isinstance(node, ast.Name) and node.id in names["function"]
             of_module = isinstance(node, ast.Attribute) and node.attr == function
             if by_name or (of_module and isinstance(node.value, ast.Name) and node.value.id in names["module"]):
-                found.add(path.relative_to(PACKAGE).as_posix())
-    return frozenset(found - {home})
+                result.add(path.relative_to(PACKAGE).as_posix())
+    return frozenset(result - {home})
 
 
 @cache

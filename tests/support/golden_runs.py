@@ -385,8 +385,8 @@ def _printed(printed: str) -> Iterator[str]:
 
 def _numbers(sentences: str) -> str:
     """The numbers in a text, with their units, in the order of their size: another wording has the same."""
-    found = {" ".join(number.rstrip(".,:").split()) for number in NUMBER.findall(sentences)}
-    return "  ".join(sorted(found, key=lambda number: (len(re.sub(r"\D.*", "", number)), number)))
+    result = {" ".join(number.rstrip(".,:").split()) for number in NUMBER.findall(sentences)}
+    return "  ".join(sorted(result, key=lambda number: (len(re.sub(r"\D.*", "", number)), number)))
 
 
 def _file(path: Path, name: str) -> Iterator[str]:
@@ -543,14 +543,14 @@ def differences(name: str, now: str) -> list[str]:
     """The lines in which the golden text and `now` differ, each change below the command that it belongs to."""
     path = FOLDER / f"{name}.txt"
     before = path.read_text("utf-8") if path.exists() else ""
-    found, title = [], ""
+    result, title = [], ""
     for line in difflib.unified_diff(before.splitlines(), now.splitlines(), lineterm="", n=10**6):
         if line[1:].startswith("$ "):
             title = line[1:]
         if line[0] in "+-" and line[:3] not in ("+++", "---"):
-            found += [title] if title not in found else []
-            found.append(line)
-    return found
+            result += [title] if title not in result else []
+            result.append(line)
+    return result
 
 
 def options() -> dict[str, set[str]]:

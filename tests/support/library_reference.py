@@ -123,11 +123,11 @@ def _table(shown: str, module: ModuleType, schema: str) -> str:
 def _described(module: ModuleType) -> dict[str, str]:
     """The texts that follow assignments in a module."""
     body = ast.parse(inspect.getsource(module)).body
-    found = {}
+    result = {}
     for item, following in pairwise(body):
         if isinstance(item, ast.AnnAssign) and isinstance(following, ast.Expr):
-            found[ast.unparse(item.target)] = ast.literal_eval(following.value)
-    return found
+            result[ast.unparse(item.target)] = ast.literal_eval(following.value)
+    return result
 
 
 def _frames() -> str:

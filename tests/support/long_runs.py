@@ -160,8 +160,8 @@ def kineto(folder: Path, times: int, stages: int = STAGES, operators: int = 0) -
 def _later(events: str, number: int, length: int) -> str:
     """The events of the round `number`, which is `length` ns long."""
 
-    def time(found: re.Match[str]) -> str:
-        ns = int(found[1]) * 1000 + int(found[2]) + number * length
+    def time(result: re.Match[str]) -> str:
+        ns = int(result[1]) * 1000 + int(result[2]) + number * length
         return f'"ts": {ns // 1000}.{ns % 1000:03d}'
 
     moved = _CALL.sub(lambda m: f'"{m[1]}": {int(m[2]) + number * CALLS}', _TIME.sub(time, events))

@@ -73,9 +73,9 @@ def page() -> str:
     return "\n".join([HEAD, *table, "", *failed, ""])
 
 
-def _first(found: type) -> str:
+def _first(result: type) -> str:
     """The docstring on one line."""
-    return " ".join((found.__doc__ or "").split()).replace("|", "\\|")
+    return " ".join((result.__doc__ or "").split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ class Picture:
         wanted = _channels(int(colour[1:], 16))
         return sum(
             count
-            for found, count in self.colours.items()
-            if all(abs(a - b) <= 1 for a, b in zip(_channels(found), wanted, strict=True))
+            for result, count in self.colours.items()
+            if all(abs(a - b) <= 1 for a, b in zip(_channels(result), wanted, strict=True))
         )
 
 

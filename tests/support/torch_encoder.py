@@ -52,7 +52,7 @@ def columns(trace: Trace) -> dict[str, dict[str, Any]]:
     import numpy as np
 
     base = trace.base_ns or 0
-    found = {}
+    result = {}
     for kind in (*KINDS, "cuda_runtime"):
         events = [event for event in trace.events if event["cat"] == kind]
         numbers: dict[str, list[int]] = {
@@ -72,10 +72,10 @@ def columns(trace: Trace) -> dict[str, dict[str, Any]]:
             given = [{k: v for k, v in e["args"].items() if k not in NUMBERS} for e in events]
             frame["name"] = np.array([e["name"] for e in events], object)
             frame["metadata"] = np.array([json.dumps(t) if t else None for t in given], object)
-        found[kind] = frame
+        result[kind] = frame
     power = {"start_ns": [base + 1_000], "device_id": [0], "environment_kind": [POWER], "data": [700_000]}
-    found["environment"] = {name: np.array(values) for name, values in power.items()}
-    return found
+    result["environment"] = {name: np.array(values) for name, values in power.items()}
+    return result
 
 
 def encode(trace: Trace, path: Path) -> None:

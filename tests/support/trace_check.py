@@ -29,8 +29,8 @@ def differences(chart: Chart, path: Path) -> list[str]:
     """
     expected, tracks, arrows, samples = _expected(chart)
     with TraceProcessor(path) as processor:
-        found = _per_track(processor.query(_FOUND), tracks)
-        wrong = _differing(expected, found, tracks)
+        result = _per_track(processor.query(_FOUND), tracks)
+        wrong = _differing(expected, result, tracks)
         counts = {
             "arrows": ("select count(*) n from flow", arrows),
             "counter samples": ("select count(*) n from counter", samples),
@@ -79,9 +79,9 @@ def _per_track(lanes: pl.DataFrame, tracks: dict[int, Track]) -> pl.DataFrame:
     return together.group_by("track").agg(sums).sort("track")
 
 
-def _differing(expected: pl.DataFrame, found: pl.DataFrame, tracks: dict[int, Track]) -> list[str]:
+def _differing(expected: pl.DataFrame, result: pl.DataFrame, tracks: dict[int, Track]) -> list[str]:
     """A sentence for each number of each track that is not as expected."""
-    both = expected.join(found, on="track", how="full", coalesce=True).sort("track").fill_null(0)
+    both = expected.join(result, on="track", how="full", coalesce=True).sort("track").fill_null(0)
     words = {"slices": "slices", "busy_ns": "ns in slices", "first_ns": "ns to the first", "last_ns": "ns to the last"}
     return [
         f'track "{tracks[row["track"]].name if row["track"] in tracks else "?"}": '

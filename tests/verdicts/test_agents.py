@@ -71,9 +71,9 @@ def at(document: Any, path: str) -> Any:
 def test_an_answer_stands_where_the_page_says(line: str, where: str, answer: Callable[[str], Any]) -> None:
     document = answer(line)
     for path, code in re.findall(r"`([\w.\[\]]+)`(?: \(code `([\w-]+)`\))?", where):
-        found = at(document, path)
+        result = at(document, path)
         if code:
-            assert code in {said["code"] for said in found}
+            assert code in {said["code"] for said in result}
 
 
 def test_the_answers_are_what_was_planted(workplace: Path, answer: Callable[[str], Any]) -> None:

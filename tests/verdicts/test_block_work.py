@@ -103,10 +103,10 @@ def check(said: Sentence, run: Run, rank: int, shape: Shape, expected: Mapping[s
     more = said.facts["more_ns"]
     assert (said.code, said.facts["ranks"]) == ("slow-blocks", [rank])
     assert more == pytest.approx((shape.factor - 1) * usual, rel=0.03)
-    found = parts(said.facts)
-    assert sum(found.values()) == pytest.approx(more, abs=1)
-    for what in {*found, *expected}:
-        assert found.get(what, 0.0) == pytest.approx(expected.get(what, 0.0) * usual, abs=0.03 * more), (what, found)
+    result = parts(said.facts)
+    assert sum(result.values()) == pytest.approx(more, abs=1)
+    for what in {*result, *expected}:
+        assert result.get(what, 0.0) == pytest.approx(expected.get(what, 0.0) * usual, abs=0.03 * more), (what, result)
 
 
 @pytest.mark.parametrize(("planted", "form"), [*PAIRS[4::8], *slow(pair for n, pair in enumerate(PAIRS) if n % 8 != 4)])
@@ -208,8 +208,8 @@ def test_layers_are_counted_by_their_numbers_in_names(shared: bool, expected: An
     spans = pl.DataFrame(
         blocks, {"rank": INT, "stage": INT, "chunk": INT, "start_ns": TIME, "end_ns": TIME}, orient="row"
     )
-    found = layers(spans, frames)
-    assert (found and found[0]) == expected
+    result = layers(spans, frames)
+    assert (result and result[0]) == expected
 
 
 def test_layers_that_cannot_be_counted(tmp_path: Path) -> None:

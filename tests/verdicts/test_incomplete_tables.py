@@ -59,9 +59,9 @@ def _wrong(case: Case, folder: Path) -> list[str]:
         assert "gains are not given" in sure
         assert not causes(document)
         return []
-    found = causes(document)[:1]
-    gains = [sentence["facts"]["gain_ns"] for sentence in found]
-    said = [f"{s['code']} {s['facts']['gain_ns'] / 1e6:.1f} for {case.gain_ns / 1e6:.1f} ms" for s in found]
+    result = causes(document)[:1]
+    gains = [sentence["facts"]["gain_ns"] for sentence in result]
+    said = [f"{s['code']} {s['facts']['gain_ns'] / 1e6:.1f} for {case.gain_ns / 1e6:.1f} ms" for s in result]
     return said if not gains or abs(gains[0] - case.gain_ns) > CLOSE * case.gain_ns else []
 
 

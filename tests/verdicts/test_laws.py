@@ -29,15 +29,15 @@ def test_what_is_said_adds_up(seed: int, tmp_path: Path) -> None:
     """Levels and path to the step, idle parts to the bubble; what is exposed of transfers is on a wire; no gain is more
     than the step; the bubble is a share."""
     run = _loaded(tmp_path, drawn(9000 + seed))
-    found, measured = run.explain(), Bubbles(run.profile)
-    assert found.levels["adds_ns"].sum() == pytest.approx(found.step_ns)
-    assert found.path.parts["ns"].sum() == found.path.steps["length_ns"].sum()
-    assert found.path.steps["length_ns"].mean() == pytest.approx(found.step_ns)
+    result, measured = run.explain(), Bubbles(run.profile)
+    assert result.levels["adds_ns"].sum() == pytest.approx(result.step_ns)
+    assert result.path.parts["ns"].sum() == result.path.steps["length_ns"].sum()
+    assert result.path.steps["length_ns"].mean() == pytest.approx(result.step_ns)
     ranks = measured.ranks
     assert (ranks.select(pl.sum_horizontal(f"{c}_ns" for c in CAUSES)).to_series() == ranks["global_ns"]).all()
-    assert ranks["transfer_ns"].sum() <= int(found._graph.length[found._graph.src >= 0].sum())
+    assert ranks["transfer_ns"].sum() <= int(result._graph.length[result._graph.src >= 0].sum())
     assert 0 <= (measured.bubble or 0) <= 1
-    assert (found.causes["gain_ns"].fill_null(0) <= found.step_ns).all()
+    assert (result.causes["gain_ns"].fill_null(0) <= result.step_ns).all()
 
 
 @pytest.mark.parametrize("seed", DRAWS)
@@ -77,8 +77,8 @@ def test_other_names_of_replicas_change_names_alone(seed: int, tmp_path: Path) -
     said = [
         sorted(
             (sorted(names[rank] for rank in row["ranks"]), row["code"], round(row["gain_ns"] / 1e4))
-            for row in found.causes.iter_rows(named=True)
+            for row in result.causes.iter_rows(named=True)
         )
-        for found, names in ((one, renamed), (other_, {rank: rank for rank in range(job.ranks)}))
+        for result, names in ((one, renamed), (other_, {rank: rank for rank in range(job.ranks)}))
     ]
     assert said[0] == said[1]

@@ -57,10 +57,10 @@ def test_the_best_split_is_that_of_all_simulations(seed: int, tmp_path: Path) ->
     split = (layers // parts,) * parts if chunks == 1 else (2, 1, 2, 1, 2, 1)
     WRITERS["table"](tmp_path, with_layers(job, split, *extra))
     graph = trace_export.load(tmp_path)._bubbles.graph
-    found = best_split(graph, split if chunks == 2 else (layers,), "layers", "loop" if chunks == 2 else None)
+    result = best_split(graph, split if chunks == 2 else (layers,), "layers", "loop" if chunks == 2 else None)
     true = {each: simulate(with_layers(job, each, *extra)).step_ns for each in splits(layers, parts)}
-    assert true[found.best] <= 1.01 * min(true.values())
-    assert found.gain_ns == pytest.approx(true[split] - true[found.best], rel=0.1, abs=0.002 * true[split])
+    assert true[result.best] <= 1.01 * min(true.values())
+    assert result.gain_ns == pytest.approx(true[split] - true[result.best], rel=0.1, abs=0.002 * true[split])
 
 
 def drawn(seed: int) -> tuple[Job, Split, tuple[float, float]]:
@@ -88,9 +88,9 @@ def test_the_band_holds_nine_of_ten_jobs(seeds: range, tmp_path: Path) -> None:
         job, split, extra = drawn(seed)
         now = WRITERS["table"](tmp_path / str(seed), with_layers(job, split, *extra)).step_ns
         graph = trace_export.load(tmp_path / str(seed)).align()._bubbles.graph
-        found = best_split(graph, split, "layers", "loop" if job.chunks == 2 else None)
-        after = simulate(replace(with_layers(job, found.best, *extra), seed=seed + 1000))
-        off.append(found.gain - (1 - after.step_ns / now))
+        result = best_split(graph, split, "layers", "loop" if job.chunks == 2 else None)
+        after = simulate(replace(with_layers(job, result.best, *extra), seed=seed + 1000))
+        off.append(result.gain - (1 - after.step_ns / now))
     assert sum(abs(each) <= SURE for each in off) >= 0.9 * len(off), sorted(off)
     assert max(map(abs, off)) <= 2 * SURE, sorted(off)
 

@@ -57,9 +57,9 @@ CASES += [pytest.param(name, seed, id=f"{name}-{seed}") for name, seed in LEARNE
 def test_a_planted_cause_is_named_first(
     name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    found = judge(tmp_path, drawn(seed, name))
-    record_property("verdict", found.row)
-    assert not found.wrong
+    result = judge(tmp_path, drawn(seed, name))
+    record_property("verdict", result.row)
+    assert not result.wrong
 
 
 GPIPE = {**AWAITED, "schedule": "gpipe"}
@@ -127,9 +127,9 @@ def test_a_cause_planted_in_a_job_of_another_kind_is_named_first(
     kind: str, name: str, seed: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     _, forms, traits = KINDS[kind]
-    found = judge(tmp_path, drawn(seed, name, forms[seed % len(forms)], **traits(seed)))
-    record_property("verdict", found.row)
-    assert not found.wrong
+    result = judge(tmp_path, drawn(seed, name, forms[seed % len(forms)], **traits(seed)))
+    record_property("verdict", result.row)
+    assert not result.wrong
 
 
 @pytest.mark.parametrize("seed", seeds(1, 8))

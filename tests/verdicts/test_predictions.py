@@ -92,8 +92,8 @@ def test_the_band_is_wider_where_the_model_is_far_off(tmp_path: Path) -> None:
 
 def prediction(*arguments: object) -> dict[str, Any]:
     done = command("compare", *arguments, "--json")
-    found: dict[str, Any] = next(s for s in json.loads(done.stdout)["verdict"] if s["code"] == "prediction")
-    return found
+    result: dict[str, Any] = next(s for s in json.loads(done.stdout)["verdict"] if s["code"] == "prediction")
+    return result
 
 
 BEFORE = Job(stages=4, microbatches=8, replicas=1, jitter=0.01, steps=4)

@@ -98,8 +98,8 @@ def _keep(folder: Path, form: str, job: Job, read: set[int]) -> None:
             "kineto": f"*_{700 + rank}.*.json", "nsys": f"node{rank}.sqlite", "ascend": f"node*_{4000 + rank}_*",
             "paddle": f"workerlog.{rank}",
         }[form]  # fmt: skip
-        (found,) = folder.glob(name)
-        shutil.rmtree(found) if found.is_dir() else found.unlink()
+        (result,) = folder.glob(name)
+        shutil.rmtree(result) if result.is_dir() else result.unlink()
 
 
 WRONG = {

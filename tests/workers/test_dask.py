@@ -178,9 +178,9 @@ def test_the_table_of_insight_with_a_cluster(
     for name, how in (("here", ()), ("there", ("--scheduler", two_workers.address))):
         result = run_cli(*wanted, *how, "--out", tmp_path / name)
         assert result.returncode == 0, result.stderr
-        found = sorted((tmp_path / name / "step_task_info").rglob("*.db"))
-        assert len(found) == 4
-        tables.append([rows_of(path) for path in found])
+        actual = sorted((tmp_path / name / "step_task_info").rglob("*.db"))
+        assert len(actual) == 4
+        tables.append([rows_of(path) for path in actual])
     assert tables[0] == tables[1]
     assert all(tables[0])
     place = f"--at=left:{samples / 'ascend'}"

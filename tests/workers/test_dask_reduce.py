@@ -31,8 +31,8 @@ def test_no_worker_holds_more_than_32_results(two_workers: DaskCluster) -> None:
         def look(index: int) -> None:
             most.append(max((len(keys) for keys in client.has_what().values()), default=0))
 
-        found = reduced(two_workers, tasks(*names), look)
-    assert found.names == tuple(names)
+        result = reduced(two_workers, tasks(*names), look)
+    assert result.names == tuple(names)
     assert len(most) == len(names)
     assert 1 < max(most) <= MOST
 
@@ -43,8 +43,8 @@ def test_every_number_of_items_makes_one_result(two_workers: DaskCluster, count:
 
 
 def test_items_that_fail_are_what_failed_makes_of_them(two_workers: DaskCluster) -> None:
-    found = reduced(two_workers, tasks("a", "refuse", *"bcdefghi", "mistake"))
-    assert found.names == ("a", "refuse failed", *"bcdefghi", "mistake failed")
+    result = reduced(two_workers, tasks("a", "refuse", *"bcdefghi", "mistake"))
+    assert result.names == ("a", "refuse failed", *"bcdefghi", "mistake failed")
 
 
 @pytest.mark.parametrize("seed", range(3))

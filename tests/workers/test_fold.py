@@ -32,20 +32,20 @@ def test_no_process_holds_more_than_32_results(workers: Workers) -> None:
     names = ["slow0.5", *(f"t{n}" for n in range(150))]
     before = Held.now
     Held.most = 0
-    found = reduce(hold, tasks(*names), workers, join, failure)
-    assert found.names == tuple(names)
+    result = reduce(hold, tasks(*names), workers, join, failure)
+    assert result.names == tuple(names)
     assert Held.most - before <= MOST
 
 
 @pytest.mark.parametrize("workers", [Workers(1), Workers(2)])
 def test_an_item_with_an_error_is_what_failed_makes_of_it(workers: Workers) -> None:
-    found = reduce(hold, tasks("a", "refuse", "b"), workers, join, failure)
-    assert found.names == ("a", "refuse failed", "b")
+    result = reduce(hold, tasks("a", "refuse", "b"), workers, join, failure)
+    assert result.names == ("a", "refuse failed", "b")
 
 
 def test_a_process_that_dies_costs_its_item_only() -> None:
-    found = reduce(hold, tasks("a", "killed", "b"), Workers(2), join, failure)
-    assert found.names == ("a", "killed failed", "b")
+    result = reduce(hold, tasks("a", "killed", "b"), Workers(2), join, failure)
+    assert result.names == ("a", "killed failed", "b")
 
 
 def test_of_nothing_nothing_is_merged() -> None:

@@ -41,15 +41,15 @@ def written(path: Path) -> list[tuple[object, ...]]:
 def reference_rows(name: str, truth: Truth) -> dict[int, list[tuple[object, ...]]]:
     """What msprof-analyze's pp_chart writes for each rank: FP and BP, in DualPipeV numbers and phase (it has no names
     for DualPipeV without fused blocks)."""
-    found: dict[int, list[tuple[object, ...]]] = {}
+    result: dict[int, list[tuple[object, ...]]] = {}
     for rank in range(truth.job.ranks):
         blocks = [b for b in truth.blocks if b.rank == rank and b.kind != "OPT"]
         names = [("FP", 0) if b.kind == "F" else ("BP", 1) for b in blocks]
         if name.startswith("dualpipev"):
             order = mindspeed.dualpipev(truth.job.stages, truth.job.microbatches)[truth.stage(rank)]
             names = [(name, phase) for _, name, phase in order] * truth.job.steps
-        found[rank] = [(n, b.start_ns, b.end_ns, t) for (n, t), b in zip(names, blocks, strict=True)]
-    return found
+        result[rank] = [(n, b.start_ns, b.end_ns, t) for (n, t), b in zip(names, blocks, strict=True)]
+    return result
 
 
 @pytest.mark.parametrize("name", [name for name in JOBS if "text" not in name and "not fused" not in name])

@@ -37,9 +37,9 @@ def true(blocks: list[Block], rank: int) -> list[tuple[object, ...]]:
     return [(b.kind, b.start_ns, b.end_ns) for b in sorted(of_rank, key=lambda b: b.start_ns)]
 
 
-def near(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> bool:
+def near(result: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> bool:
     """Whether inferred blocks are the true ones but for the µs between a block's ends and its kernels."""
-    pairs = list(zip(found, wanted, strict=True))
+    pairs = list(zip(result, wanted, strict=True))
     return all(a[0] == b[0] and abs(a[1] - b[1]) < 50_000 and abs(a[2] - b[2]) < 50_000 for a, b in pairs)
 
 

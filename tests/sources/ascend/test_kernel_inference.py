@@ -27,12 +27,12 @@ def infer(work: str) -> list[str]:
             rows.append({"text": kernel, "stream": 2, "start_ns": at, "end_ns": at + 8})
             at += 10
     kernels = conform(pl.DataFrame(rows), marker_blocks.WORKED)
-    found = kernel_inference.spans(
+    result = kernel_inference.spans(
         kernels, pl.Series(transfers, dtype=pl.Int64), pl.Series(collectives, dtype=pl.Int64), rank=3
     )
-    assert found["origin"].unique().to_list() in ([], ["inferred"])
-    assert (found["start_ns"] >= found["end_ns"].shift(1)).fill_null(True).all()
-    return found.sort("start_ns")["kind"].to_list()
+    assert result["origin"].unique().to_list() in ([], ["inferred"])
+    assert (result["start_ns"] >= result["end_ns"].shift(1)).fill_null(True).all()
+    return result.sort("start_ns")["kind"].to_list()
 
 
 F, B = "f" * LAYERS, "b" * LAYERS
@@ -82,8 +82,8 @@ def test_kernels_between_blocks_go_to_the_earlier_one() -> None:
     rows = [{"text": t, "stream": 2, "start_ns": s, "end_ns": s + 8} for t, s in kernels]
     rows += [{"text": "ApplyAdamWV2", "stream": 2, "start_ns": 90, "end_ns": 98}]
     table = conform(pl.DataFrame(rows), marker_blocks.WORKED)
-    found = kernel_inference.spans(table, pl.Series([40]), pl.Series([70]), rank=0)
-    assert found.select("kind", "start_ns", "end_ns").rows() == [
+    result = kernel_inference.spans(table, pl.Series([40]), pl.Series([70]), rank=0)
+    assert result.select("kind", "start_ns", "end_ns").rows() == [
         ("F", 0, 18), ("B", 20, 38), ("F", 50, 58), ("B", 60, 68), ("OPT", 90, 98)
     ]  # fmt: skip
 
@@ -105,9 +105,9 @@ def drawn(*runs: tuple[str, int, int]) -> list[tuple[str, int, int, int]]:
             start = segment * FAR + 10 * at.get(segment, 0)
             rows.append({"text": VOTES[vote], "stream": 2, "start_ns": start, "end_ns": start + 8})
             at[segment] = at.get(segment, 0) + 1
-    found = kernel_inference.spans(conform(pl.DataFrame(rows), marker_blocks.WORKED), pl.Series(transfers),
+    result = kernel_inference.spans(conform(pl.DataFrame(rows), marker_blocks.WORKED), pl.Series(transfers),
                                    pl.Series([], dtype=pl.Int64), rank=0)  # fmt: skip
-    times = found.sort("start_ns").select("kind", "start_ns", "end_ns").rows()
+    times = result.sort("start_ns").select("kind", "start_ns", "end_ns").rows()
     return [(kind, start // FAR, start % FAR // 10, end % FAR // 10) for kind, start, end in times]
 
 

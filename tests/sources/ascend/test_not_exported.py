@@ -24,9 +24,9 @@ def file(folder: Path, name: str) -> None:
 
 
 def said(folder: Path) -> str:
-    found = find(folder)
-    assert not found.sources
-    return str(nothing_found(found, folder))
+    result = find(folder)
+    assert not result.sources
+    return str(nothing_found(result, folder))
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_json_lines_of_msmonitor(tmp_path: Path) -> None:
     assert f"{lines} is JSON lines of msMonitor, which are not read; record with --export-type DB" in said(tmp_path)
     file(tmp_path, name.format(4000, 0, "db"))
     file(tmp_path, name.format(4001, 1, "jsonl"))
-    found = find(tmp_path)
-    assert [source.rank for source in found.sources] == [0]
-    assert [(n.code, n.count, n.where) for n in found.notes] == [
+    result = find(tmp_path)
+    assert [source.rank for source in result.sources] == [0]
+    assert [(n.code, n.count, n.where) for n in result.notes] == [
         ("capture-not-exported", 1, str(tmp_path / name.format(4001, 1, "jsonl")))
     ]
 

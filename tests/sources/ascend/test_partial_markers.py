@@ -62,8 +62,8 @@ def test_ranks_without_any_marker_have_the_steps_of_the_others(unmarked: set[int
         tmp_path, Job(marker=lambda block: None if block.rank in unmarked else plain_marker(block), text=text)
     )
     run = trace_export.load(tmp_path, jobs=1)
-    found = run.spans.filter(run.spans["kind"].is_in(["F", "B"])).group_by("rank", "step", "kind").len().rows()
-    assert {(rank, step): count for rank, step, kind, count in found if kind == "F"} == {
+    result = run.spans.filter(run.spans["kind"].is_in(["F", "B"])).group_by("rank", "step", "kind").len().rows()
+    assert {(rank, step): count for rank, step, kind, count in result if kind == "F"} == {
         (b.rank, b.step): 6 for b in truth.blocks if b.kind == "F"
     }
     assert "no-whole-step" not in {note.code for note in run.notes}

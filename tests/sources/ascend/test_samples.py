@@ -89,23 +89,23 @@ def change(path: Path, *statements: str) -> None:
 
 
 def test_hosts_are_told_apart(cluster: Path) -> None:
-    found = load(cluster)
-    assert found.hosts["host"].to_list() == found.hosts["label"].to_list() == ["node0", "node1"]
+    result = load(cluster)
+    assert result.hosts["host"].to_list() == result.hosts["label"].to_list() == ["node0", "node1"]
     change(database(cluster, 2), "UPDATE HOST_INFO SET hostName = 'node0'")
     change(database(cluster, 3), "UPDATE HOST_INFO SET hostName = 'node0'")
     alike = load(cluster)
     assert alike.hosts["host"].n_unique() == 2
     assert alike.ranks.sort("rank")["host"].to_list() == [h for h in alike.hosts["host"] for _ in range(2)]
-    assert found.ranks["device"].to_list() == [0, 1, 0, 1]
+    assert result.ranks["device"].to_list() == [0, 1, 0, 1]
 
 
 def test_a_second_profile_of_a_rank_in_one_folder_is_left_out(cluster: Path) -> None:
     first = database(cluster, 1)
     second = first.parent.parent / "ASCEND_PROFILER_OUTPUT" / "msmonitor_1_20251127120000000_1.db"
     shutil.copy(first, second)
-    found = find(cluster)
-    assert sorted(s.rank for s in found.sources if s.rank is not None) == [0, 1, 2, 3]
-    assert [(n.code, n.where) for n in found.notes] == [("rank-captured-twice", str(second))]
+    result = find(cluster)
+    assert sorted(s.rank for s in result.sources if s.rank is not None) == [0, 1, 2, 3]
+    assert [(n.code, n.where) for n in result.notes] == [("rank-captured-twice", str(second))]
 
 
 def test_a_flat_folder_of_databases(cluster: Path, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_frameworks_in_one_folder_are_told(cluster: Path) -> None:
 
 def test_metadata_that_is_no_json_is_told_and_left_out(cluster: Path) -> None:
     change(database(cluster, 0), "UPDATE META_DATA SET value = '{not json' WHERE name = 'parallel_group_info'")
-    found = load(cluster)
-    assert found.ranks.sort("rank")["stage"].to_list() == [None, 1, 2, 3]
-    assert [n.code for n in found.notes] == ["metadata-malformed"]
+    result = load(cluster)
+    assert result.ranks.sort("rank")["stage"].to_list() == [None, 1, 2, 3]
+    assert [n.code for n in result.notes] == ["metadata-malformed"]
     assert understood(cluster).ranks.sort("rank")["stage"].to_list() == [0, 1, 2, 3]
 
 
@@ -239,13 +239,13 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
     for rank in range(4):
         path = database(cluster, rank)
         with changing(path) as db:
-            found = db.execute(
+            result = db.execute(
                 "SELECT s.value, g.value, o.startNs, o.endNs FROM COMMUNICATION_OP o"
                 " JOIN STRING_IDS s ON s.id = o.opName JOIN STRING_IDS g ON g.id = o.groupName ORDER BY o.opId"
             ).fetchall()
             db.execute("INSERT INTO STRING_IDS VALUES (9000, 'communication')")
             kinds = {"send": "HcclSend", "receive": "HcclReceive", "allReduce": "HcclAllReduce"}
-            for number, (name, group, start, end) in enumerate(found):
+            for number, (name, group, start, end) in enumerate(result):
                 message = {"streamId": "5", "count": "1", "dataType": "fp16", "groupName": group,
                            "opName": kinds[name.split("_")[1]]}  # fmt: skip
                 db.execute("INSERT INTO STRING_IDS VALUES (?, ?)", (9001 + number, json.dumps(message)))

@@ -21,9 +21,9 @@ from trace_export.sources.shared import chrome_json
 def test_blocks_without_markers_come_from_kernels(ascend_run: AscendRun) -> None:
     folder, truth = ascend_run("mindspore text without markers")
     profile = understood(folder)
-    found, wanted = rows(profile), truth_rows(truth)
-    assert [(*row[:3], *row[5:]) for row in found] == [(*row[:3], *row[5:]) for row in wanted]
-    for ours, block in zip(found, wanted, strict=True):
+    result, wanted = rows(profile), truth_rows(truth)
+    assert [(*row[:3], *row[5:]) for row in result] == [(*row[:3], *row[5:]) for row in wanted]
+    for ours, block in zip(result, wanted, strict=True):
         assert abs(ours[3] - block[3]) <= 5_000  # type: ignore[operator]
         assert abs(ours[4] - block[4]) <= 5_000  # type: ignore[operator]
     assert profile.spans["origin"].unique().to_list() == ["inferred"]
@@ -58,10 +58,10 @@ def test_times_that_count_from_the_start_are_aligned_where_no_table_is(ascend_ru
     assert len(run.profile.without_wall_clock) == truth.job.ranks
     host = dict(run.profile.ranks.select("rank", "host").iter_rows())
     bound = dict(run.profile.clocks.select("host", "bound_ns").iter_rows())
-    found, wanted = rows(run.profile), truth_rows(truth)
-    off = {ours[0]: ours[3] - block[3] for ours, block in zip(found, wanted, strict=True)}  # type: ignore[operator]
+    result, wanted = rows(run.profile), truth_rows(truth)
+    off = {ours[0]: ours[3] - block[3] for ours, block in zip(result, wanted, strict=True)}  # type: ignore[operator]
     assert all(abs(off[rank] - off[0]) <= bound[host[rank]] + bound[host[0]] for rank in range(truth.job.ranks))
-    assert [(*row[:3], *row[5:]) for row in found] == [(*row[:3], *row[5:]) for row in wanted]
+    assert [(*row[:3], *row[5:]) for row in result] == [(*row[:3], *row[5:]) for row in wanted]
 
 
 def test_samples_of_memory_on_another_clock_are_left_out(ascend_run: AscendRun, tmp_path: Path) -> None:

@@ -83,8 +83,8 @@ def test_streams_of_two_devices_are_two_groups(tmp_path: Path, other: str | None
         trace.copy(40_000 + i, 41_000, 5)
         if other is not None:
             trace.events[-1]["args"]["device"] = int(other)
-    found = tasks(trace.write(tmp_path / "t.json"))["stream"].to_list()
-    assert found == (["device 0 stream 7"] + ["device 1 stream 7"] * 3 if other else ["stream 7"] * 4)
+    result = tasks(trace.write(tmp_path / "t.json"))["stream"].to_list()
+    assert result == (["device 0 stream 7"] + ["device 1 stream 7"] * 3 if other else ["stream 7"] * 4)
 
 
 def test_kernels_of_rccl_are_communication(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_kernels_of_rccl_are_communication(tmp_path: Path) -> None:
     names = ["ncclDevKernel_Generic_4(ncclDevKernelArgs)", "void ncclKernel_X()", "rcclGenericKernel", "mscclKernel_Y"]
     for i, name in enumerate(names):
         trace.kernel(50_000 + i, 50_001 + i, 5, name=name)
-    found = tasks(trace.write(tmp_path / "t.json"))
-    assert found.filter(pl.col("category") == "communication")["name"].to_list() == names
+    result = tasks(trace.write(tmp_path / "t.json"))
+    assert result.filter(pl.col("category") == "communication")["name"].to_list() == names
 
 
 def test_a_piece_without_tasks_may_come_first(tmp_path: Path) -> None:
@@ -131,9 +131,9 @@ def test_tasks_kept_with_the_blocks_are_those_that_are_read(
         loaded(path, keep_tasks=kept)
         (expected,) = read_tasks(request)
     with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
-        (found,) = read_tasks(replace(request, folder=kept, kept=kept))
-    assert found.rank == expected.rank == 3
-    tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (found, expected)]
+        (result,) = read_tasks(replace(request, folder=kept, kept=kept))
+    assert result.rank == expected.rank == 3
+    tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (result, expected)]
     assert tables[0].height > 1
     assert tables[0].equals(tables[1])
 

@@ -43,10 +43,10 @@ def test_folders_of_windows_are_on_one_host(tmp_path: Path, name: str) -> None:
         for rank in range(2):
             trace = one_block(Trace(rank=rank, host=None))
             trace.write(tmp_path / f"iteration_{iteration}" / name.format(rank, 10 + iteration))
-    found = find(tmp_path).sources
-    assert len(found) == 4
-    assert {s.host for s in found} == {"machine0" if name.startswith("rank") else "node0"}
-    assert [s.pid for s in found] == ([None] * 4 if name.startswith("rank") else [0, 1, 0, 1])
+    result = find(tmp_path).sources
+    assert len(result) == 4
+    assert {s.host for s in result} == {"machine0" if name.startswith("rank") else "node0"}
+    assert [s.pid for s in result] == ([None] * 4 if name.startswith("rank") else [0, 1, 0, 1])
 
 
 def test_zstandard_is_read_where_a_library_is(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_zstandard_is_read_where_a_library_is(tmp_path: Path) -> None:
     for name in ("a.json.zst", "b.pt.trace.json.zst"):
         (tmp_path / name).write_bytes(zstd.compress(content))
     (tmp_path / "c.json.zst").write_bytes(zstd.compress(b"{}"))
-    found = find(tmp_path)
-    assert [Path(u.path).name for u in found.unrecognised] == ["c.json.zst"]
-    assert len(found.sources) == 2
-    for source in found.sources:
+    result = find(tmp_path)
+    assert [Path(u.path).name for u in result.unrecognised] == ["c.json.zst"]
+    assert len(result.sources) == 2
+    for source in result.sources:
         assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
 
 
@@ -125,9 +125,9 @@ def test_metadata_before_all_known_fields_may_be_long(tmp_path: Path, name: str,
 def test_other_long_documents_are_no_traces(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"metadata": ["x" * 99] * 9_000}))
     (tmp_path / "b.json").write_text(json.dumps({"metadata": ["x" * 99] * 9_000, "traceEvents": [{"ph": "X"}] * 99}))
-    found = find(tmp_path)
-    assert not found.sources
-    assert [Path(u.path).name for u in found.unrecognised] == ["a.json", "b.json"]
+    result = find(tmp_path)
+    assert not result.sources
+    assert [Path(u.path).name for u in result.unrecognised] == ["a.json", "b.json"]
 
 
 @pytest.mark.parametrize("layout", ["events_first", "list"])
@@ -149,9 +149,9 @@ def test_a_list_may_begin_with_python_functions_alone(tmp_path: Path, layout: st
 def test_an_execution_trace_is_called_so(tmp_path: Path) -> None:
     content = {"schema": "1.1.1-chakra.0.0.4", "pid": 7, "nodes": [{"id": 2, "name": "aten::add"}]}
     (tmp_path / "rank0_et.json").write_text(json.dumps(content, indent=2))
-    found = find(tmp_path)
-    assert not found.sources
-    assert "an execution trace of PyTorch, which has no times" in found.unrecognised[0].what
+    result = find(tmp_path)
+    assert not result.sources
+    assert "an execution trace of PyTorch, which has no times" in result.unrecognised[0].what
 
 
 @pytest.mark.parametrize("device", ['"deviceProperties": [{"id": 0, "name": "A100"}], ', ""])
@@ -162,9 +162,9 @@ def test_a_trace_of_paddle_is_called_so(device: str, tmp_path: Path) -> None:
     launch = '"name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 170000000000, "dur": 9, "ph": "X"'
     event = f'{{ {launch}, "cat": "cuda_runtime", "args": {{ "correlation id": 1 }} }}'
     (tmp_path / "host_pid1_time_2024.paddle_trace.json").write_text(f"{header}{event}, {{}}]}}")
-    found = find(tmp_path)
-    assert found.sources == ()
-    assert "a trace of paddle.profiler, which is not read" in found.unrecognised[0].what
+    result = find(tmp_path)
+    assert result.sources == ()
+    assert "a trace of paddle.profiler, which is not read" in result.unrecognised[0].what
 
 
 @pytest.mark.parametrize("recorded", [True, False])

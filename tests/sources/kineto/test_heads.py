@@ -45,10 +45,10 @@ def test_nothing_that_is_wanted_is_left_out(
     if events and layout != "kineto":
         events = [{**events[0], "inner": inner}, *events[1:], *events]
     body = written(events, layout)
-    found, expected = without_others(body, wanted), wanted.events.decoded(body)
+    result, expected = without_others(body, wanted), wanted.events.decoded(body)
     assert expected is not None
-    if found is not None:
-        rest = wanted.events.decoded(found)
+    if result is not None:
+        rest = wanted.events.decoded(result)
         assert rest is not None
         assert columns_of(rest).equals(columns_of(expected))
 

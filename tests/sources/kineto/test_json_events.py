@@ -30,28 +30,30 @@ Event = st.fixed_dictionaries(
 
 
 def value(of: Any, key: str) -> Any:
-    found = of.get(key) if isinstance(of, dict) else None
-    return None if isinstance(found, (bool, list, dict)) else found
+    result = of.get(key) if isinstance(of, dict) else None
+    return None if isinstance(result, (bool, list, dict)) else result
 
 
 def text(of: Any, key: str) -> str | None:
-    found = value(of, key)
-    return None if found is None else str(found)
+    result = value(of, key)
+    return None if result is None else str(result)
 
 
 @settings(max_examples=40)
 @given(events=st.lists(Event | Other | st.fixed_dictionaries({"ph": Anything, "cat": Anything}), max_size=6))
 def test_fields_of_another_type_are_absent_and_the_others_are_read(events: list[Any]) -> None:
     body = json.dumps(events)[1:-1].encode()
-    found = columns_of(Wanted("kernel").events.decoded(body) or [])
-    assert found.schema == SCHEMA
+    result = columns_of(Wanted("kernel").events.decoded(body) or [])
+    assert result.schema == SCHEMA
     wanted = [e for e in events if value(e, "ph") == "X" and value(e, "cat") == "kernel"]
     expected = [
         (text(e, "name") or "", text(e, "tid"), text(e.get("args"), "stream"), text(e.get("args"), "dtype"))
         for e in wanted
     ]
-    assert found.select("name", "tid", "stream", "dtype").rows() == expected
+    assert result.select("name", "tid", "stream", "dtype").rows() == expected
     for column in ("correlation", "Seq"):
         given = [value(e.get("args"), column) for e in wanted]
-        numbers = [(ours, theirs) for ours, theirs in zip(found[column], given, strict=True) if isinstance(theirs, int)]
+        numbers = [
+            (ours, theirs) for ours, theirs in zip(result[column], given, strict=True) if isinstance(theirs, int)
+        ]
         assert [ours for ours, _ in numbers] == [theirs for _, theirs in numbers]

@@ -76,14 +76,14 @@ def test_the_tables_are_those_of_json_in_every_layout(
     pftrace = torch_pftrace.write(trace, folder / "t.pftrace")
     other = trace.write(folder / "other.json.gz", layout)
     with patch.object(perfetto_trace, "READ_BYTES", chunk), patch.object(chrome_json, "READ_BYTES", 4 * chunk):
-        found, expected, rewritten = loaded(pftrace), loaded(json), loaded(other)
+        result, expected, rewritten = loaded(pftrace), loaded(json), loaded(other)
         assert tasks(pftrace) == tasks(json) == tasks(other)
     for table in ("spans", "p2p", "collectives"):
-        assert getattr(found, table).equals(getattr(expected, table)), table
+        assert getattr(result, table).equals(getattr(expected, table)), table
         assert getattr(rewritten, table).equals(getattr(expected, table)), (table, layout)
     numbers = ("rank", "stage", "device")
-    assert found.ranks.select(numbers).equals(expected.ranks.select(numbers))
-    assert notes(found) == notes(expected)
+    assert result.ranks.select(numbers).equals(expected.ranks.select(numbers))
+    assert notes(result) == notes(expected)
 
 
 def test_of_a_trace_that_is_looked_at_as_much_is_read_as_of_json(tmp_path: Path) -> None:
@@ -112,11 +112,11 @@ def test_a_trace_that_torch_encoded(tmp_path: Path) -> None:
     json = torch_encoder.two_blocks().write(tmp_path / "t.json")
     pftrace = tmp_path / "t.pftrace"
     shutil.copy(TORCH_2_14_1, pftrace)
-    found, expected = loaded(pftrace), loaded(json)
-    assert found.spans.height == 2
-    assert found.p2p.height == 2
+    result, expected = loaded(pftrace), loaded(json)
+    assert result.spans.height == 2
+    assert result.p2p.height == 2
     for table in ("spans", "p2p", "collectives"):
-        assert getattr(found, table).equals(getattr(expected, table)), table
+        assert getattr(result, table).equals(getattr(expected, table)), table
     copies = [("Memcpy" if task[1].startswith("Memcpy") else task[1]) for task in tasks(json)]
     assert [(task[0], name, *task[2:]) for task, name in zip(tasks(json), copies, strict=True)] == tasks(pftrace)
 
@@ -127,8 +127,8 @@ def test_the_trace_processor_reads_the_same_times(tmp_path: Path) -> None:
     trace.copy(40_000, 41_000, 3)
     with TraceProcessor(torch_pftrace.write(trace, tmp_path / "t.pftrace")) as processor:
         assert processor.problems().is_empty()
-        found = processor.query(f"select to_realtime(ts) - {BASE} as start, dur, category from slice order by ts")
-    assert found.rows() == [
+        result = processor.query(f"select to_realtime(ts) - {BASE} as start, dur, category from slice order by ts")
+    assert result.rows() == [
         (1_000, 8_000, "user_annotation"), (5_000, 2, "cuda_runtime"), (20_000, 10_007, None), (40_000, 1_000, None),
     ]  # fmt: skip
 
@@ -162,9 +162,9 @@ def test_it_is_found_and_drawn(tmp_path: Path, run_cli: Cli, name: str, packed: 
     (source,) = find(tmp_path).sources
     assert (source.rank, source.path.name) == (3, name)
     assert f"{BASE + 20_000}" in (tmp_path / "out" / "pipeline_profile.csv").read_text()
-    found = find(tmp_path / "out")
-    assert found.sources == ()
-    assert "a chart that trace-export wrote" in {u.what for u in found.unrecognised}
+    result = find(tmp_path / "out")
+    assert result.sources == ()
+    assert "a chart that trace-export wrote" in {u.what for u in result.unrecognised}
 
 
 def test_other_perfetto_traces_are_named(tmp_path: Path) -> None:

@@ -181,14 +181,14 @@ def as_kineto_writes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Profile,
 def test_every_layout_gives_the_same_tables(
     tmp_path: Path, layout: str, name: str, as_kineto_writes: tuple[Profile, pl.DataFrame]
 ) -> None:
-    found, tasks = read_in_pieces(layout_trace().write(tmp_path / layout / name, layout))
+    result, tasks = read_in_pieces(layout_trace().write(tmp_path / layout / name, layout))
     expected, expected_tasks = as_kineto_writes
-    assert found.spans.height >= 2
+    assert result.spans.height >= 2
     for table in ("spans", "p2p", "collectives"):
-        assert getattr(found, table).equals(getattr(expected, table)), table
+        assert getattr(result, table).equals(getattr(expected, table)), table
     numbers = ("rank", "stage", "device")
-    assert found.ranks.select(numbers).equals(expected.ranks.select(numbers))
-    assert set(notes(found)) <= set(notes(expected)) | {"rank-numbers-assumed"}
+    assert result.ranks.select(numbers).equals(expected.ranks.select(numbers))
+    assert set(notes(result)) <= set(notes(expected)) | {"rank-numbers-assumed"}
     assert tasks.height > 1
     assert tasks.equals(expected_tasks)
 
@@ -322,8 +322,8 @@ def test_files_that_are_traces(tmp_path: Path) -> None:
     (tmp_path / "pipeline_profile.json").write_text('{"traceEvents":[]}')
     (tmp_path / "trace_view.json").write_text("[]")
     (tmp_path / "torn.json.gz").write_bytes(gzip.compress(b"x" * 9999)[:20])
-    found = find(tmp_path)
-    assert [(s.path.name, s.host, s.rank) for s in found.sources] == [
+    result = find(tmp_path)
+    assert [(s.path.name, s.host, s.rank) for s in result.sources] == [
         ("node7_4242.1700000000000000001.pt.trace.json.gz", "node7", None),
         ("node7_4242.1700000000000000009.pt.trace.json.gz", "node7", None),
         ("exported_rank3.json", "deep", 3),
@@ -361,9 +361,9 @@ def test_the_own_chart_is_no_profile(tmp_path: Path, run_cli: Cli) -> None:
     (chart,) = out.glob("*.json*")
     text = (gzip.decompress if chart.suffix == ".gz" else bytes)(chart.read_bytes())
     (out / "again.json").write_text(json.dumps(json.loads(text), indent=1))
-    found = find(out)
-    assert found.sources == ()
-    assert {u.what for u in found.unrecognised if "clock_alignment" not in u.path} == {
+    result = find(out)
+    assert result.sources == ()
+    assert {u.what for u in result.unrecognised if "clock_alignment" not in u.path} == {
         "a chart that trace-export wrote"
     }
 

@@ -163,12 +163,12 @@ def test_work_without_a_block_is_counted_and_invented_nowhere(tmp_path: Path) ->
     export.kernel(500, 2000, 2001, None)
     profile = read(Source("nsys", export.write(tmp_path / "x.sqlite"), "h"), ReadOptions())
     assert profile.spans["marker"].to_list() == ["F0.0.0"]
-    found = {n.code: n for n in profile.notes}
-    assert (found["blocks-without-work"].count, found["ranges-unclosed"].count) == (1, 1)
-    assert (found["tasks-outside-blocks"].count, found["tasks-without-launch"].count) == (2, 1)
-    assert found["blocks-without-work"].text.endswith("F1.0.0")
-    assert found["ranges-unclosed"].text.endswith("F2.0.0")
-    assert "40.0%" in found["tasks-outside-blocks"].text
+    result = {n.code: n for n in profile.notes}
+    assert (result["blocks-without-work"].count, result["ranges-unclosed"].count) == (1, 1)
+    assert (result["tasks-outside-blocks"].count, result["tasks-without-launch"].count) == (2, 1)
+    assert result["blocks-without-work"].text.endswith("F1.0.0")
+    assert result["ranges-unclosed"].text.endswith("F2.0.0")
+    assert "40.0%" in result["tasks-outside-blocks"].text
 
 
 def test_no_block_with_work_is_an_error(tmp_path: Path) -> None:

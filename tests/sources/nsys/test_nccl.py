@@ -95,10 +95,10 @@ def test_peers_are_found_in_other_files(tmp_path: Path) -> None:
         moved = export.payload(NCCL, 1_002, communicator=9, bytes=77, peer=peer)
         call(export, A, 2_000, ("ncclSend", "ncclRecv")[rank], moved)
         export.write(tmp_path / f"rank{rank}.sqlite")
-    found = api.load(tmp_path).profile
-    assert found.declared.world is None  # it may be that of a part of the job
-    assert found.p2p.select("rank", "role", "peer", "member").rows() == [(0, "send", 1, 0), (1, "recv", 0, 1)]
-    assert found.messages.select("src_rank", "dst_rank", "bytes").rows() == [(0, 1, 77)]
+    result = api.load(tmp_path).profile
+    assert result.declared.world is None  # it may be that of a part of the job
+    assert result.p2p.select("rank", "role", "peer", "member").rows() == [(0, "send", 1, 0), (1, "recv", 0, 1)]
+    assert result.messages.select("src_rank", "dst_rank", "bytes").rows() == [(0, 1, 77)]
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0" * 8, b"\xff" * 31, b"\xff" * 200])

@@ -337,10 +337,10 @@ def test_device_tasks(tmp_path: Path, detail: Any) -> None:
     profile = load(export, tmp_path)
     ranks = dict(profile.ranks.select("process", "rank").iter_rows())
     files = read_tasks(TaskRequest(Source("nsys", tmp_path / "x.sqlite", "folder"), detail, ranks, None, spill))
-    found = {k.rank: pl.read_ipc(k.path).cast({"name": pl.String}).rows() for k in files}
+    result = {k.rank: pl.read_ipc(k.path).cast({"name": pl.String}).rows() for k in files}
     nccl = ("stream 20", "ncclDevKernel_SendRecv", "communication", 310, 410)
     assert (
-        found
+        result
         == {
             "comm": {0: [nccl]},
             "kernels": {
@@ -482,8 +482,8 @@ def test_exports_are_found_whatever_they_are_called(tmp_path: Path) -> None:
     (tmp_path / "a.nsys-rep").write_text("a report that was exported")
     with changing(tmp_path / "other.db") as db:
         db.execute("CREATE TABLE runs(id)")
-    found = [s.path.name for s in find(tmp_path).sources]
-    assert found == ["a.sqlite", "b.db", "c.sqlite3", "d", "late.nsys-rep", "old.qdrep", "zero.sqlite"]
+    result = [s.path.name for s in find(tmp_path).sources]
+    assert result == ["a.sqlite", "b.db", "c.sqlite3", "d", "late.nsys-rep", "old.qdrep", "zero.sqlite"]
 
 
 def test_an_export_of_2020_is_one_of_nsight(tmp_path: Path) -> None:

@@ -88,13 +88,13 @@ def test_whatever_is_asked_for_is_that_of_the_database(
         host_ranges=name == "host_ranges",
         beginning=name.startswith("beginning"),
     )
-    found: list[Profile | str] = []
+    result: list[Profile | str] = []
     for path in (tmp_path / "node0.sqlite", folder):
         try:
-            found.append(read(Source("nsys", path, "here"), options))
+            result.append(read(Source("nsys", path, "here"), options))
         except SourceError as error:
-            found.append(str(error).removeprefix(str(path)))
-    whole, profile = found
+            result.append(str(error).removeprefix(str(path)))
+    whole, profile = result
     if isinstance(whole, str) or isinstance(profile, str):
         assert name == "infer"
         assert profile == whole

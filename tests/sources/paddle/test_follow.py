@@ -55,9 +55,9 @@ def test_a_log_that_is_appended_to_in_pieces(data: st.DataObject, name: str, kee
                 follower.advance(source)
             if data.draw(st.booleans()):
                 follower.profile()
-        found = followed(follower)  # and steps that nobody has asked for yet
-        found = found.filter(pl.col("step") > pl.col("step").max().over("rank") - keep)
-        assert_frame_equal(found, last_steps(sources, keep))
+        result = followed(follower)  # and steps that nobody has asked for yet
+        result = result.filter(pl.col("step") > pl.col("step").max().over("rank") - keep)
+        assert_frame_equal(result, last_steps(sources, keep))
 
 
 def test_a_rank_whose_records_come_after_the_step_of_the_other_in_its_log_was_closed(tmp_path: Path) -> None:

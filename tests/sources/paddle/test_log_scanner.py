@@ -83,8 +83,8 @@ def test_equals_the_plain_pattern_for_any_text_and_chunk(tmp_path: Path, pieces:
         (job.decode("utf-8", "replace"), int(mb), round(float(start) * 1000), round(float(end) * 1000))
         for _, job, mb, start, end in PLAIN.findall(content)
     ]
-    found = log.records.select("job", "microbatch", "start_us", "end_us").rows()
-    assert found == expected
+    result = log.records.select("job", "microbatch", "start_us", "end_us").rows()
+    assert result == expected
     assert log.malformed == content.count(b"Profiler Info: Job (") - len(expected)
 
 
@@ -115,8 +115,8 @@ def test_announcements_and_their_changes(tmp_path: Path) -> None:
     path = tmp_path / "workerlog.0"
     parts = [announce.format(*steps) + RECORD for steps in ((1, 3), (1, 3), (3, 5), (8, 9), (2, 4))]
     path.write_text("".join([RECORD, *parts]))
-    found = scan(path).records.select("announced", "announcement", "section").rows()
-    assert found == [(None, 0, 0), (1, 0, 0), (1, 0, 0), (3, 0, 1), (8, 0, 2), (2, 1, 3)]
+    result = scan(path).records.select("announced", "announcement", "section").rows()
+    assert result == [(None, 0, 0), (1, 0, 0), (1, 0, 0), (3, 0, 1), (8, 0, 2), (2, 1, 3)]
 
 
 def test_a_line_of_many_megabytes_needs_no_memory_of_its_size(tmp_path: Path) -> None:

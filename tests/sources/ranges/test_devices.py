@@ -121,8 +121,8 @@ def test_marks_name_the_rank_of_each_device(form: str, devices: int, tmp_path: P
     numbers = 7, 6, 5, 4
     write(tmp_path, form, blocks, Marked(numbers), devices=devices)
     run = trace_export.load(tmp_path, jobs=1)
-    found = run.ranks.sort("rank").select("rank", "rank_origin", "device", "stage").rows()
-    assert found == [(numbers[n], "recorded", n % devices, n) for n in (3, 2, 1, 0)]
+    result = run.ranks.sort("rank").select("rank", "rank_origin", "device", "stage").rows()
+    assert result == [(numbers[n], "recorded", n % devices, n) for n in (3, 2, 1, 0)]
     for stage, number in enumerate(numbers):
         assert drawn(run, number) == true(blocks, stage)
     assert "each of its" in " ".join(note.text for note in run.notes)
@@ -149,10 +149,10 @@ def test_steps_of_a_device_are_those_of_its_thread(form: str, tmp_path: Path) ->
     """The last stage begins its next step while the first has backwards left."""
     blocks = nsys.blocks_of(4, 6, 3, random.Random(1), split=False)
     write(tmp_path, form, blocks, Stepped())
-    found = trace_export.load(tmp_path, jobs=1).spans.group_by("rank", "step", "kind").len()
+    result = trace_export.load(tmp_path, jobs=1).spans.group_by("rank", "step", "kind").len()
     wanted = {(rank, step, kind): 6 if kind != "OPT" else 1 for rank in range(4) for step in range(3) for kind in
               ("F", "B", "OPT")}  # fmt: skip
-    assert {(rank, step, kind): count for rank, step, kind, count in found.iter_rows()} == wanted
+    assert {(rank, step, kind): count for rank, step, kind, count in result.iter_rows()} == wanted
 
 
 @EVERY
@@ -163,8 +163,8 @@ def test_one_thread_that_launches_the_work_of_all_devices(form: str, tmp_path: P
     run = trace_export.load(tmp_path, jobs=1)
     assert run.ranks.select("rank", "device").rows() == [(n, n) for n in range(4)]
     for rank in range(4):  # the optimizers of all devices are launched at once
-        found, wanted = ([row for row in rows if row[0] != "OPT"] for rows in (drawn(run, rank), true(blocks, rank)))
-        assert found == wanted
+        result, wanted = ([row for row in rows if row[0] != "OPT"] for rows in (drawn(run, rank), true(blocks, rank)))
+        assert result == wanted
 
 
 @EVERY

@@ -84,11 +84,11 @@ def test_the_last_kernel_of_a_stream_that_outlasts_the_recording_is_cut(form: st
     blocks = WRITERS[form](tmp_path / "wrong", {(*key, LAST[form]): by})
     run = trace_export.load(tmp_path / "wrong", jobs=1)
     assert counted(run, "tasks-past-next") == 1
-    found, wanted = drawn(run, 1), true(blocks, 1)
-    (start, end), (begin, until) = found.pop(key), wanted.pop(key)
+    result, wanted = drawn(run, 1), true(blocks, 1)
+    (start, end), (begin, until) = result.pop(key), wanted.pop(key)
     assert start == begin
     assert until <= end <= until + max(stop - go for go, stop in wanted.values())
-    assert found == wanted
+    assert result == wanted
 
 
 @pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-300 * MS, -5 * MS, -5 * 3600 * S, -MS // 2, -MS // 4]))
@@ -98,11 +98,11 @@ def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, 
     blocks = WRITERS[form](tmp_path, hits)
     run = trace_export.load(tmp_path, jobs=1)
     for rank in range(4):
-        found, wanted = drawn(run, rank), true(blocks, rank)
+        result, wanted = drawn(run, rank), true(blocks, rank)
         for key in {hit[:4] for hit in hits if hit[0] == rank}:
-            (start, end), (begin, until) = found.pop(key), wanted.pop(key)
+            (start, end), (begin, until) = result.pop(key), wanted.pop(key)
             assert begin < start < end == until
-        assert found == wanted
+        assert result == wanted
     assert counted(run, "tasks-before-launch") == 2
     assert counted(run, "tasks-past-next") == 0
 

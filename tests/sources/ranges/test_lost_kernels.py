@@ -101,13 +101,13 @@ def note(profile: Profile) -> Note | None:
 def test_a_block_whose_kernels_were_lost_is_named(
     profiler: Callable[[], Recorder], lost: set[int], tmp_path: Path
 ) -> None:
-    found = note(record(profiler, lost).read(tmp_path))
+    result = note(record(profiler, lost).read(tmp_path))
     blocks = sorted({number // 10 for number in lost})
-    assert found is not None
-    assert (found.level, found.count) == ("warning", len(blocks))
+    assert result is not None
+    assert (result.level, result.count) == ("warning", len(blocks))
     names = ", ".join(f"F{block}.0.0" for block in blocks)
     what = f"blocks that launched kernels which are not in the file ({len(lost)} in all)"
-    assert found.text == f"{what}; their times may be wrong: {names}"
+    assert result.text == f"{what}; their times may be wrong: {names}"
 
 
 @PROFILERS
@@ -137,8 +137,8 @@ def test_what_is_captured_into_a_graph_runs_later(profiler: Any, thread: int, tm
     recorder = record(profiler, {24, 25, 26})
     recorder.call(30_590, name=begin, thread=thread)
     recorder.call(30_710, name=end, thread=thread)
-    found = note(recorder.read(tmp_path))
-    assert found is not None and "(1 in all)" in found.text
+    result = note(recorder.read(tmp_path))
+    assert result is not None and "(1 in all)" in result.text
 
 
 @PROFILERS
@@ -155,8 +155,8 @@ def test_a_replay_whose_kernels_were_lost_is_one_where_others_ran(
         if block not in lost:
             recorder.kernel(begin + 2_500, begin + 2_600, call)
             recorder.kernel(begin + 2_600, begin + 2_700, call)
-    found = note(recorder.read(tmp_path))
-    assert (found.count if found else 0) == len(lost) % 3
+    result = note(recorder.read(tmp_path))
+    assert (result.count if result else 0) == len(lost) % 3
 
 
 @PROFILERS
@@ -169,8 +169,8 @@ def test_many_kernels_without_a_launch_are_a_warning(
     for number in range(1_000):
         call = recorder.call(10_010 + number)
         recorder.kernel(100_000 + 10 * number, 100_009 + 10 * number, call + 5_000 * (number < without_launch))
-    (found,) = [note for note in recorder.read(tmp_path).notes if note.code == "tasks-without-launch"]
-    assert (found.level, found.count) == (level, without_launch)
+    (result,) = [note for note in recorder.read(tmp_path).notes if note.code == "tasks-without-launch"]
+    assert (result.level, result.count) == (level, without_launch)
 
 
 @PROFILERS

@@ -81,8 +81,8 @@ def test_the_users_rules_count_beside_our_own_marks(tmp_path: Path, capture: str
 
     epoch = CAPTURES[capture](tmp_path, blocks, Marked())
     wanted = [row if row[2] != "W" else (*row[:3], None, *row[4:]) for row in truth(blocks, epoch)]
-    found = trace_export.load(tmp_path, markers=["my weights=>W"]).profile
-    rows = [row if row[2] != "W" else (*row[:3], None, *row[4:]) for row in drawn(found)]
+    result = trace_export.load(tmp_path, markers=["my weights=>W"]).profile
+    rows = [row if row[2] != "W" else (*row[:3], None, *row[4:]) for row in drawn(result)]
     assert sorted(rows, key=str) == sorted(wanted, key=str)
 
 

@@ -79,8 +79,8 @@ def test_rules_reach_the_frames_of_python(tmp_path: Path, pieces: int) -> None:
         trace.range(start, start + 5_000, name, cat="python_function")
         trace.kernel(start + 6_000, start + 7_000, trace.call(start + 10, thread=MAIN + at))
     path = trace.write(tmp_path / "t.json")
-    found = loaded(path, markers=(r".*: run_forward=>F", r".*: run_backward=>B"), infer="off")
-    assert times(found) == [
+    result = loaded(path, markers=(r".*: run_forward=>F", r".*: run_backward=>B"), infer="off")
+    assert times(result) == [
         ("train.py(57): run_forward", 7_000, 8_000), ("train.py(81): run_backward", 27_000, 28_000)
     ]  # fmt: skip
     with pytest.raises(SourceError):

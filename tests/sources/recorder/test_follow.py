@@ -52,8 +52,8 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def source(path: Path) -> Source:
     path.write_text(header() + "".join(LINES[:20]))
-    (found,) = find(path.parent).sources
-    return found
+    (result,) = find(path.parent).sources
+    return result
 
 
 @settings(max_examples=20)
@@ -147,8 +147,8 @@ def test_a_rank_that_was_started_on_another_machine(source: Source, path: Path) 
     elsewhere = path.with_name("rank0-elsewhere.blocks")
     elsewhere.write_text(header(pid=9, unix_ns=3 * 10**18) + LINES[0])
     follower = Follower(9)
-    for found in find(path.parent).sources:
-        follower.advance(found)
+    for result in find(path.parent).sources:
+        follower.advance(result)
     profile = follower.profile()
     assert profile.ranks["source"].to_list() == [str(elsewhere)]
     assert profile.spans["start_ns"].to_list() == [3 * 10**18]

@@ -59,11 +59,11 @@ def test_a_run_on_two_hosts_equals_what_was_simulated(tmp_path: Path) -> None:
     truth = generate.write(tmp_path, clock_errors_ns=(0, 2_400_000))
     run = load(tmp_path).align()
     assert [note for note in run.notes if note.level == "warning"] == []
-    found = run.spans.sort("start_ns", "rank")
+    result = run.spans.sort("start_ns", "rank")
     expected = pl.DataFrame([(b.rank, *row) for b, row in zip(truth, rows(truth), strict=True)], orient="row")
     expected.columns = ["rank", *NUMBERS, "start_ns", "end_ns"]
-    both = found.join(expected, on=["rank", "kind", "step", "microbatch", "chunk"], nulls_equal=True, suffix="_true")
-    assert both.height == found.height == len(truth)
+    both = result.join(expected, on=["rank", "kind", "step", "microbatch", "chunk"], nulls_equal=True, suffix="_true")
+    assert both.height == result.height == len(truth)
     length = pl.col("end_ns") - pl.col("start_ns") - pl.col("end_ns_true") + pl.col("start_ns_true")
     assert both.select(length.abs().max()).item() <= 1
     error = run.clocks["sd_ns"].max()
@@ -116,11 +116,11 @@ lines = st.tuples(
 )
 def test_only_whole_lines_count(written: list[str]) -> None:
     scanner = Scanner(Path("rank3.blocks"))
-    found = scanner.take("".join(line + "\n" for line in written).encode())
+    result = scanner.take("".join(line + "\n" for line in written).encode())
     valid = [line for line in written if _LINE.fullmatch(line)]
     text = [
         ",".join("" if v is None else str(v) for v in row[:-1]) + ("," + {"host": "h", "device": "d"}[row[-1]])
-        for row in found.rows()
+        for row in result.rows()
     ]
     unpadded = [",".join(str(int(f)) if f.isdecimal() else f for f in line.split(",")) for line in valid]
     assert text == unpadded
@@ -136,8 +136,8 @@ def test_only_whole_lines_count(written: list[str]) -> None:
 def test_a_block_with_times_out_of_range_is_malformed(start: int, length: int, valid: int) -> None:
     """Below 0, or so late or long that the end may not fit into 64 bits."""
     scanner = Scanner(Path("rank3.blocks"))
-    found = scanner.take(f"F,5,0,0,,,{start},{length},h\n".encode())
-    assert (found.height, scanner.malformed) == (valid, 1 - valid)
+    result = scanner.take(f"F,5,0,0,,,{start},{length},h\n".encode())
+    assert (result.height, scanner.malformed) == (valid, 1 - valid)
 
 
 def test_half_a_line_before_others_is_named(tmp_path: Path) -> None:
@@ -221,10 +221,10 @@ numbers = (
 @given(st.dictionaries(st.sampled_from(["host", "boot", "pid", "unix_ns", "clock_ns", "rank", "stage"]), numbers))
 def test_a_header_is_read_or_is_none(facts: dict[str, object]) -> None:
     sound = {"host": "a", "boot": None, "pid": 1, "unix_ns": 1, "clock_ns": 1}
-    found = header(generate.header(**(sound | facts)).encode())
-    if found is not None:
-        assert 0 <= found.unix_ns < 2**62
-        assert found.rank is None or 0 <= found.rank < 10**7
+    result = header(generate.header(**(sound | facts)).encode())
+    if result is not None:
+        assert 0 <= result.unix_ns < 2**62
+        assert result.rank is None or 0 <= result.rank < 10**7
     assert header(generate.header(**sound).encode()) is not None
     with pytest.raises(WrongVersion):
         header(generate.header(**(sound | facts)).replace('blocks":1', 'blocks":2').encode())

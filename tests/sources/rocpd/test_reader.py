@@ -68,8 +68,8 @@ def test_device_tasks(tmp_path: Path, schema: int, detail: Any) -> None:
         ("stream 7", "gemm", "compute", 1_100, 1_150),
         ("stream 3", "MEMORY_COPY_HOST_TO_DEVICE", "memory", 2_020, 2_030),
     ]
-    found = pl.read_ipc(file.path).cast({"name": pl.String}).rows()
-    assert found == ([nccl] if detail == "comm" else [*others, nccl])
+    result = pl.read_ipc(file.path).cast({"name": pl.String}).rows()
+    assert result == ([nccl] if detail == "comm" else [*others, nccl])
 
 
 def in_one_file(parts: Iterable[Path], merged: Path) -> Path:
@@ -140,9 +140,9 @@ def test_older_databases_are_named(tmp_path: Path) -> None:
     with changing(tmp_path / "trace.rpd") as db:
         for table in ("rocpd_api", "rocpd_op", "rocpd_string"):
             db.execute(f"CREATE TABLE {table} (id)")
-    found = find(tmp_path)
-    assert not found.sources
-    assert "rocmProfileData" in str(nothing_found(found, tmp_path))
+    result = find(tmp_path)
+    assert not result.sources
+    assert "rocmProfileData" in str(nothing_found(result, tmp_path))
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside a database"])
@@ -151,7 +151,7 @@ def test_json_is_named_with_the_remedy(beside: bool, samples: Path, tmp_path: Pa
     (tmp_path / "7_results.json").write_text('{"rocprofiler-sdk-tool": [{"metadata": {"pid": 7}}]}')
     if beside:
         shutil.copytree(samples / "rocpd" / "two_hosts", tmp_path, dirs_exist_ok=True)
-    found = find(tmp_path)
-    assert bool(found.sources) is beside
-    said = [u.what for u in found.unrecognised] if beside else [str(nothing_found(found, tmp_path))]
+    result = find(tmp_path)
+    assert bool(result.sources) is beside
+    said = [u.what for u in result.unrecognised] if beside else [str(nothing_found(result, tmp_path))]
     assert any("--output-format rocpd" in what for what in said)

@@ -111,8 +111,8 @@ def test_the_tables_are_those_of_json(
 def test_names_that_are_not_escaped_are_read_as_they_are(tmp_path: Path, name: str) -> None:
     path = tmp_path / "t.json"
     path.write_text(RENAMED[name])
-    found = [task for task in device_tasks(path) if task[1].startswith(name)]
-    assert [task[3] - BASE for task in found] == [21_000, 121_000, 221_000, 321_000]
+    result = [task for task in device_tasks(path) if task[1].startswith(name)]
+    assert [task[3] - BASE for task in result] == [21_000, 121_000, 221_000, 321_000]
     assert notes(loaded(path)) == {}
 
 

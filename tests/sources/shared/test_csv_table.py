@@ -41,9 +41,9 @@ def test_a_quoted_line_break_is_part_of_its_row_wherever_it_stands(shift: int, t
     path = tmp_path / "table.csv"
     row = '1,"two\nlines","x""y"\n' + "2,plain,\n" * 6
     path.write_text("a,b,c\n" + "0" * shift + ",,\n" + row * 120_000)
-    found = csv_table.scan(path).select("b").collect()["b"]
-    assert found.len() == 1 + 7 * 120_000
-    assert (found == "two\nlines").sum() == 120_000
+    result = csv_table.scan(path).select("b").collect()["b"]
+    assert result.len() == 1 + 7 * 120_000
+    assert (result == "two\nlines").sum() == 120_000
 
 
 def test_bytes_that_are_no_utf8_and_rows_of_other_lengths(tmp_path: Path) -> None:

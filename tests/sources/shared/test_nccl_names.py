@@ -25,5 +25,5 @@ from trace_export.sources.shared.names import COMMUNICATION, is_like
 )
 def test_every_form_says_the_same(name: str, communicates: bool) -> None:
     with sqlite3.connect(":memory:") as db:
-        (found,) = db.execute(f"SELECT {is_like('value')} FROM (SELECT ? AS value)", [name]).fetchone()
-    assert bool(found) == communicates == bool(re.search(COMMUNICATION, name))
+        (result,) = db.execute(f"SELECT {is_like('value')} FROM (SELECT ? AS value)", [name]).fetchone()
+    assert bool(result) == communicates == bool(re.search(COMMUNICATION, name))

@@ -36,10 +36,10 @@ def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, obj
         rows = [tuple(row[name] for name in KERNELS) for piece in pieces for row in piece]
         files = writer.files()
         assert [file.rank for file in files] == ([3] if rows else [])
-        found = [row for file in files for row in pl.read_ipc(file.path).rows()]
+        result = [row for file in files for row in pl.read_ipc(file.path).rows()]
 
     def order(row: tuple[object, ...]) -> tuple[object, ...]:
         stream, name, category, start, end = row
         return start, end, stream, name, category or ""
 
-    assert found == sorted(rows, key=order)
+    assert result == sorted(rows, key=order)

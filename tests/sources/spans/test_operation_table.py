@@ -50,9 +50,9 @@ def test_operations_around_the_blocks_stay_in_their_step(tmp_path: Path) -> None
     moved = pl.when(pl.col("optype") == "params-all-gather").then(-9.0).otherwise(0.0)
     moved += pl.when(pl.col("optype") == "embedding-grads-all-reduce").then(7.0).otherwise(0.0)
     late.with_columns((pl.col("start_ts") + moved).cast(pl.Float32).alias("start_ts")).write_parquet(path)
-    found = recorded(api.load(tmp_path).profile)
-    counts = found.parts.group_by("step_index").len().sort("step_index")
-    assert counts["len"].to_list() == [found.parts.height / 2] * 2
+    result = recorded(api.load(tmp_path).profile)
+    counts = result.parts.group_by("step_index").len().sort("step_index")
+    assert counts["len"].to_list() == [result.parts.height / 2] * 2
 
 
 def test_a_table_without_the_description_of_its_job_is_found_by_its_columns(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_a_broken_table_gets_one_sentence(
 
 def test_ranks_that_are_not_there_leave_nothing(tmp_path: Path) -> None:
     path = SMALL.write(tmp_path)
-    found = read(Source("operation_table", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
-    assert found.ranks.is_empty() and found.spans.is_empty() and found.notes == ()
+    result = read(Source("operation_table", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
+    assert result.ranks.is_empty() and result.spans.is_empty() and result.notes == ()
 
 
 def test_gaps_in_the_numbers_are_noted(tmp_path: Path) -> None:

@@ -59,10 +59,13 @@ def primus(folder: Path, iterations: int = 3) -> list[float]:
 def test_primus(tmp_path: Path) -> None:
     totals = primus(tmp_path / "logs")
     run = api.load(tmp_path / "logs").align()
-    found = run.report()
-    assert found.theory.recognition.plan.name == "1f1b"
-    assert (found.theory.recognition.plan.stages, found.theory.recognition.plan.microbatches) == (STAGES, MICROBATCHES)
-    assert found.steps["step_ns"][:2].to_list() == pytest.approx([t * 1e6 for t in totals[:2]], rel=1e-3)
+    result = run.report()
+    assert result.theory.recognition.plan.name == "1f1b"
+    assert (result.theory.recognition.plan.stages, result.theory.recognition.plan.microbatches) == (
+        STAGES,
+        MICROBATCHES,
+    )
+    assert result.steps["step_ns"][:2].to_list() == pytest.approx([t * 1e6 for t in totals[:2]], rel=1e-3)
     assert run.spans.group_by("rank", "step", "kind").len()["len"].unique().to_list() == [MICROBATCHES]
     # The clocks' zeros are 0.5 ms apart from stage to stage; a transfer takes 1 ms, so they are known to that.
     moved = run.clocks.sort("host")["offset_ns"].diff().drop_nulls()
@@ -126,13 +129,13 @@ def megascan(path: Path, iteration: int = 10) -> None:
 def test_megascan(tmp_path: Path) -> None:
     megascan(tmp_path / "logs" / "aggregated-iter10.json")
     run = api.load(tmp_path / "logs").align()
-    found = run.report()
-    plan = found.theory.recognition.plan
+    result = run.report()
+    plan = result.theory.recognition.plan
     assert (plan.name, plan.stages, plan.microbatches, plan.chunks) == ("interleaved", STAGES, MICROBATCHES, 2)
     length = max(row["end"] for row in blocks(chunks=2))
-    assert found.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
+    assert result.steps["pipeline_ns"].to_list() == [round(length * 1e6)]
     assert set(run.spans["step"]) == {10}
-    assert not found.explanation.levels.is_empty()
+    assert not result.explanation.levels.is_empty()
 
 
 def test_megascan_with_a_file_for_each_iteration(tmp_path: Path) -> None:
@@ -460,14 +463,14 @@ def run_of_replicas(*, own_zeros: bool, early_ns: int = 0) -> tuple[pl.DataFrame
     replicas, stages, steps = 2, 3, 3
     timing = Timing({"F": 10**7, "B": 2 * 10**7, "OPT": 10**6}, 10**6, gap=10**6, first=10**9, length_jitter=range(900))
     rows: list[dict[str, Any]] = []
-    found: list[Block] = []
+    result: list[Block] = []
     for dp in range(replicas):
         orders = [one_f_one_b(stage, stages, 4) for stage in range(stages)]
         run = simulate(orders, timing, range(steps), random.Random(dp))
         for b in run.blocks:
             place = {"rank": b.rank * replicas + dp, "stage": b.rank, "dp": dp, "host": f"node{b.rank % 2}"}
             kind = {"F": "forward-compute", "B": "backward-compute", "OPT": "optimizer"}[b.kind]
-            found.append(replace(b, rank=place["rank"]))
+            result.append(replace(b, rank=place["rank"]))
             row = {**place, "kind": kind, "step": b.step, "microbatch": b.microbatch, "start": b.start_ns}
             rows.append({**row, "end": b.end_ns})
             if b.kind == "OPT":
@@ -480,7 +483,7 @@ def run_of_replicas(*, own_zeros: bool, early_ns: int = 0) -> tuple[pl.DataFrame
     if own_zeros:
         zero = pl.col("start").min().over("step")
         table = table.with_columns(start=pl.col("start") - zero, end=pl.col("end") - zero)
-    return table, found
+    return table, result
 
 
 @pytest.mark.parametrize("early_ns", [0, 5 * 10**6, 4 * 10**7])

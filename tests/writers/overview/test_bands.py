@@ -18,8 +18,8 @@ def elements(stages: int) -> list[ElementTree.Element]:
 
 
 def test_marks_are_where_the_axis_has_their_values() -> None:
-    found = elements(3)
-    axis = [(float(e.text or ""), float(e.get("y", "")) - 4) for e in found if e.get("text-anchor") == "end"]
+    result = elements(3)
+    axis = [(float(e.text or ""), float(e.get("y", "")) - 4) for e in result if e.get("text-anchor") == "end"]
     assert len(axis) == 5
     (zero, bottom), (top, above) = axis[0], axis[-1]
     assert zero == 0 and top >= 4.2 and above < bottom
@@ -29,23 +29,23 @@ def test_marks_are_where_the_axis_has_their_values() -> None:
 
     assert [at for _, at in axis] == [y(top * share) for share in (0, 0.25, 0.5, 0.75, 1)]
     assert [value for value, _ in axis] == pytest.approx([top * share for share in (0, 0.25, 0.5, 0.75, 1)])
-    bars = [e for e in found if e.tag == "rect"]
+    bars = [e for e in result if e.tag == "rect"]
     assert [float(e.get("y", "")) for e in bars] == [y(3 + n / 10) for n in range(3)]
     assert [float(e.get("y", "")) + float(e.get("height", "")) for e in bars] == [y(1 + n / 10) for n in range(3)]
-    lines = [e.get("d", "") for e in found if e.get("class") == "middle"]
+    lines = [e.get("d", "") for e in result if e.get("class") == "middle"]
     assert [float(line.split()[1].partition("h")[0]) for line in lines] == [y(2 + n / 10) for n in range(3)]
-    assert [float(e.get("cy", "")) for e in found if e.tag == "circle"] == [y(4 + n / 10) for n in range(3)]
-    left = float(next(e.get("d", "") for e in found if e.get("class") == "grid").partition(" ")[0].removeprefix("M"))
-    third = (float(found[0].get("viewBox", "").split()[2]) - left) / 3  # a third of the axis for each stage
-    centres = [float(e.get("cx", "")) for e in found if e.tag == "circle"]
+    assert [float(e.get("cy", "")) for e in result if e.tag == "circle"] == [y(4 + n / 10) for n in range(3)]
+    left = float(next(e.get("d", "") for e in result if e.get("class") == "grid").partition(" ")[0].removeprefix("M"))
+    third = (float(result[0].get("viewBox", "").split()[2]) - left) / 3  # a third of the axis for each stage
+    centres = [float(e.get("cx", "")) for e in result if e.tag == "circle"]
     assert centres == pytest.approx([left + third * share for share in (0.5, 1.5, 2.5)], abs=0.11)
 
 
 def test_of_many_stages_some_are_numbered() -> None:
     for stages, numbered in ((24, range(24)), (25, range(0, 25, 2)), (60, range(0, 60, 3))):
-        found = elements(stages)
-        assert [int(e.text or "") for e in found if e.get("text-anchor") == "middle"] == list(numbered)
-        assert sum(e.tag == "rect" for e in found) == stages
+        result = elements(stages)
+        assert [int(e.text or "") for e in result if e.get("text-anchor") == "middle"] == list(numbered)
+        assert sum(e.tag == "rect" for e in result) == stages
 
 
 def test_no_stage_has_no_picture() -> None:

@@ -29,21 +29,21 @@ def cells(root: ElementTree.Element) -> list[tuple[float, float, str]]:
 
 def test_shades() -> None:
     """Six shades between the ends of the scale, which take what lies beyond."""
-    found = [shade(value, (1.0, 1.5)) for value in (0.5, 1.0, 1.04, 1.06, 1.25, 1.44, 1.5, 9.0)]
-    assert found == [0, 0, 0, 1, 2, 4, 5, 5]
+    result = [shade(value, (1.0, 1.5)) for value in (0.5, 1.0, 1.04, 1.06, 1.25, 1.44, 1.5, 9.0)]
+    assert result == [0, 0, 0, 1, 2, 4, 5, 5]
     assert shade(None, (1.0, 1.5)) is None
 
 
 def test_cells_stand_in_rows_and_columns() -> None:
     root = ElementTree.fromstring(draw(table(3, 20)).text)
-    found = cells(root)
-    assert len(found) == 3 * 20 - 1
-    xs, ys = sorted({x for x, _, _ in found}), sorted({y for _, y, _ in found})
+    result = cells(root)
+    assert len(result) == 3 * 20 - 1
+    xs, ys = sorted({x for x, _, _ in result}), sorted({y for _, y, _ in result})
     assert (len(xs), len(ys)) == (20, 3)
     names = [float(text.get("y", "")) for text in root.iter(f"{SVG}text") if text.get("class") == "end"]
     assert names == pytest.approx([y + (ys[1] - ys[0]) / 2 + 4 for y in ys], abs=0.1)  # a name in the middle of its row
     shades = [shade(1 + n / 100, (1.0, 1.5)) for n in range(1, 60)]
-    assert [fill for _, _, fill in found] == [SHADES[n] for n in shades if n is not None]
+    assert [fill for _, _, fill in result] == [SHADES[n] for n in shades if n is not None]
     numbers = [text.text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
     assert numbers == [f"{1 + n / 100:.2f}" for n in range(1, 60)]
 
@@ -52,10 +52,10 @@ def test_cells_stand_in_rows_and_columns() -> None:
 def test_many_cells_have_colours_only(rows: int, columns: int) -> None:
     still = draw(table(rows, columns, "a remark"))
     root = ElementTree.fromstring(still.text)
-    found = cells(root)
-    assert len(found) == rows * columns - 1
-    assert max(x for x, _, _ in found) < still.width
-    assert max(y for _, y, _ in found) < still.height
+    result = cells(root)
+    assert len(result) == rows * columns - 1
+    assert max(x for x, _, _ in result) < still.width
+    assert max(y for _, y, _ in result) < still.height
     assert not [text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
     assert "a remark" in still.text
 

@@ -34,9 +34,9 @@ EPOCH = 1_763_682_000_123_456_789
 
 def data_of(path: Path) -> dict[str, Any]:
     """What the page's script draws from."""
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
-    assert found
-    data: dict[str, Any] = orjson.loads(found[1])
+    result = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert result
+    data: dict[str, Any] = orjson.loads(result[1])
     return data
 
 
@@ -63,13 +63,13 @@ def test_every_block_is_there_to_the_nanosecond(profile: Profile, path: Path) ->
     edges = [accumulate(chain.from_iterable(zip(data["wait"][a:b], data["length"][a:b], strict=True)))
              for a, b in zip(data["offsets"], data["offsets"][1:], strict=False)]  # fmt: skip
     times = list(chain.from_iterable(edges))
-    found = pl.DataFrame({
+    result = pl.DataFrame({
         "start_ns": times[::2], "end_ns": times[1::2],
         **{name: values(data["facts"][name], count) for name in ("rank", "step", "kind", "microbatch", "chunk")},
     })  # fmt: skip
     order = ["rank", "start_ns"]
-    expected = profile.spans.with_columns(pl.col("start_ns", "end_ns") - EPOCH).select(found.columns).sort(order)
-    assert expected.rows() == found.sort(order).rows()
+    expected = profile.spans.with_columns(pl.col("start_ns", "end_ns") - EPOCH).select(result.columns).sort(order)
+    assert expected.rows() == result.sort(order).rows()
     fills = values(data["fill"], count)
     assert fills == [FILLS[kind] for kind in values(data["facts"]["kind"], count)]
     windows = profile.spans.group_by("step").agg(pl.col("start_ns").min() - EPOCH, pl.col("end_ns").max() - EPOCH)

@@ -75,12 +75,12 @@ def test_blocks_lie_where_their_times_say(name: str, stages: int, microbatches: 
     expected = profile.spans.select("rank", "start_ns", "end_ns", "kind", "chunk").with_columns(
         fill=pl.Series([shade(k, c, chunks) for k, c in profile.spans.select("kind", "chunk").iter_rows()])
     )
-    found = blocks_of(root).with_columns(rank=pl.col("y").rank("dense").cast(pl.Int32) - 1)
-    assert found["rank"].n_unique() == stages
+    result = blocks_of(root).with_columns(rank=pl.col("y").rank("dense").cast(pl.Int32) - 1)
+    assert result["rank"].n_unique() == stages
     span = int(expected["end_ns"].max())  # type: ignore[arg-type]
-    left, right = found["x"].min(), (found["x"] + found["w"]).max()
+    left, right = result["x"].min(), (result["x"] + result["w"]).max()
     scale = (right - left + 1) / span  # type: ignore[operator]
-    both = expected.sort("rank", "start_ns").hstack(found.sort("rank", "x").select("x", "w", shown=pl.col("fill")))
+    both = expected.sort("rank", "start_ns").hstack(result.sort("rank", "x").select("x", "w", shown=pl.col("fill")))
     assert (both["fill"] == both["shown"]).all()
     off = both.select(
         x=(pl.col("x") - left - pl.col("start_ns") * scale).abs().max(),
@@ -206,9 +206,9 @@ def test_overlapping_blocks_lie_beside_each_other(tmp_path: Path) -> None:
     profile = run_of("gpipe", 1, 1)
     twice = profile.spans.with_columns(pl.col("start_ns", "end_ns") + MS // 2, pl.col("id") + profile.spans.height)
     profile = replace(profile, spans=pl.concat([profile.spans, twice]))
-    found = blocks_of(drawn(lay_out(profile), tmp_path))
-    assert len(found) == 4
-    numbered = found.with_row_index("n")
+    result = blocks_of(drawn(lay_out(profile), tmp_path))
+    assert len(result) == 4
+    numbered = result.with_row_index("n")
     pairs = numbered.join(numbered, how="cross").filter(pl.col("n") != pl.col("n_right"))
     apart = (pl.col("x") + pl.col("w") <= pl.col("x_right")) | (pl.col("x_right") + pl.col("w_right") <= pl.col("x"))
     above = (pl.col("y") + pl.col("h") <= pl.col("y_right")) | (pl.col("y_right") + pl.col("h_right") <= pl.col("y"))

@@ -49,8 +49,8 @@ def test_records_are_the_json_of_their_rows(rows: list[dict[str, Any]]) -> None:
     keys = [name for name in TYPES if name != "time"]
     values = [(f'"{key}":', json_text.value(frame[key])) for key in keys]
     text = json_text.records(head, values, "}}\n").decode()
-    found = [json.loads(line, parse_float=str) for line in text.rstrip("\n").split("\n")]
-    for row, line in zip(rows, found, strict=True):
+    result = [json.loads(line, parse_float=str) for line in text.rstrip("\n").split("\n")]
+    for row, line in zip(rows, result, strict=True):
         whole, thousandths = divmod(row["time"], 1000)
         assert line["time"] == f"{whole}.{thousandths:03}"
         if "share" in line["args"]:

@@ -63,10 +63,10 @@ def test_every_task_lies_once_on_a_track_of_its_rank(writer: ModuleType, name: s
         assert sorted(ids) == list(range(1, len(ids) + 1))
         write_trace(writer, chart, folder / name)
         assert differences(chart, folder / name) == []
-        found = _tasks(folder / name)
+        result = _tasks(folder / name)
     wanted = [(text, f"rank {rank}", start, length) for text, rank, _, start, length in named]
-    assert sorted(found.drop("track").rows()) == sorted(wanted)
-    for _, on_track in found.group_by("track"):
+    assert sorted(result.drop("track").rows()) == sorted(wanted)
+    for _, on_track in result.group_by("track"):
         in_order = on_track.sort("start", "length")
         ends = in_order["start"] + in_order["length"]
         assert (in_order["start"][1:] >= ends[:-1]).all()

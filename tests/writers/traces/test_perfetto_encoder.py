@@ -156,10 +156,10 @@ def test_the_trace_processor_reads_the_same_slices(
     theirs.write_bytes(build(table, tracks))
     with TraceProcessor(ours) as left, TraceProcessor(theirs) as right:
         assert len(left.problems()) == 0
-        found = read_slices(left)
-        assert found == read_slices(right)
+        result = read_slices(left)
+        assert result == read_slices(right)
     exact = sorted((r["track"], r["start_ns"], r["end_ns"] - r["start_ns"], r["name"]) for r in table)
-    assert sorted((s["track"], s["ts"], s["dur"], s["name"]) for s in found) == exact
+    assert sorted((s["track"], s["ts"], s["dur"], s["name"]) for s in result) == exact
 
 
 def test_instants_and_counters() -> None:

@@ -34,9 +34,9 @@ def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: s
     chart = full_chart(tmp_path)
     path = tmp_path / name
     write_trace(writer, without(chart, ~((pl.col("name") == "B1") & (pl.col("rank") == 2).fill_null(False))), path)
-    found = differences(chart, path)
-    assert 'track "stage 1 · rank 2": 4 slices in the file, 5 expected' in found
-    assert any("arrows: 7 in the file, 8 expected" in line for line in found)
+    result = differences(chart, path)
+    assert 'track "stage 1 · rank 2": 4 slices in the file, 5 expected' in result
+    assert any("arrows: 7 in the file, 8 expected" in line for line in result)
     longer = pl.when(pl.col("name") == "Optimizer").then(pl.col("end_ns") + 1).otherwise("end_ns")
     write_trace(
         writer, replace(chart, main=replace(chart.main, slices=chart.main.slices.with_columns(end_ns=longer))), path
@@ -44,8 +44,8 @@ def test_a_lost_a_moved_and_an_added_slice_are_found(writer: ModuleType, name: s
     # The first event is 1550 ns before the first block, and the last block ends 1003 ns after that one.
     assert 'track "rank 3": 2554 ns to the last in the file, 2553 expected' in differences(chart, path)
     write_trace(writer, chart, path)
-    found = differences(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
-    assert 'track "stage 0 · rank 0": 5 slices in the file, 4 expected' in found
+    result = differences(without(chart, (pl.col("name") != "F0").fill_null(False)), path)
+    assert 'track "stage 0 · rank 0": 5 slices in the file, 4 expected' in result
 
 
 def test_overlap_that_reached_the_file_is_found(tmp_path: Path) -> None:

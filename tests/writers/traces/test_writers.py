@@ -85,7 +85,7 @@ def test_every_block_of_any_profile(
     write_trace(writer, chart, path)
     with TraceProcessor(path) as processor:
         assert processor.problems().is_empty()
-        found = [s for s in read_slices(processor) if s["category"] == "block"]
+        result = [s for s in read_slices(processor) if s["category"] == "block"]
     first = min(row["start_ns"] for row in made.spans.iter_rows(named=True))
     expected = [
         {
@@ -97,9 +97,9 @@ def test_every_block_of_any_profile(
         }
         for row in made.spans.iter_rows(named=True)
     ]
-    for slice_ in found:
+    for slice_ in result:
         slice_["args"].pop("correlation_id", None)
-    got = [{"ts": s["ts"], "dur": s["dur"], **s["args"]} for s in found]
+    got = [{"ts": s["ts"], "dur": s["dur"], **s["args"]} for s in result]
     assert sorted(map(sorted_items, got)) == sorted(map(sorted_items, expected))
 
 
