@@ -1,8 +1,8 @@
 """Barriers that nobody recorded: operations that start together although they could have begun apart.
 
 An optimizer waits for the gradients of all replicas, a step for its data, and often no profile has the collective in
-between. Operations that come once per rank and step, of all ranks, of a replica or of a stage, waited for one another
-where the starts of most of them lie together and their readiness apart, in four fifths of the steps.
+between. Take operations that come once per rank and step, of all ranks, of a replica or of a stage. They waited for one
+another if, in four fifths of the steps, most of them start close together although they were ready apart.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from trace_export.steps.operations import Names, Operations, wait
 from trace_export.steps.recorded import Recorded
 
 TOGETHER = 0.25
-"""Starts spread at most so far, of the spread of their readiness."""
+"""The spread of the starts is at most this share of the spread of their readiness."""
 MOSTLY = 0.8
-"""The share of the steps in which they do."""
+"""In this share of the steps."""
 
 
 @dataclass(frozen=True)
 class Barriers:
-    """Points, one per barrier and step, with their `step` and `start`; and all `waits` of the graph with them."""
+    """Points, one per barrier and step, with their `step` and `start`; and `waits`, all of the graph and theirs."""
 
     step: Ints
     start: Times
@@ -71,11 +71,11 @@ def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits
 
 
 def of_replicas(recorded: Recorded, operations: Operations, first: Flags, names: Names) -> list[Waits]:
-    """Adds points at which the replicas of each stage have ended their last blocks of a step; with what waits for them.
+    """Adds points at which the replicas of each stage have ended their last blocks of a step, and the waits for them.
 
-    Replicas add up their gradients, whether or not that was recorded: the optimizer of each, or where there is none its
-    first block of the next step, waits for the last block of all. Not where one begins before, on any stage: all ranks
-    run one program.
+    Replicas add up their gradients, whether or not that was recorded: the optimizer of each replica, or without one its
+    first block of the next step, waits for the last block of all. If one begins before that, on any stage, none waits:
+    all ranks run one program.
     """
     if recorded.of_host or not recorded.parts.is_empty():  # which say it themselves, or are ahead of the device
         return []
@@ -130,10 +130,10 @@ def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.
 
 
 def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`meetings_of` the first blocks `rows`, and of those that were ready at one time; and those of `ends` (with `who`)
-    that they wait for. A group begins each step after them where the time since the last varies no more than the time
-    since its first blocks were ready: where they always end last, nothing tells, but clipped gradients are of all
-    stages. Or where they begin soon after the last, and long after they were ready."""
+    """`meetings_of` the first blocks `rows`, also of those that were ready at one time; and the rows of `ends` (with
+    `who`) that they wait for. A group waits for the ends if the time since the last end varies no more than the time
+    since its first blocks were ready (if they always end last, the data do not tell, but clipped gradients concern all
+    stages), or if its blocks begin soon after the last end, and long after they were ready."""
     meetings = meetings_of(rows)
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
@@ -156,10 +156,10 @@ def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
 def _candidates(
     recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]
 ) -> pl.DataFrame:
-    """operation, kind, rank, step, replica, stage, start, end, ready: those that come once per rank and step. A first
-    block that waits for its rank's last step is also one of the kind `first`, or `fed` where it waits for a transfer
-    too; where some wait for collectives, these and the others are of the kind `joined`. The first of a recording waits
-    for nothing, which tells nothing. A collective is of no replica."""
+    """The operations that come once per rank and step: operation, kind, rank, step, replica, stage, start, end, ready.
+    A first block that waits for its rank's last step also has a row of the kind `first`, or `fed` if it waits for a
+    transfer too; if some wait for collectives, they and the others have the kind `joined`. The first block of a
+    recording waits for nothing and is left out. A collective has no replica."""
     waiting, fed = np.zeros(len(operations), np.bool_), needs_transfer(waits, operations.sort)
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
     block = np.flatnonzero(((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting)
@@ -185,9 +185,9 @@ def _candidates(
 
 
 def _joined(recorded: Recorded, operations: Operations, begins: Ints, waits: Waits) -> tuple[Ints, Ints]:
-    """What opens each step where some ranks begin it with a collective, after their last block of the step before: such
-    collectives, but for those of all ranks, and the other ones of the first blocks `begins`; and first blocks of their
-    steps."""
+    """The operations that open each step if some ranks begin it with a collective after their last block of the
+    previous step: these collectives (except those of all ranks), and the first blocks `begins` of the other ranks; and
+    for each of them a first block of its step."""
     met = waits.only(np.flatnonzero(operations.sort[waits.on] == COLLECTIVE))
     alone, before = begins[~np.isin(begins, met.of)], np.maximum(met.of - 1, 0)
     opens = (operations.rank[before] == operations.rank[met.of]) & (operations.step[before] != operations.step[met.of])
@@ -201,8 +201,8 @@ def _joined(recorded: Recorded, operations: Operations, begins: Ints, waits: Wai
 
 
 def meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
-    """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that start together although they were
-    ready apart in most steps, in those steps; or most members of which do, for then the others are late."""
+    """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that in most steps start together
+    although they were ready apart, in those steps. Most members are enough: the others are late then."""
     spread, start, ready = (pl.col(name) for name in ("spread", "start", "ready"))
     rows = rows.with_columns(spread=(ready.max() - ready.min()).over("who", "step"))
     prompt = start - start.min().over("who", "step") <= TOGETHER * spread
@@ -225,9 +225,9 @@ def meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
-    """With a point for each group and step, which waits for all that its members did but for their transfers, and for
-    the blocks in `others`, and which they wait for now. Members that are `fed` start with it: what it takes goes on
-    while their data are on their way."""
+    """Adds a point for each group and step. It waits for what its members waited for, without their transfers, and for
+    the blocks in `others`; the members now wait for it. Members that are `fed` wait for its start: the barrier goes on
+    while their data are on the way."""
     count = len(operations) + len(before.start)
     times = operations.start, operations.end
     start, end = (np.concatenate([x, before.start]) for x in times) if len(before.start) else times

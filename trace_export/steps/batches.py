@@ -1,14 +1,14 @@
-"""Sends and receives that ranks wait for in batches: inferred from the blocks, for a message of a batch was recorded to
-end with the last of it.
+"""Sends and receives that ranks wait for in batches. They are inferred from the blocks, because each message of a batch
+is recorded as ending with the last one.
 
 A framework that overlaps no communication sends and receives between two blocks, or, in the steady state of an
-interleaved schedule, between two pairs of a forward and a backward: a rank goes on when all that it sent is taken and
-all that it needs next is there. What it sent is taken once the receiver has come to the receive, that is, has ended the
-blocks before.
+interleaved schedule, between two pairs of a forward and a backward: a rank goes on when all its sends are taken and all
+its next inputs are there. A send is taken once the receiver has come to the receive, that is, has ended the blocks
+before it.
 
 Example: rank 0 sends to rank 1, whose block before that receive ends at 50 ms. The data for the next block of rank 0
-are there at 20 ms, but it begins at 50 ms: it waited until what it sent was taken. Where ranks do not wait for their
-sends, nearly all such blocks begin at 20 ms.
+are there at 20 ms, but it begins at 50 ms: it waited until its send was taken. If ranks do not wait for their sends,
+nearly all such blocks begin at 20 ms.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ this many cases, and on half of the ranks that have any. In simulated jobs it is
 or less where they do not."""
 
 LONG = 5
-"""A transfer that takes as long is seen: its sender goes on when it is done, or long before."""
+"""A transfer that takes this many times as long is seen: its sender goes on when it is done, or long before."""
 
 
 @dataclass(frozen=True)
 class Batches:
-    """By block the `first` and the `last` of its batch, rows of the blocks."""
+    """For each block the `first` and the `last` block of its batch, as rows of the blocks."""
 
     first: Ints
     last: Ints
@@ -78,7 +78,7 @@ def _second_of_pair(forward: Flags, opens: Flags) -> Flags:
 
 
 def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
-    """Whether ranks wait for all of a batch: for what they sent before it, and for what its second block needs."""
+    """Whether ranks wait for all of a batch: for the sends before it, and for the input of its second block."""
     first, made = batches.first[dst], end[batches.last[src]]
     needs = np.full(len(start) + 1, np.iinfo(np.int64).min)
     np.maximum.at(needs, first[first == dst], made[first == dst])
@@ -94,8 +94,8 @@ def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, sta
 
 
 def _go_on_together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
-    """Whether ranks whose next block needs nothing from others begin it with the block that needs what they sent, and
-    not as soon as they can. Not where the receiver begins other blocks as late: then both may be held by their host."""
+    """Whether ranks begin a block that needs no input when the receiver of their send begins its block, and not as soon
+    as they can. False if the receiver begins other blocks as late: then their host may hold both."""
     free, way = ~np.append(opens, True), np.full(len(start) + 1, -1)
     way[dst] = rank[src]
     ready = np.append(0, end[:-1])

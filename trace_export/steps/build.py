@@ -34,7 +34,7 @@ from trace_export.steps.transfers import transfers
 
 @dataclass(frozen=True)
 class _Seen:
-    """What was recorded as operations and their waits, with the marks `first`, `blind` and `guessed` of `Graph`."""
+    """The recorded operations and their waits, with the marks `first`, `blind` and `guessed` of `Graph`."""
 
     operations: Operations
     waits: Waits
@@ -123,9 +123,9 @@ def _early(recorded: Recorded) -> int:
 def _goes_on(
     recorded: Recorded, lanes: Lanes, first: Flags, operations: Operations, waits: Waits, names: Names
 ) -> list[Waits]:
-    """A rank whose first block of a step needs a transfer pauses before the step as one whose block needs none does:
-    that block waits for the point at which it goes on, and so does its receive, where the rank came last to it. Else
-    what the step before took longer would seem to be a late start."""
+    """A rank whose first block of a step needs a transfer pauses before the step like other ranks: the block waits for
+    the point at which the rank goes on, and so does its receive if the rank came last to it. Otherwise a longer
+    previous step would look like a late start."""
     fed = needs_transfer(waits, operations.sort)
     rows = np.flatnonzero(first)
     rows = rows[~np.isin(rows, lanes.first)]
@@ -166,8 +166,8 @@ def _goes_on(
 
 
 def _origins(recorded: Recorded, first: Flags, operations: Operations, waits: Sequence[Waits], names: Names) -> Waits:
-    """Each segment begins with its first block. What waits for nothing that was recorded, and did not begin before,
-    starts with it."""
+    """Each segment begins with its first block. Operations that wait for nothing recorded, and did not begin before it,
+    wait for this origin."""
     segments = recorded.steps["segment"].to_numpy()
     count = int(segments.max(initial=-1)) + 1
     segment = np.where(operations.step >= 0, segments[np.maximum(operations.step, 0)], -1)

@@ -12,9 +12,9 @@ from trace_export.tolerances import POSTED_NS
 
 
 def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names: Names) -> list[Waits]:
-    """Adds the collectives. A member waits for the block of its rank that began before it, and for its rank's
-    collective before; a block waits for a collective of its rank that ended after the block before: only then has it
-    been seen to wait."""
+    """Adds the collectives. A member waits for the block of its rank that began before it, and for its rank's previous
+    collective. A block waits for a collective of its rank only if that ended after the previous block: else no wait is
+    seen."""
     parts = recorded.parts
     if parts.is_empty():
         return []
@@ -51,8 +51,8 @@ def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names:
 
 
 def _next_blocks(lanes: Lanes, lane: Ints, end: Times, of: Ints, operations: Operations) -> tuple[Ints, Ints]:
-    """The blocks before which a collective of their rank ended, after the block before did, and the last of these
-    collectives. A row per part of a collective (its `lane`, its `end`, and the operation that it is a part `of`)."""
+    """The blocks that follow a collective of their rank which ended after the previous block, and the last such
+    collective. Each collective is given by its parts: `lane`, `end`, and the operation `of` each part."""
     before = lanes.last(lanes.start, lane, end - 1)
     block = np.where(before >= 0, before + 1, lanes.first[lane])  # the first one that starts at the end or later
     there = (lane >= 0) & (lanes.lane[np.minimum(block, len(lanes.lane) - 1)] == lane) & (block < len(lanes.lane))
@@ -63,14 +63,14 @@ def _next_blocks(lanes: Lanes, lane: Ints, end: Times, of: Ints, operations: Ope
 
 
 def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: Operations) -> tuple[Ints, Times]:
-    """For each member of a collective the block of its rank that it waits for, and by when it could begin for that.
+    """For each member of a collective the block of its rank that it waits for, and when that block lets it begin.
 
-    These are the block `before` it and when it began; but gradients are reduced part by part while the last backward of
-    a chunk goes on. A member that waits for others, or for the part before, begins later than it could, often after
-    further blocks. All ranks run one program: where another member has begun within a block or after it, the others
-    could begin after the same block of theirs, or as far in it as any rank, of this group or another with as many
-    parts, was when it began its part of that number. That holds of the members that may have been `waiting` for
-    others or for their rank's collective before; any other begins when it did.
+    Usually this is the block `before` it and when it began. But gradients are reduced part by part while the last
+    backward of a chunk goes on: a member that waits for others, or for the previous part, begins later than it could,
+    often after further blocks. All ranks run one program: if another member has begun within a block or after it, the
+    others could begin after their corresponding block, or as far into it as any rank of a group with as many parts was
+    when it began the same part. This concerns members that may have been `waiting` for others or for their rank's
+    previous collective; any other begins when it did.
     """
     of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
     blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")

@@ -1,16 +1,16 @@
 """The measured graph: the operations of a run's steps, and what each of them waited for.
 
-An operation is a block on a rank, a transfer between two, a collective of many; or a point in time: the origin of a
-segment, a barrier that nobody recorded, when a rank goes on after the pause before a step, or when all of some blocks
-are ready that wait for one another inside (as measured these start when they are ready themselves; in a replay all of
-them follow that point, see `inner`). It is ready when all that any of its members waits for has happened, starts when
-the last of its members does, and ends its length later:
+An operation is a block on a rank, a transfer between two, a collective of many, or a point in time. Points are the
+origin of a segment, a barrier that nobody recorded, the moment at which a rank goes on after the pause before a step,
+and the moment at which all blocks are ready that wait for one another inside (as measured these start when they are
+ready themselves; in a replay all of them follow that point, see `inner`). An operation is ready when everything that
+any of its members waits for has happened, starts with the last of its members, and ends its length later:
 
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
 
 so that a replay with the measured delays and lengths gives back the measured times. A wait is for the end of another
-operation, or for its start, and may have a constant lag: what a block takes to be launched after that (see `launches`);
-or, where the waiting member had begun before, this overlap as a negative one: streams overlap, and clocks disagree.
+operation, or for its start, and may have a constant lag: the time of a launch (see `launches`), or a negative one if
+the waiting member had begun before, because streams overlap and clocks disagree.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Floats = npt.NDArray[np.float64]
 WORK, OPTIMIZER, TRANSFER, COLLECTIVE, POINT = range(5)
 """What an operation is (`Graph.sort`): a block of pipeline work, one of the optimizer, and so on."""
 PIECE = 1 << 17
-"""Waits whose times are worked out at once: these are several columns more."""
+"""The times of this many waits are worked out at once; they need several columns."""
 JOINT = "together"
-"""The kind of the point at which all of some blocks are ready that wait for one another inside."""
+"""The kind of the point at which all blocks are ready that wait for one another inside."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Waits:
         return met
 
     def pieces(self) -> Iterator[Waits]:
-        """The waits in pieces, for what is worked out of all of them and takes more memory than they do."""
+        """The waits in pieces, for computations that need more memory than the waits themselves."""
         for begin in range(0, len(self.of), PIECE):
             piece = slice(begin, begin + PIECE)
             yield Waits(self.of[piece], self.on[piece], self.whole[piece], self.lag[piece])
@@ -102,8 +102,8 @@ class Graph(Columns):
 
     `kinds`: the name of each `kind`. `first`: the first block of a rank in a step; `pause`: those of them that wait for
     no transfer; `blind`: blocks whose input was not recorded. `early_ns`: the time by which messages seem to have ended
-    before they began; and where there is none, by which blocks used data that were not made yet. `cut`: waits in a
-    circle that were left out.
+    before they began, or without messages, by which blocks used data that were not made yet. `cut`: waits in a circle
+    that were left out.
     """
 
     recorded: Recorded
@@ -125,7 +125,7 @@ class Graph(Columns):
         return ready_of(self.waits, self.start, self.end)
 
     def launch(self, operations: Ints | Flags | slice = slice(None)) -> Times:
-        """How much of that was the launch after the last of it, of all or some `operations`."""
+        """The part of `ready` that is the launch after the last wait, of all or some `operations`."""
         wait = self.binding[operations]
         launch, some = np.zeros(len(wait), np.int64), np.flatnonzero(wait >= 0)
         launch[some] = np.maximum(self.waits.lag[wait[some]], 0)
@@ -133,21 +133,21 @@ class Graph(Columns):
 
     @cached_property
     def follows(self) -> Flags:
-        """The blocks that waited for another of their rank, and not for longer for anything else."""
+        """The blocks that waited longest for another block of their rank."""
         on = np.append(self.waits.on, 0)[self.binding]
         following: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
         return following
 
     @cached_property
     def joint(self) -> Flags:
-        """The waits for points at which all of some blocks are ready that run together."""
+        """The waits for points at which blocks that run together are all ready."""
         kind = self.kinds.index(JOINT) if JOINT in self.kinds else -1
         joint: Flags = (self.kind[self.waits.on] == kind) & (self.sort[self.waits.on] == POINT)
         return joint
 
     @property
     def delay(self) -> Times:
-        """How long after that it started."""
+        """How long after it was ready it started."""
         delay: Times = np.maximum(self.start - self.ready, 0)
         return delay
 
@@ -158,8 +158,8 @@ class Graph(Columns):
 
     @cached_property
     def pause(self) -> Flags:
-        """The first blocks of a rank in a step that wait for no transfer: what they wait for is the step itself. And
-        the points at which ranks go on whose first blocks wait for one."""
+        """The first blocks of a rank in a step that wait for no transfer, but for the step itself; and the points at
+        which ranks go on whose first blocks wait for a transfer."""
         fed = needs_transfer(self.waits, self.sort)
         pause: Flags = (self.first & ~fed) | ((self.sort == POINT) & (self.rank >= 0))
         return pause
@@ -185,8 +185,8 @@ class Graph(Columns):
     @cached_property
     def overlap(self) -> float:
         """The time by which work and transfers began before their input was there, and transfers ended before they
-        began, as a share of all work: streams that overlap, or clocks that disagree. A collective may begin within a
-        block: it reduces the first gradients that the block makes."""
+        began, as a share of all work: streams overlap, or clocks disagree. A collective may begin within a block,
+        because it reduces the first gradients of the block."""
         work, waits = (self.sort == WORK) & self.counted, self.waits
         of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
         of_work &= self.sort[waits.of] != COLLECTIVE
@@ -202,7 +202,7 @@ class Graph(Columns):
 
 
 def ready_of(waits: Waits, start: Times, end: Times) -> Times:
-    """When all that each operation waits for had happened."""
+    """When everything that each operation waits for had happened."""
     ready = np.full(len(start), np.iinfo(np.int64).min)
     for piece in waits.pieces():
         np.maximum.at(ready, piece.of, piece.met(start, end))
@@ -212,7 +212,7 @@ def ready_of(waits: Waits, start: Times, end: Times) -> Times:
 
 
 def happened(on: Ints, whole: Flags, start: Times, end: Times) -> Times:
-    """The end of each of the operations `on`; where not `whole`, its start."""
+    """The end of each of the operations `on`, or its start if not `whole`."""
     at = end[on]
     if not whole.all():
         begun = np.flatnonzero(~whole)
@@ -234,7 +234,6 @@ def for_origin(waits: Waits, sort: Ints, step: Ints) -> Flags:
 
 
 def lowest_fifth(rank: Ints, delay: npt.NDArray[np.int64] | Floats) -> float:
-    """Of the ranks' median delays the one at the lowest fifth: how long a step pauses, for some ranks may start late
-    in it."""
+    """The lowest fifth of the ranks' median delays: how long a step pauses. Some ranks may start late in it."""
     medians = pl.DataFrame({"rank": rank, "delay": delay}).group_by("rank").median()["delay"]
     return float(np.sort(medians.to_numpy())[int(FIFTH * len(medians))])

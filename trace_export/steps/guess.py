@@ -1,4 +1,4 @@
-"""How long transfers took that nobody recorded, from the blocks that waited for them.
+"""The lengths of transfers that nobody recorded, from the blocks that waited for them.
 
 A block that starts when its data are here shows how long they were on their way. There are three ways to see it:
 
@@ -7,9 +7,9 @@ A block that starts when its data are here shows how long they were on their way
 - the gaps since both were there, data and rank, are all alike, or vary less: the receive was posted when the rank fell
   idle.
 
-Of that time the rank itself takes what it also takes where its data were there long before: it starts late. Where a
-transfer cannot be seen, it took as long as others on its way, at most the gap; one that the first block of a step waits
-for, before which the rank may have paused, as long as others of its link.
+A part of that time is a late start: as much as the rank also takes when its data were there long before. A transfer
+that cannot be seen took as long as others on its way, at most the gap. One that the first block of a step waits for
+took as long as others of its link, because the rank may have paused before that block.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from trace_export.tolerances import FIFTH, POSTED_NS
 ALIKE, MOSTLY = 0.1, 0.8
 """Gaps are alike that differ by this share from their median, in this share of the cases."""
 SHARE = 0.4
-"""Blocks that start late although their rank was free wait for their data, where this many on a way do."""
+"""Blocks that start late although their rank was free wait for their data if this share of those on a way do."""
 ENOUGH = 3
-"""Starts that say how late a rank is."""
+"""At least this many starts say how late a rank is."""
 TWICE, OFTEN = 2, 0.5
-"""A rank stalls now and then where this many of its blocks start late beside those on one way, and fewer than this
+"""A rank stalls now and then if at least this many of its blocks on other ways start late, too, and fewer than this
 share of all."""
 MUCH = 1.25
-"""A rank whose blocks all need a transfer starts late where it takes this many transfers' time longer than others."""
+"""A rank whose blocks all need a transfer starts late if it takes longer than others by the time of this many
+transfers."""
 WAY = ["src_rank", "dst_rank", "direction"]
 
 
@@ -93,11 +94,11 @@ def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _waits(table: pl.DataFrame, late: pl.DataFrame) -> pl.DataFrame:
-    """`_gaps` without what the receiver is `late` by (rank, late): gap, and both, the gap since data and rank were
+    """`_gaps` less the lateness of the receiver, `late` (rank, late): gap, and both, the gap since data and rank were
     there. held: whether the block may have waited for its data.
 
-    A block that starts late although its rank was free may wait for its data: where the gaps since these were made are
-    all alike, it does.
+    A block that starts late although its rank was free may wait for its data; if the gaps since these were made are all
+    alike, it does.
     """
     late_ns = pl.col("late").fill_null(0)
     of_late = late.lazy()
@@ -145,8 +146,8 @@ def _near(value: str, middle: str, least: float) -> pl.Expr:
 
 
 def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl.Series:
-    """The ways on which data always come after their receiver fell idle, which tells nothing of when the receive was
-    posted: as on most others, for all ranks run one program."""
+    """The ways on which data always come after their receiver fell idle, so that nothing tells when the receive was
+    posted. They are taken to be as most others, because all ranks run one program."""
     steady = (pl.col("near_both") >= MOSTLY).fill_null(False)
     waits = ways.select(
         posted=posted, early=alike & ~posted & ~steady, open=alike & steady & (pl.col("usual") > POSTED_NS)
@@ -155,8 +156,8 @@ def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl
 
 
 def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """The transfers, as long as others on their way where it is their receiver that stalled: whose blocks start late
-    now and then, whatever they wait for. What a link delays now and then is late on that way alone."""
+    """The transfers; those whose receiver stalled are as long as others on their way. A receiver stalls if its blocks
+    start late now and then, whatever they wait for; a link that stalls delays the blocks on its way alone."""
     fed = np.zeros(len(blocks), np.bool_)
     fed[table["dst"].filter(table["timed"]).to_numpy()] = True
     ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
@@ -187,10 +188,11 @@ def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
 
 
 def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """rank, late: how long a rank usually takes to start a block whose data were there long before. Best seen in blocks
-    that need nothing from another rank; in others only where those of all ways take much longer than a transfer, and
-    than on the ranks that take least, for the receive may have been posted late, and one link may be slow. A rank that
-    always waits for data is as late as the other ranks of its host, if these are late and it never starts sooner."""
+    """rank, late: how long a rank usually takes to start a block whose data were there long before. Blocks that need
+    nothing from another rank show it best. Other blocks show it only if those of all ways take much longer than a
+    transfer, and longer than on the ranks that take least: the receive may have been posted late, or one link may be
+    slow. A rank that always waits for data is as late as the other ranks of its host, if these are late and it never
+    starts sooner."""
     of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
     gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
     here = _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))

@@ -1,8 +1,9 @@
-"""What the idle time between a rank's blocks is due to: the walk of the critical path, a wait further back each time.
+"""The causes of the idle time between a rank's blocks. They are read off a walk like that of the critical path, one
+wait further back each time.
 
-From the block that ends an idle stretch: its delay, then what made it ready. Of a transfer that is its time on the
-wire, the delay of its last member, and before that the wait for the data; of a collective the same, and the wait for
-the other ranks.
+The walk starts at the block that ends an idle stretch: its delay, then the operation that made it ready. A transfer has
+its time on the wire, the delay of its last member, and before that the wait for the data; a collective has the same,
+and the wait for the other ranks.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ def idle_by_cause(graph: Graph) -> pl.DataFrame:
 
 
 def _parts(graph: Graph) -> list[tuple[Ints, Times, Times, Ints, Ints]]:
-    """The idle time before each block in four parts that follow one another, some of no length: the block, from when to
-    when, the place of the cause among `CAUSES`, and the rank that is waited for, or -1."""
+    """The idle time before each block in four successive parts, some of no length: the block, start and end, the number
+    of the cause in `CAUSES`, and the rank that is waited for, or -1."""
     block, since = _gaps(graph)
     start = graph.start[block]
     ready = np.clip(graph.ready[block] - graph.launch(block), since, start)
@@ -115,7 +116,7 @@ def _gaps(graph: Graph) -> tuple[Ints, Times]:
 
 
 def _table(graph: Graph, block: Ints, since: Times, until: Times, cause: Ints, source: Ints) -> pl.DataFrame:
-    """`cause`: the place of each among `CAUSES`."""
+    """`cause`: the number of each in `CAUSES`."""
     zero, steps = graph.recorded.zero_ns, graph.recorded.steps
     named = steps.select(STEP_KEY)[graph.step[block]]
     table = pl.DataFrame({"rank": graph.rank[block], "start_ns": since + zero, "end_ns": until + zero})

@@ -1,9 +1,9 @@
-"""What blocks wait for inside of them: the collectives of tensor-, expert- or context-parallel ranks.
+"""Waits inside blocks: the collectives of tensor-, expert- or context-parallel ranks.
 
-These ranks run each block together, so that the blocks of all are as long as those of the slowest. A collective ends on
-all of its members at once, and on the last to come it takes only as long as the data need: what it takes longer on
-another member, that one waits. (Where clocks disagree, lengths still tell who that was.) Only groups that communicate
-in most of their blocks hold them: gradients are reduced in the last ones of a step, while these go on.
+These ranks run each block together, so the blocks of all are as long as those of the slowest. A collective ends on all
+of its members at once, and on the last to come it takes only as long as the data need: another member waits for the
+rest of its own length. (If clocks disagree, lengths still tell who came last.) Only groups that communicate in most of
+their blocks hold them: gradients are reduced in the last blocks of a step, while these go on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Inner:
     joined: Ints
 
     def without(self, faster: Floats) -> Floats:
-        """By how much each operation is shorter where some blocks are `faster` by so much: they themselves, and those
-        that wait inside for them."""
+        """By how much each operation is shorter if some blocks are `faster` by this much: these blocks, and those that
+        wait inside for them."""
         latest = np.zeros(int(self.joined.max(initial=-1)) + 1)
         np.maximum.at(latest, self.joined, faster[self.row])
         theirs = np.zeros(len(faster))
@@ -52,8 +52,9 @@ def inner(graph: Graph) -> Inner:
 
 
 def run_together(recorded: Recorded, operations: Operations, waits: Waits, names: Names) -> list[Waits]:
-    """Adds a point for the blocks that wait for one another inside, one of each rank: where all of them are ready. It
-    waits for all that they wait for, and they for it, as long before it as they were ready themselves."""
+    """Adds a point for the blocks that wait for one another inside, one of each rank, at which all of them are ready.
+    It waits for everything that they wait for, and they wait for it, with a lag that lets them start when they were
+    ready."""
     parts = _inside(recorded, operations)
     if parts.is_empty():
         return []
@@ -78,7 +79,7 @@ def run_together(recorded: Recorded, operations: Operations, waits: Waits, names
 
 
 def _joined(parts: pl.DataFrame) -> tuple[Ints, Ints]:
-    """The blocks of `_inside`, and of each the first that it is joined with by collectives, also through others."""
+    """The blocks of `_inside`, and for each the first block that collectives join it with, also through others."""
     row, collective = (parts[name].to_numpy().astype(np.int64) for name in ("row", "collective"))
     first = np.full(int(row.max(initial=-1)) + 1, -1, np.int64)
     first[row] = row
@@ -120,7 +121,8 @@ def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
 
 
 def _many(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
-    """The parts of the groups that may communicate in most of their blocks: of which a rank has so many."""
+    """The parts of the groups that may communicate in most of their blocks, because a rank has enough parts for
+    that."""
     if recorded.parts.is_empty():
         return recorded.parts
     work = columns.rank[: len(recorded.blocks)][columns.sort[: len(recorded.blocks)] == WORK]

@@ -1,8 +1,8 @@
-"""What a block takes to be launched after what it waits for.
+"""The time that a block takes to be launched after its last wait.
 
-A block starts later after another block of its rank, which the host has to follow, than after a transfer, for the host
-had time meanwhile. Blocks that wait for their rank show the one, blocks that wait for a transfer the other. In a replay
-a block may come to wait for something else than it did, so a launch belongs to the wait:
+A block starts later after another block of its rank, which the host has to follow, than after a transfer, during which
+the host has time. Blocks that wait for their rank show the one, blocks that wait for a transfer the other. In a replay
+a block may wait for something else than it did, so a launch belongs to the wait:
 
     start = max(end of the block before + launch after a block, end of the transfer + launch after a transfer) + delay
 """
@@ -28,7 +28,7 @@ from trace_export.steps.graph import (
 from trace_export.tolerances import FIFTH
 
 SHORT = 0.4
-"""A launch takes at most this share of a block; what takes longer is a wait."""
+"""A launch takes at most this share of a block; a longer delay is a wait."""
 
 
 def launched(graph: Graph) -> Waits:
@@ -48,7 +48,7 @@ def launched(graph: Graph) -> Waits:
     most = SHORT * float(np.median(graph.length[rows])) if len(rows) else 0.0
 
     def usual(since: Times, rest: Times) -> int:
-        """Of the blocks that wait for nothing longer than for what happened last at `since`."""
+        """The usual launch of the blocks whose last wait was met at `since`."""
         shown = since >= np.maximum(rest, other)
         gap = soonest(graph.rank[rows[shown]], (start - since)[shown])
         return round(gap) if gap <= most else 0
@@ -68,14 +68,14 @@ def launched(graph: Graph) -> Waits:
 
 
 def _last(of: Ints, met: Times, count: int) -> Times:
-    """When the last of some waits of each operation was met; long ago where it has none."""
+    """When the last of these waits of each operation was met; long ago if it has none."""
     last = np.full(count, np.iinfo(np.int64).min // 2)
     np.maximum.at(last, of, met)
     return last
 
 
 def soonest(rank: Ints, gap: Times) -> float:
-    """Of the gaps at the lowest fifth of each rank that of the rank at the lowest fifth: half of them may be late."""
+    """The lowest fifth over ranks of each rank's lowest fifth of the gaps: half of the ranks may be late."""
     fifth = pl.col("gap").quantile(FIFTH, "lower")
     each = pl.DataFrame({"rank": rank, "gap": gap}).group_by("rank").agg(fifth)["gap"]
     return max(float(each.quantile(FIFTH, "lower") or 0), 0.0)

@@ -16,12 +16,12 @@ COLUMNS = {
     "start": np.int64, "end": np.int64, "when": np.int64,
 }  # fmt: skip
 SPARE = 8
-"""Room for this part of the operations more: for points, of which a rank has a few in a step."""
+"""Room for this part of the operations more, for points: a rank has a few in a step."""
 
 
 class Operations:
-    """Columns of `Graph` while it grows; `when`: when an operation may have begun at the earliest, which orders those
-    that wait in a circle."""
+    """Columns of `Graph` while it grows; `when`: the earliest time at which an operation may have begun, which orders
+    operations that wait in a circle."""
 
     sort: Ints
     kind: Ints
@@ -34,8 +34,8 @@ class Operations:
     when: Times
 
     def __init__(self, count: int) -> None:
-        """`count`: of how many operations there is room at once; to copy the columns for more of them takes as much
-        memory again."""
+        """`count`: there is room for this many operations; a copy of the columns for more takes as much memory
+        again."""
         self._room = {name: np.empty(count + count // SPARE, dtype) for name, dtype in COLUMNS.items()}
         self._count = 0
 
@@ -92,9 +92,9 @@ class Lanes:
         self.end = latest + self._zero if self._times is None else self._times[latest]
 
     def key(self, lane: Ints, at: Times) -> Ints:
-        """Lanes one after another, so that one search, and one running maximum, serve all: the time since the first
-        block or end of a collective, behind those of the lanes before. Where that leaves the integers, how many of all
-        times are at most `at`."""
+        """A number that rises with lane and time, so that one search, and one running maximum, serve all lanes: the
+        time since the first block or end of a collective, behind the times of the previous lanes. If that overflows,
+        the rank of `at` among all times."""
         if self._times is None:
             return lane * self._size + np.clip(at - self._zero + 1, 0, self._size - 1)
         key: Ints = lane * self._size + np.searchsorted(self._times, at, side="right")

@@ -19,8 +19,8 @@ Flags = npt.NDArray[np.bool_]
 @dataclass(frozen=True)
 class Levels:
     """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
-    level begins, and the end. `turns`: for each level from where to where its waits lie, first the first ones of its
-    operations in their order, then the second ones of those that have any, and so on."""
+    level begins, and the end. `turns`: the bounds of each level's waits: first the first wait of each of its operations
+    in their order, then the second wait of those that have one, and so on."""
 
     order: Ints
     bounds: Ints
@@ -28,8 +28,8 @@ class Levels:
 
 
 def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
-    """The levels of `count` operations, where `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None
-    where some wait in a circle. O(waits) and a few calls of numpy a level."""
+    """The levels of `count` operations, if `of[i]` waits for `on[i]`, and the waits in the order of `turns`; None if
+    some wait in a circle. O(waits) and a few calls of numpy a level."""
     waits = np.bincount(of, minlength=count)
     fronts = [front[np.argsort(-waits[front], kind="stable")] for front in _fronts(waits, of, on)]
     order = np.concatenate([np.empty(0, np.int32), *fronts])
@@ -74,8 +74,8 @@ def _fronts(waits: Ints, of: Ints, on: Ints) -> Iterator[Ints]:
 
 
 def uncircled(count: int, of: Ints, on: Ints, when: Ints) -> Flags:
-    """Which of the waits of `count` operations, where `of[i]` waits for `on[i]`, are kept: where some form a circle,
-    those in it that run against the order of `when` are left out."""
+    """Which of the waits of `count` operations are kept, if `of[i]` waits for `on[i]`: of waits in a circle, those
+    against the order of `when` are left out."""
     from scipy import sparse  # seldom needed, and long to load
     from scipy.sparse import csgraph
 

@@ -17,18 +17,17 @@ PARTS: Schema = {
     "from_stage": INT, "microbatch": INT, "chunk": INT, "id": SPAN_ID, "start_ns": TIME, "end_ns": TIME, "ns": TIME,
 }  # fmt: skip
 """A part of the critical path of a step; `position` counts from its start. `part`: `work` (a block of `kind` F, B, W,
-FB or OPT, whose `id` is that of the span), `wire` (a transfer of direction `kind` from `from_rank`), `collective` (its
-name is `kind`; from the last rank to come), `delay` (an operation of `kind` on `rank` starts although nothing is
-missing that was recorded), `pause` (the same before the first block of a rank in a step), `overlap` (negative: an
-operation began before what it waited for had ended). `ns` is end_ns - start_ns; the parts of a step add up to its
-length."""
+FB or OPT, with the `id` of its span), `wire` (a transfer of direction `kind` from `from_rank`), `collective` (its name
+is `kind`; from the last rank to come), `delay` (an operation of `kind` on `rank` has not started although nothing
+recorded is missing), `pause` (the same before the first block of a rank in a step), `overlap` (negative: an operation
+began before what it waited for had ended). `ns` is end_ns - start_ns; the parts of a step add up to its length."""
 
 STEPS: Schema = {"run": INT, "step": INT, "start_ns": TIME, "length_ns": TIME, "negative_ns": TIME}
 """`length_ns`: from the first block of the step to that of the next; `negative_ns` the sum of its negative parts."""
 
 SLACK: Schema = {"id": SPAN_ID, "rank": INT, "run": INT, "step": INT, "slack_ns": TIME}
-"""How much longer each block could have taken without making a step longer; 0 on the critical path. Null where nothing
-that was recorded waits for it."""
+"""How much longer each block could have taken without making a step longer; 0 on the critical path. Null if nothing
+recorded waits for it."""
 
 _WORK, _DELAY, _OVERLAP = range(3)
 
@@ -81,7 +80,7 @@ def _walk(graph: Graph, windows: Windows) -> pl.DataFrame:
 
 
 def _ends(graph: Graph, windows: Windows) -> tuple[Times, Times, Ints, np.ndarray]:
-    """Of each step where it begins and ends, the operation that ends it, and whether by its start."""
+    """For each step its begin and end, the operation that ends it, and whether it does so by its start."""
     begin = np.array([graph.start[since].min() for since in windows.since], np.int64)
     last, at, starting = [], [], []
     for until, ends in zip(windows.until, windows.ends, strict=True):

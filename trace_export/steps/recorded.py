@@ -1,4 +1,4 @@
-"""What was recorded of a run's steps, as the tables that the measured graph is made of."""
+"""The recorded steps of a run, as the tables from which the measured graph is made."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MISSING = {"ranks-missing", "stages-missing", "stages-uneven"}
 PARTIAL = {"ranks-chosen", "ranks-absent"} | MISSING
 """Notes that say that ranks of the run are not here."""
 UNKNOWN = {"stages-deeper", "machine-alone"}
-"""And those that say so of whole stages, nobody knows how many."""
+"""Notes that say that an unknown number of whole stages is not here."""
 ODD = 10
-"""A step that takes more than this many times the median has a stop in it, or work that no other step has."""
+"""A step longer than this many times the median contains a stop, or work that no other step has."""
 
 
 KINDS = (*WORK_KINDS, "OPT")
@@ -35,18 +35,18 @@ KINDS = (*WORK_KINDS, "OPT")
 class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
-    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host
-    (label), device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole
-    (whether it counts), sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row
-    per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch,
-    chunk, start, end, lacks (it must have an input from another rank), first_part (1: its backward has a later
-    block, too; 2: its gradient of the weights has one, unlike that of others; 3: both; else 0). `edges`, a row per
-    dependency between blocks: src, dst (rows of `blocks`), direction, and of its message
-    sent, received, arrived (null where none was recorded). `parts`, a row per rank and collective: collective (a
-    number), op, group, rank, segment, step_index, start, end. `odd`: steps that last no time, or more than `ODD`
-    times the median; a segment ends before and after each of them. `partial`: whether ranks of the run are not
-    here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: how many the pipeline
-    has, `stage_ranks`: and ranks a stage; 0 where that is unknown. `of_host`: the blocks have times of the host.
+    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label),
+    device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts),
+    sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted by
+    (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch, chunk, start, end, lacks (it
+    must have an input from another rank), first_part (1: its backward has a later block, too; 2: its weight gradient
+    has a later block, and others' have none; 3: both; else 0). `edges`, a row per dependency between blocks: src, dst
+    (rows of `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a
+    row per rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps
+    that last no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`:
+    whether ranks of the run are not here; `incomplete`: whether whole stages of the pipeline are not, or may not be.
+    `stages`: the number of stages of the pipeline, `stage_ranks`: of ranks of a stage; 0 if unknown. `of_host`: the
+    blocks have times of the host.
     """
 
     zero_ns: int
@@ -120,7 +120,7 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 
 def _blocks(profile: Profile) -> pl.DataFrame:
     """Blocks of pipeline work and optimizers, with `lacks`. An optimizer that is inferred beside marked blocks is left
-    out: it is there only where device tasks were asked for, and what is asked for explains no step otherwise."""
+    out: it is there only if device tasks were asked for, and an explanation must not depend on that."""
     spans = profile.spans.lazy().filter(pl.col("kind").is_in(KINDS))
     if profile.spans.filter(pl.col("kind") == "OPT", pl.col("origin") == "inferred").height:
         marked = (pl.col("origin") != "inferred").any().over("rank")
@@ -135,8 +135,8 @@ def _blocks(profile: Profile) -> pl.DataFrame:
 
 
 def _first_parts(passes: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """The blocks that run the first part of a backward whose rest is in a later block, as of the head of the model
-    before its layers; and those whose gradient of the weights is, where only some backwards are split (DualPipe)."""
+    """The blocks that run only the first part of a backward, such as that of the head of the model before its layers;
+    and, if only some backwards are split (DualPipe), those whose weight gradient is in a later block."""
     key = [*RANK_STEP_KEY, "microbatch", "chunk"]
     backwards = passes.filter(kind="B").drop_nulls("microbatch").select("span", "start_ns", *key)
     halves = passes.filter(kind="W").drop_nulls("microbatch").select(key)
@@ -196,7 +196,7 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
 
 
 def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
-    """The dependencies whose both blocks are there, each with its message."""
+    """The dependencies with both blocks there, each with its message."""
     posted = pl.max_horizontal("recv_start_ns", "ready_ns")  # where the send was not recorded
     messages = profile.messages.lazy().drop_nulls("recv_end_ns").select(
         "src_pass", "dst_pass", "src_rank", "dst_rank", "direction",
@@ -223,8 +223,8 @@ def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:
 
 
 def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
-    """src, dst (rows of `blocks`), src_pass, dst_pass, direction, src_rank, dst_rank and made of the dependencies whose
-    blocks are both there, in one segment."""
+    """src, dst (rows of `blocks`), src_pass, dst_pass, direction, src_rank, dst_rank and made, of the dependencies with
+    both blocks there, in one segment."""
     spans, edges = profile.interpreted.passes["span"].to_numpy(), profile.interpreted.edges
     here = blocks["span"].to_numpy()
     row_of = np.full(int(max(here.max(initial=0), spans.max(initial=0))) + 1, -1, np.int64)
@@ -244,8 +244,8 @@ def _between_blocks(profile: Profile, blocks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_nameless(edges: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    """Edges without a message with that, of messages whose passes are not known, which on their way was the first to
-    be sent after the data were made, and which arrived before they were used up."""
+    """Gives edges without a message one of the messages whose passes are unknown: on the same way, the first that was
+    sent after the data were made, if it arrived before the block that used them ended."""
     way, times = ["src_rank", "dst_rank", "direction"], ["sent", "received", "arrived"]
     moved = (pl.col("src_rank") != pl.col("dst_rank")) & pl.col("arrived").is_null()
     rest = edges.filter(moved).drop(times).with_columns(since=pl.col("made") - MESSAGE_AFTER_NS).sort("since", "edge")

@@ -1,4 +1,5 @@
-"""How long a run's steps take with other lengths and delays: the measured graph run again, many scenarios at once."""
+"""The lengths of a run's steps with other lengths and delays of operations: the measured graph run again, many
+scenarios at once."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ import numpy as np
 from trace_export.steps.graph import POINT, Flags, Floats, Graph, Ints, for_origin
 
 SCENARIO_BYTES = 1 << 24
-"""Of the times of all operations in the scenarios that run at once."""
+"""The times of all operations in the scenarios that run at once take at most this much."""
 
 NEVER = np.int64(-(1 << 60))
-"""The lag of a wait that holds nothing."""
+"""The lag of a wait that never matters."""
 
 Scenario = tuple[Floats, Floats]
 """The length and the delay of each operation."""
@@ -25,9 +26,9 @@ Scenario = tuple[Floats, Floats]
 @dataclass(frozen=True)
 class Windows:
     """The steps that have a length: from their first block to the first block of the next step of their segment, or the
-    only step of a segment to its last end. Replicas that never wait for one
-    another have steps of their own. `step`: rows of `recorded.steps`. `since`, `until`: the operations that
-    begin a step and the one after it; `ends`: where there is none after it, all its operations."""
+    only step of a segment to its last end. Replicas that never wait for one another have steps of their own. `step`:
+    rows of `recorded.steps`. `since`, `until`: the operations that begin a step and the next one; `ends`: all
+    operations of a step without a next one."""
 
     step: Ints
     since: tuple[Ints, ...]
@@ -39,7 +40,7 @@ class Windows:
 
     @property
     def steps(self) -> int:
-        """How many steps there are, of however many replicas."""
+        """The number of steps; replicas do not count."""
         return len(np.unique(self.step))
 
     def of(self, steps: Ints) -> Windows:
@@ -66,7 +67,7 @@ class Replay:
     """Runs scenarios of a graph."""
 
     def __init__(self, graph: Graph, *, with_first: bool = False) -> None:
-        """`with_first`: a step alone in its segment begins with its first operation, which may be no block."""
+        """`with_first`: a step alone in its segment begins with its first operation, even if that is no block."""
         self.graph, self._with_first = graph, with_first
         self._last: tuple[Floats, Floats] | None = None
         position, waits = np.empty(len(graph), np.int32), graph.waits
@@ -87,7 +88,7 @@ class Replay:
         self._late = [[bool(self._lag[a:b].any()) for a, b in turns] for turns in self.graph.levels.turns]
 
     def without_launches(self) -> Replay:
-        """The same graph, in which what an operation waits for holds it no longer than it lasts."""
+        """The same graph without launches: a wait holds an operation no longer than the awaited one lasts."""
         replay = copy(self)
         replay._launches = False
         if self.graph.joint.any():
@@ -142,8 +143,8 @@ class Replay:
         return self._last[1]
 
     def times(self, length: Floats, delay: Floats) -> Floats:
-        """The end of each operation in the order of the levels; below them their starts, where waits need those. Both
-        arguments are in this order, operation × scenario; a single column is that of all scenarios."""
+        """The end of each operation in the order of the levels; below them their starts, if waits need them. Both
+        arguments are in this order, operation × scenario; a single column holds for all scenarios."""
         count, graph, levels = len(self.graph), self.graph, self.graph.levels
         times = np.empty((2 * count if self._from_start else count, max(length.shape[1], delay.shape[1])))
         for (low, high), turns, late in zip(pairwise(levels.bounds.tolist()), levels.turns, self._late, strict=True):

@@ -12,9 +12,9 @@ from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
 
 ONE_WAY = 2
-"""One way between two ranks is slow where it takes this many times as long as the other."""
+"""One way between two ranks is slow if it takes this many times as long as the other way."""
 POSTED = 0.05
-"""A receive that starts within this share of a block's length after it was posted by what follows that block."""
+"""A receive was posted after a block if it starts within this share of the block's length after it."""
 
 
 def transfers(
@@ -22,8 +22,8 @@ def transfers(
 ) -> tuple[list[Waits], Flags]:
     """Adds the transfers. One waits for its producer, for the transfer before on its way, and for the block of the
     receiver after which the receive was posted, where the receive followed it promptly. Without a message the transfer
-    is guessed: as long as the gap that it leaves where it can be seen, else as the median of such gaps on its way.
-    `joint`: the waits of blocks for what several ranks did."""
+    is guessed: as long as the gap that it leaves if it can be seen, else as the median of such gaps on its way.
+    `joint`: the waits of blocks for operations of several ranks."""
     edges = recorded.edges
     src: Ints = edges["src"].to_numpy().astype(np.int32)
     dst: Ints = edges["dst"].to_numpy().astype(np.int32)
@@ -78,8 +78,8 @@ def _exchanged(
     edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, operations: Operations
 ) -> tuple[Times, Times]:
     """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
-    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). How long it takes is
-    seen where it is the last that one of them waits for."""
+    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). Its length is seen if
+    it is the last thing that one of them waits for."""
     made = operations.end[src]
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
     goes_on = np.where(after >= 0, operations.start[after], MOST)
@@ -127,8 +127,8 @@ def _transfer_times(
 
 
 def _done_before(lanes: Lanes, first: Flags, joint: list[Waits], operations: Operations) -> Times:
-    """When the rank of each block was done with what was before it: with the block before; for the first block of a
-    step also with what it waits for besides (`joint`). 0 for the first block of a recording."""
+    """When the rank of each block was done with everything before it: with the previous block; for the first block of a
+    step also with its other waits (`joint`). 0 for the first block of a recording."""
     count = len(first)
     ended = np.concatenate([[0], operations.end[: count - 1]])
     ended[lanes.first] = 0
@@ -151,8 +151,8 @@ def _before_on_way(rows: Ints, code: Ints, src: Ints, lane: Ints, number: Ints, 
 def _posted(
     rows: Ints, sent: Times, received: Times, dst: Ints, number: Ints, lanes: Lanes, operations: Operations
 ) -> list[Waits]:
-    """The receives that promptly followed the end of a block of their rank, or else the start of one. Where the receive
-    began after the send and that block ended before it, it was merely recorded late."""
+    """The receives that promptly followed the end of a block of their rank, or else the start of one. A receive that
+    began after the send, after a block that ended before the send, was merely recorded late."""
     if not len(rows):
         return []
     waits, open_ = [], np.ones(len(rows), np.bool_)
@@ -175,8 +175,8 @@ def _after_collectives(
     recorded: Recorded, rows: Ints, sent: Times, received: Times, src: Ints, dst: Ints, number: Ints, lanes: Lanes,
     operations: Operations,
 ) -> list[Waits]:  # fmt: skip
-    """The sends and receives that promptly followed a collective of their rank: a block may end with one, as of its
-    tensor-parallel peers, whose result is sent. Of receives as in `_posted`."""
+    """The sends and receives that promptly followed a collective of their rank: a block may end with a collective, such
+    as one of tensor-parallel peers, whose result is sent. For receives see `_posted`."""
     joint = np.flatnonzero(operations.sort == COLLECTIVE)
     if not len(joint) or not len(rows):
         return []
