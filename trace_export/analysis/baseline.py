@@ -1,10 +1,10 @@
-"""A baseline: the figures of a run in a small JSON file, which a later run is compared with.
+"""A baseline: the figures of a run in a small JSON file, with which a later run is compared.
 
     {"format": "trace_export baseline 2", "name": …, "traits": {…}, "gains": …, "whole": [{…}], "levels": […],
      "causes": […], "blocks": […], "steps": […], "stages": […], "predictions": […]}
 
 The tables are those of `RunFigures`, a row each; the file is meant to be kept beside the code that it measures. The
-JSON document of a report has them too, in other places, and does as well.
+JSON document of a report holds the same figures and can take its place.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write(baseline: Baseline, path: Path) -> None:
 
 
 def is_baseline(path: Path) -> bool:
-    """Whether a regular file begins as `write` or the document of a report does, whatever its name."""
+    """Whether a regular file begins like a baseline or the document of a report, whatever its name."""
     try:
         with open_file(path) as file:
             begins = file.read(64)
@@ -58,7 +58,7 @@ def is_baseline(path: Path) -> bool:
 
 
 def read(path: Path) -> Baseline:
-    """The baseline in a file. Raises SourceError where it is not what it should be."""
+    """The baseline in a file. Raises SourceError if the file does not hold one."""
     try:
         data = orjson.loads(read_file(path, MOST_BYTES))
     except OSError as error:

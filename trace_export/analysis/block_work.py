@@ -1,8 +1,8 @@
 """Why the blocks of slow ranks take longer than those of their peers: kernel by kernel, in parts that add up.
 
-A block is as long as its device tasks that compute or copy (of those that run at a time the first counts), what of its
-communication none of these hides, and the gaps. Tasks are held against each other by what they do and not by their
-names, which differ by sizes of tiles: all matrix products are one kind, see `KernelNames.family`.
+A block is as long as its device tasks that compute or copy (of tasks that overlap the first counts), the communication
+that none of these hides, and the gaps. Tasks are compared by their function and not by their names, which differ by
+sizes of tiles: all matrix products are one kind, see `KernelNames.family`.
 
     kind of task        slow            peer            of the difference
     attention           8 ×  10 ms      7 ×  8.75 ms    8/7 as many tasks of most kinds: more layers
@@ -32,21 +32,21 @@ from trace_export.tolerances import PROMPT_NS
 from trace_export.units import duration, times
 
 SLOW = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
-"""The causes whose blocks are held against those of peers."""
+"""The causes whose blocks are compared with those of peers."""
 RANKS, STEPS, CAUSES = 2, 3, 3
-"""This many slow ranks and as many peers are read for a cause, in this many steps; of this many causes."""
+"""For a cause this many slow ranks and as many peers are read, in this many steps; for this many causes."""
 SAME = 0.02
 """Tasks that take longer by up to this share take as long."""
 ALIKE = 0.01
 """Numbers of tasks that differ by up to this share are equal."""
 UNIFORM = 0.25
-"""All tasks are slower alike where the slowdown of most of their time lies within this share of the usual one."""
+"""All tasks are slower alike if the slowdown of most of their time lies within this share of the usual one."""
 SAID, KEPT = 0.05, 0.01
-"""Parts from this share of the difference on are said, and kept apart in the facts."""
+"""A part of at least the first share of the difference is said; of at least the second, it is in the facts."""
 NEAR = 4
 """As many products beside a loss may be the output layer in a block."""
 ONE = 0.5
-"""From this share of the gaps on one of a block is most of them."""
+"""If the longest gap has this share of all gaps of a block, it is named."""
 
 LOSS = r"(?i)soft_?max|nll_?loss|cross_?entropy|_cce_|argmaxwithvalue|aclnnlog_|caculateloss|masklabelbyindex"
 BESIDE_LOSS = (
@@ -54,7 +54,7 @@ BESIDE_LOSS = (
     r"|^(?:exp|log|sub|mul|add|real_?div|div|cast|neg|select|where|zeros|ones|one_?hot|equal|eq|masked?|max|amax|arange|"
     r"sum|mean|ge|lt|logical_?\w+)(?:s|like|v\d|d|imum)*(?:_kernel\w*)?$"
 )
-"""Short names of elementwise work and reductions, which a loss that is not fused consists of."""
+"""Short names of elementwise work and reductions: a loss that is not fused consists of these."""
 EMBEDDING = r"(?i)embedding|vectorized_gather|gatherv2|indexselect"
 NUMBERED = r"(?i)\blayers?(?:-[a-z]+)?[/.](\d+)\b"
 """The number of a layer in the name of a task, as in graphs of MindSpore: `Default/layers-CellList/3-Layer/MatMul`."""
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
 
 class Part(NamedTuple):
     """A part of the difference, in a step: `what` it is (`layers`, `loss`, `output`, `embedding`, `more`, `slower`,
-    `kernel`, `gaps`, `communication`), in words, and the `kernel` that it is in, where it is in one."""
+    `kernel`, `gaps`, `communication`), in words, and the `kernel` in which it is, if it is one."""
 
     what: str
     ns: float
@@ -81,18 +81,17 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class _Side:
-    """What the blocks of some ranks hold. `blocks`: key, blocks (of a rank in a step), and as means of a block
-    length_ns, idle_ns, moved_ns (communication that no work hides) and pause_ns (the longest gap), before (what ends
-    the longest gap). `work`: key, family, name, near (see `_near_loss`), count, ns, as means of a
-    block."""
+    """What the blocks of some ranks hold. `blocks`: key, blocks (of a rank in a step), before (the task that ends the
+    longest gap), and as means of a block length_ns, idle_ns, moved_ns (communication that no work hides) and pause_ns
+    (the longest gap). `work`: key, family, name, near (see `_near_loss`), count, ns, as means of a block."""
 
     blocks: pl.DataFrame
     work: pl.DataFrame
 
 
 def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataFrame]:
-    """Which ranks are compared for the first causes of `explanation.CAUSES` that are slow blocks, and the blocks of
-    the steps in which that is done."""
+    """Which ranks are compared for the first causes of `explanation.CAUSES` that are slow blocks, and the blocks of the
+    steps in which they are compared."""
     rows = [(n, row) for n, row in enumerate(causes.iter_rows(named=True)) if row["code"] in SLOW and row["sentence"]]
     of_stage = {rank for _, row in rows for rank in row["ranks"] if row["code"] == "slow-stage"}
     apart = {rank for _, row in rows for rank in row["ranks"] if row["code"] != "slow-stage"}
@@ -117,8 +116,8 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
 
 
 def _some_steps(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """The blocks of whole steps that follow one another, where there are any, around that which the first cause costs
-    most. Times of the host are not those of the device."""
+    """The blocks of successive whole steps, if there are any, around the step that the first cause costs most. Times of
+    the host are not those of the device."""
     blocks = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS) & pl.col("origin").ne_missing("host"))
     steps = blocks.group_by(STEP_KEY).agg(pl.col("start_ns").min()).sort("start_ns")
     whole = steps.join(profile.steps.filter("whole"), on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
@@ -132,8 +131,8 @@ def _some_steps(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> pl.DataF
 def sentence(
     asked: Asked, cause: Mapping[str, Any], blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame], then: str
 ) -> Sentence:
-    """What the blocks of the slow ranks have that those of their peers do not. `tasks`: the device tasks of the ranks
-    (`model.KERNELS`); `then`: what the cause itself tells to do next."""
+    """What the blocks of the slow ranks have and those of their peers have not. `tasks`: the device tasks of the ranks
+    (`model.KERNELS`); `then`: the next step of the cause itself."""
     facts: dict[str, Any] = {"cause": cause["code"], "ranks": asked.slow, "peers": asked.peers}
     sides = []
     for ranks in (asked.slow, asked.peers):
@@ -221,8 +220,8 @@ def _placed(blocks: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _swept(tasks: pl.DataFrame) -> pl.DataFrame:
-    """With `own_ns`, what of each task no task before it in its block covers, and `gap_ns`, the time before it in
-    which none runs. Together they are the block up to the last end."""
+    """With `own_ns`, the part of each task that no earlier task of its block covers, and `gap_ns`, the time before it
+    in which none runs. Their sum is the block up to the last end."""
     before = pl.col("end_ns").cum_max().shift(1).over("block")
     ordered = tasks.sort("block", "start_ns", "end_ns").with_columns(before_ns=pl.coalesce(before, "begin"))
     start, until = pl.max_horizontal("start_ns", "before_ns"), pl.col("before_ns")
@@ -232,8 +231,8 @@ def _swept(tasks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _without_moves(work: pl.DataFrame, moves: pl.DataFrame) -> pl.DataFrame:
-    """With `moved_ns`, what of the gap before a task is communication, which the gap has less: where the task starts
-    when that ends. What goes on beside it, as a receive that was posted ahead, is not waited for."""
+    """With `moved_ns`, the communication in the gap before a task, which is taken off the gap, if the task starts when
+    the communication ends. Communication that goes on, such as a receive that was posted ahead, is not waited for."""
     ends = moves.sort("end_ns").select(moved_until="end_ns", moved_from="start_ns")
     preceded = work.sort("start_ns").join_asof(ends, left_on="start_ns", right_on="moved_until")
     waited = pl.col("start_ns") - pl.col("moved_until") <= PROMPT_NS
@@ -298,7 +297,7 @@ def _kinds(slow: _Side, peer: _Side) -> pl.DataFrame:
 
 
 def _layers() -> pl.Expr:
-    """By how many times as many tasks most kinds have: that is more layers. 1 where they do not agree."""
+    """The common ratio in which most kinds have more tasks: these are more layers. 1 if they do not agree."""
     ratio = pl.col("n") / pl.col("n_peer")
     middle = ratio.median()
     agree = ((ratio / middle - 1).abs() <= ALIKE).mean() > 0.5
@@ -306,8 +305,8 @@ def _layers() -> pl.Expr:
 
 
 def _slowdown(kinds: pl.DataFrame) -> float:
-    """How many times as long all tasks of the same work take, by the middle of their time; 1 where they do not agree,
-    or where it is about nothing."""
+    """How many times as long all tasks of the same work take, by the middle of their time; 1 if they do not agree, or
+    take about as long."""
     timed = kinds.filter(pl.col("ns_peer") > 0).with_columns(
         ratio=pl.col("ns") / pl.col("n") / (pl.col("ns_peer") / pl.col("n_peer")),
         weight=pl.col("blocks") * pl.col("ns_peer"),
@@ -321,8 +320,8 @@ def _slowdown(kinds: pl.DataFrame) -> float:
 
 
 def _more(kinds: pl.DataFrame, work: pl.DataFrame) -> Iterator[Part]:
-    """Work that one side has more of; `work` is that of the slow side. Where a kernel is there as often as there are
-    more of its kind, it is that one. Beside a loss that the peers do not have, the products next to it are the output
+    """Work of which one side has more; `work` is that of the slow side. If a kernel comes as often as its kind comes
+    more often, it is that kernel. Beside a loss that the peers do not have, the products next to it are the output
     layer, for no name tells them from others, and elementwise work and reductions are the loss."""
     short_names = pl.Series([short(name) for name in kinds["name"]], dtype=pl.String)
     extra = kinds.with_columns(
@@ -363,9 +362,9 @@ def _more(kinds: pl.DataFrame, work: pl.DataFrame) -> Iterator[Part]:
 
 
 def _output(products: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """What the products beside the loss take in each kind of block, as many of them as the block has more than that of
-    the peers: output_ns; slower_ns is what the others take more. Where the block has no loss, all is the output
-    layer."""
+    """output_ns: the time of the products next to the loss in each kind of block, as many as the block has more than
+    the peers' block; slower_ns: by how much the other products are longer. Without a loss in the block, all is
+    output_ns."""
     many = products.select("key", "blocks", "rest_ns", many=(pl.col("n") - pl.col("layers") * pl.col("n_peer")).round())
     near = work.drop_nulls("near").join(many, on="key").filter(pl.col("near") <= pl.col("many"))
     near = near.group_by("key").agg(output_ns=(pl.col("ns") * pl.col("blocks")).sum())
@@ -398,10 +397,10 @@ def forwards(profile: Profile) -> pl.DataFrame:
 
 
 def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tuple[int, ...], str] | None:
-    """The layers of each part (chunk a on stage b is part a·P + b) and by what they were counted: their numbers in the
-    names of tasks, where no two parts share one; else the kernel of attention that comes equally often in all forwards
-    of a part, and in all parts; of several the one that comes least often, for a layer may launch some of them more
-    than once. None where there is none."""
+    """The layers of each part (chunk a on stage b is part a·P + b) and how they were counted: by their numbers in the
+    names of tasks, if no two parts share one; else by the attention kernel that comes equally often in all forwards of
+    a part, and in all parts; of several the rarest, because a layer may launch some of them more than once. None if
+    there is none."""
     counts, numbers = [], []
     for rank, rank_tasks in tasks.items():
         here = blocks.filter(rank=rank).sort("start_ns").with_row_index("block")
@@ -433,7 +432,7 @@ def layers(blocks: pl.DataFrame, tasks: Mapping[int, pl.DataFrame]) -> tuple[tup
 
 
 def short(name: str) -> str:
-    """The name of a kernel without template arguments and what compilers put around it."""
+    """The name of a kernel without template arguments and the decoration of compilers."""
     vendor = _ACLNN.match(name)
     plain = vendor[1] if vendor else re.sub(r"^(?:void )?(?:[\w()]+::)*", "", re.split(r"[<(]", name)[0]) or name
     return plain if len(plain) <= 40 else plain[:39] + "…"
@@ -444,7 +443,7 @@ def _signed(ns: float) -> str:
 
 
 def _next(parts: Sequence[Part], cause: Mapping[str, Any], then: str) -> str:
-    """What to do first, by the largest part; then what the cause itself tells, where that still fits. `parts`: the
+    """What to do first, by the largest part; then the next step of the cause itself, if it still fits. `parts`: the
     largest first."""
     loss, output = (sum(part.ns for part in parts if part.what == what) for what in ("loss", "output"))
     who, first = ranks_text(cause["ranks"]), parts[0]

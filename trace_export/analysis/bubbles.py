@@ -36,7 +36,7 @@ _TO_NEXT = pl.when(
 
 
 class _Whole:
-    """What is worked out of a whole run, whatever is shown of it."""
+    """The tables of a whole run, whatever is shown of it."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -142,9 +142,9 @@ class Bubbles:
 
         The bubbles are the shares (0 … 1) of the ranks' pipeline time in which they are idle, by the global and by the
         own-window definition. `pipeline_ns`: from the first start to the last end of a replica, the mean over the
-        ranks. `step_ns` is the time from the start to that of the step with the next number, as a training log counts
-        it: with the optimizer and what else lies between; null where that step is absent, in another window, or an
-        evaluation lies between.
+        ranks. `step_ns` is the time from the start of the step to that of the step with the next number, as a training
+        log counts it: with the optimizer and everything else between; null if that step is absent or in another window,
+        or an evaluation lies between.
         """
         steps = self._whole.steps
         if self._shows_all:
@@ -282,8 +282,8 @@ def _windows(spans: pl.DataFrame, completeness: pl.DataFrame, places: pl.DataFra
 
 
 def _tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    """The optimizer's blocks as far as they lie between a rank's last block and the end of the step, as
-    (rank, run, step, start_ns, end_ns, from_ns) without overlap: from_ns is where the stretch before each begins."""
+    """The parts of the optimizer's blocks between a rank's last block and the end of the step, as (rank, run, step,
+    start_ns, end_ns, from_ns) without overlap: from_ns is the begin of the stretch before each."""
     return (
         spans.filter(pl.col("kind") == "OPT")
         .select(*RANK_STEP_KEY, "start_ns", "end_ns")
@@ -305,7 +305,7 @@ def _optimizer_tail(spans: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tail_slices(spans: pl.DataFrame, windows: pl.DataFrame) -> list[pl.DataFrame]:
-    """What lies between a rank's last block and the end of the step, without the optimizer: that is drawn already."""
+    """The time between a rank's last block and the end of the step, without the optimizer, which is drawn already."""
     tail = _tail(spans, windows)
     ended = tail.group_by(RANK_STEP_KEY).agg(pl.col("end_ns").max().alias("tail_ns"))
     rest = windows.join(ended, on=RANK_STEP_KEY, how="left", nulls_equal=True)

@@ -81,7 +81,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _hosts(row: Row) -> list[str]:
-    """The hosts, where they are few, and the device of a single rank."""
+    """The hosts, if they are few, and the device of a single rank."""
     device = [] if row.get("device") is None else [f"device {row['device']}"]
     hosts = _few_hosts(row)
     return ([hosts] if hosts else []) + device
@@ -94,7 +94,7 @@ def _few_hosts(row: Row) -> str:
 
 
 def _parts(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> list[str]:
-    """`stage 2`, `rank 5`, `node1`, `device 1`, without what is said elsewhere."""
+    """`stage 2`, `rank 5`, `node1`, `device 1`, without the parts that are said elsewhere."""
     parts = []
     if stage and row["stage"] is not None:
         parts.append(f"stage {row['stage']}")
@@ -104,7 +104,7 @@ def _parts(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = T
 
 
 def _place(row: Row, *, stage: bool = False, ranks: bool = True, hosts: bool = True) -> str:
-    """` (stage 2, rank 5, node1, device 1)`, without what the title says."""
+    """` (stage 2, rank 5, node1, device 1)`, without the parts that the title says."""
     parts = _parts(row, stage=stage, ranks=ranks, hosts=hosts)
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -160,7 +160,7 @@ _NAMES = {
     "long-pause": "pause between steps", "unequal-microbatches": "unequal micro-batches",
     "late-collective": "late to collective", "hidden-causes": "several together",
 }  # fmt: skip
-"""Where the code does not read as a name."""
+"""Names of the codes that do not read as a name."""
 
 _BESIDE = {
     "slow-stage": "those of the other stages", "slow-replica": "those of the other replicas",
@@ -195,7 +195,7 @@ def _how(row: Row) -> str:
 
 
 def _gain(row: Row) -> str:
-    """What a step would take without it."""
+    """How long a step would be without it."""
     if row["gain_ns"] is None:
         return "how much it costs cannot be said"
     then = {
@@ -253,7 +253,7 @@ def _between(row: Row) -> str:
 
 
 def _draw(row: Row, detail: str) -> str:
-    """The command that draws some ranks with what else they do."""
+    """The command that draws some ranks with their communication and kernels."""
     return f"trace-export export DIR --ranks {Numbers.of(row['ranks'])} --detail {detail}"
 
 

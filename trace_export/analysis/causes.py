@@ -1,4 +1,5 @@
-"""What may be a cause of slow steps: each search of `peers`, and the two scenarios whose difference is its gain."""
+"""Possible causes of slow steps: the searches of `peers`, and for each cause two scenarios whose difference is its
+gain."""
 
 from __future__ import annotations
 
@@ -52,11 +53,11 @@ class Candidates:
 
     @cached_property
     def rank_means(self) -> Floats:
-        """Of each block the mean `work` of those of its rank with the same unit."""
+        """For each block the mean `work` of the blocks of its rank with the same unit."""
         return self.typical.means(self.graph.rank, of=self.typical.work)
 
     def all(self) -> list[Candidate]:
-        """Every cause that may be one."""
+        """Every candidate."""
         slow = list(self.slow_ranks((WORK,)))
         named = [set(each.place["ranks"]) for each in slow]  # type: ignore[call-overload]
         give_back()
@@ -72,16 +73,16 @@ class Candidates:
         return candidates
 
     def _kind(self, slow: Slow) -> str:
-        """What a group is called. Where ranks of the run are not here, others of a stage, replica or host may not have
-        what a few have."""
+        """The name of a group. If ranks of the run are not here, a few of a stage, replica or host do not stand for all
+        of it."""
         recorded, kind, count = self.graph.recorded, slow.groups[0].kind, len(slow.items)
         names = {group.kind for group in slow.groups} & {"stage", "replica", "host"}
         whole = kind == "stage" and count == recorded.stage_ranks
         return kind if not recorded.partial or whole or (len(names) == 1 and count > FEW_RANKS) else "rank"
 
     def _beyond_doubt(self, items: Items, slow: Slow) -> bool:
-        """Whether a group is slow beside others of its stages, or most other stages of the pipeline, where not all of
-        these are here."""
+        """Whether a group is slow compared with others of its stages, or with most other stages if not all of them are
+        here."""
         sorts, outside = set(items.alike[slow.items].tolist()), np.ones(len(items.mean), np.bool_)
         outside[slow.items] = False
         if sorts <= set(items.alike[outside].tolist()):
@@ -136,10 +137,11 @@ class Candidates:
     def _as_peers(
         self, slow: Slow, items: Items, members: Ints, slow_ranks: Ints, means: Floats, sorts: tuple[int, ...]
     ) -> tuple[Floats, Floats]:
-        """Lengths in which the members are scaled to the rank means of their peers, unit by unit; their own jitter
-        stays, but for what comes and goes from step to step. And lengths in which their surplus is spread evenly over
-        all stages. `means` (rank × unit) are those without the causes before, whose surplus is no gain of this one;
-        they become those without this one too. `sorts`: of the operations that `items` compare."""
+        """Two arrays of lengths. In the first the members are scaled to the rank means of their peers, unit by unit:
+        their jitter stays, but not a surplus that comes and goes from step to step. In the second their surplus is
+        spread evenly over all stages. `means` (rank × unit) are without the previous causes, so that their surplus is
+        no gain of this one; they are changed to be without this one, too. `sorts`: those of the operations that `items`
+        compare."""
         typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
         outside[slow_ranks] = False
         usual = np.full(means.shape, np.nan)
@@ -173,8 +175,8 @@ class Candidates:
     def _slow_items(
         self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]
     ) -> Iterator[tuple[Slow, Ints, Floats]]:
-        """Slow ones among the operations `rows`, whose lengths are compared by the item `key`: with their members and
-        the lengths in which these are as long as their peers."""
+        """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with its members
+        and the lengths in which these are as long as their peers."""
         items = mean_lengths(key, Sums.of(self.typical.length[rows]), alike)
         mean = items.mean
         left = mean.copy()  # of each item without the causes before: those are no gain of this one
@@ -188,14 +190,14 @@ class Candidates:
             yield slow, rows[chosen], lengths
 
     def slow_links(self) -> Iterator[Candidate]:
-        """The peers of a link are those of its direction between the same stages, else all; what was guessed is no peer
-        of what was recorded, and as far as launches after blocks are as long, it may be a launch."""
+        """The peers of a link are those of its direction between the same stages, else all. A guessed transfer is no
+        peer of a recorded one, and the part of it that is as long as a launch after a block may be a launch."""
         for some in (self.typical.transfer & ~self.graph.guessed, self.typical.transfer & self.graph.guessed):
             if some.any():
                 yield from self._slow_links(np.flatnonzero(some))
 
     def _slow_links(self, rows: Ints) -> Iterator[Candidate]:
-        """Those among the transfers `rows`."""
+        """The slow links among the transfers `rows`."""
         graph, least = self.graph, 0.0
         if graph.guessed[rows].all():
             launch = graph.launch()
@@ -214,9 +216,9 @@ class Candidates:
             yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
 
     def slow_collectives(self) -> Iterator[Candidate]:
-        """A group's collective beside the same operation of other groups with as many members in as many stages and
-        replicas; one that only one group has, has no peers.
-        None where ranks are not here: a collective may be long for a member among them that comes late."""
+        """A group's collective is compared with the same operation of other groups with as many members in as many
+        stages and replicas; a collective of only one group has no peers. Empty if ranks are not here: one of these may
+        come late to a collective and make it long."""
         graph = self.graph
         if graph.recorded.partial:
             return
@@ -253,9 +255,10 @@ class Candidates:
                 )
 
     def late(self) -> Iterator[Candidate]:
-        """Late starts: delays beyond the typical one, charged to the member that started last. The gain is that of
-        taking them away from a run in which only they are kept: what else is delayed may wait for what nobody
-        recorded. Where ranks are not here, a step, an optimizer or a collective may wait for them."""
+        """Late starts: delays beyond the typical one, charged to the member that started last. The gain is the
+        difference between a run with only these delays and one without any: other delayed operations may wait for
+        something that nobody recorded. If ranks are not here, a step, an optimizer or a collective may wait for
+        them."""
         typical, graph = self.typical, self.graph
         if graph.recorded.incomplete:
             return
@@ -301,7 +304,7 @@ class Candidates:
             yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
 
     def _scatter(self, late: Floats, counted: Flags) -> Floats:
-        """The standard error of the sum of a rank's late starts, from how these differ: for runs of few steps."""
+        """The standard error of the sum of a rank's late starts, from their differences: for runs of few steps."""
         rows = np.flatnonzero(counted & (self.row >= 0) & self.typical.is_block)
         row, count = self.row[rows], len(self.ranks)
         sizes = np.maximum(np.bincount(row, minlength=count), 1)
@@ -310,7 +313,7 @@ class Candidates:
         return scatter
 
     def microbatches(self, slow: list[Candidate]) -> Iterator[Candidate]:
-        """Micro-batches of unequal length, where forwards and backwards of one are long together."""
+        """Micro-batches of unequal length, if forwards and backwards of one are long together."""
         typical = self.typical
         if typical.correlation < ALIKE:
             return
@@ -330,7 +333,7 @@ class Candidates:
 
 
 def _most_of_others(values: Floats) -> Floats:
-    """The largest of the other values, of each; infinite of a single one."""
+    """For each value the largest of the others; infinite for a single value."""
     if len(values) < 2:
         return np.full(len(values), np.inf)
     order = np.argsort(values)
@@ -340,8 +343,8 @@ def _most_of_others(values: Floats) -> Floats:
 
 
 def _middle(means: Floats) -> Floats:
-    """Of each column the middle of the ranks that have a value: their mean where they are few; of two that differ the
-    faster. NaN where there is none."""
+    """The middle value of each column: the median over the ranks that have one, of a few ranks the mean, of two that
+    differ the faster. NaN if there is none."""
     middles = np.full(means.shape[1], np.nan)
     count = (~np.isnan(means)).sum(axis=0)
     some = count > 0
@@ -356,12 +359,12 @@ def _middle(means: Floats) -> Floats:
 WORTH = 0.005
 """A cause gains at least this share of a step."""
 FEW = 0.2
-"""What two steps have in common is uncertain by this share of it."""
+"""A delay that two steps have in common is uncertain by this share."""
 BY_FAR = 2
-"""In a single step a rank is late where it is so by this many times the next, and standard errors besides."""
+"""In a single step a rank is late if it is later than the next rank by this factor, and by standard errors."""
 FEW_RANKS = 2
-"""This many ranks that were read do not stand for a stage, replica or host."""
+"""This many ranks do not stand for a stage, replica or host if its other ranks were not read."""
 FEW_PEERS = 3
-"""Of more peers the median is taken, of at most this many the mean."""
+"""The mean is taken of at most this many peers, of more the median."""
 DIFFER = 0.1
 """Two peers differ by this share: the faster says how fast the other could be."""

@@ -29,7 +29,7 @@ def clock_method(clock: Mapping[str, Any]) -> str:
 
 
 UNSEEN_NS = 200_000
-"""Steps of a clock that may go unnoticed are told of from this size on: smaller ones change no wait by much."""
+"""Steps of a clock that may go unnoticed are mentioned from this size on: smaller ones change no wait by much."""
 
 
 def clocks_line(clocks: pl.DataFrame) -> str:
@@ -82,7 +82,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
 
 
 def unconnected(clocks: pl.DataFrame) -> int:
-    """How many groups of hosts nothing connects to one another; 0 if all are connected."""
+    """The number of groups of hosts that nothing connects to one another; 0 if all are connected."""
     return clocks["component"].drop_nulls().n_unique()
 
 
@@ -112,7 +112,7 @@ def clock_texts(profile: Profile) -> dict[str, str]:
 
 
 def unless_set(clocks: pl.DataFrame) -> str:
-    """What is added to how well clocks agree where one may have been set by much more, and nothing would show it."""
+    """The condition that is added to the certainty of clocks if one may have been set by much more without a trace."""
     fitted = clocks.filter(pl.col("status").is_in(["fitted", "confirmed"]))
     if fitted["unseen_step_ns"].null_count():
         return ", unless one was set in between"

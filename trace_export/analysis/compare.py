@@ -26,16 +26,16 @@ NOTABLE = 0.05
 """A relative change above this is flagged."""
 SHARES = ("bubble (global)", "bubble (own window)")
 MAIN = ("step time", "pipeline time", "busy", SHARES[0])
-"""The figures of a step that one screen has, whether they differ or not."""
+"""These figures of a step are on the one screen even if they do not differ."""
 ROWS_BRIEF = 6
-"""Rows of a table of one screen that differ."""
+"""At most this many rows that differ are in a table of the one screen."""
 CAUSES_SAID = 3
-"""Sentences on causes that one screen has."""
+"""At most this many sentences on causes are on the one screen."""
 OTHER_BLOCKS = ("stages", "micro-batches", "chunks", "times")
-"""Where these differ, so may what a block holds: its layers, or the size of its micro-batch."""
+"""If these differ, blocks may hold other layers, or micro-batches of another size."""
 BACKWARDS = ("B", "W", "FB")
 OTHER_PLACES = ("stages", "ranks")
-"""Where these differ, a number of a stage or rank says nothing of where it is in the other run."""
+"""If these differ, the number of a stage or rank does not say where it is in the other run."""
 
 LEVELS_TITLE = "What the difference is made of"
 PAUSE = "long-pause"
@@ -254,8 +254,8 @@ def _levels(a: RunFigures, b: RunFigures) -> pl.DataFrame:
 
 
 def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
-    """The causes of both runs, one row where they are at the same place. Every run has some pause between steps: where
-    one names it, both have that of their levels. Every run has some optimizer: levels and blocks have the difference.
+    """The causes of both runs, in one row if they are at the same place. Every run has some pause between steps: if one
+    names it, both have that of their levels. Every run has some optimizer: levels and blocks have the difference.
     """
     apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
     for side, run in (("a", a), ("b", b)):
@@ -378,7 +378,7 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
 
 
 def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
-    """What one run has and the other has not, or has less of."""
+    """The causes that one run has and the other has not, or that gain less in the other."""
     if not comparison.gains:
         text = "What causes cost cannot be said of both runs (report says why), so their causes are not compared."
         yield Sentence("causes-unknown", {}, text)

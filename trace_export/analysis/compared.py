@@ -1,6 +1,6 @@
-"""What ranks and links are compared by: their mean lengths, and the groups that may have a cause in common.
+"""How ranks and links are compared: by their mean lengths, in groups that may have a cause in common.
 
-Made of sums of lengths, so that it is the same of a graph and of tables with a row for a rank and step.
+The means come from sums of lengths, so that a graph and tables with a row for a rank and step give the same.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trace_export.steps.graph import Floats, Ints
 
 COARSE = {"replica": 0, "stage": 1, "host": 2, "lane": 3, "rank": 4}
 COMES_AND_GOES = 1.5
-"""By chance the noise of a few ranks is up to this many times that of the middle one."""
+"""By chance the noise of a few ranks is up to this many times that of the middle rank."""
 UNSURE = 100
 """A standard error of one degree of freedom may be wrong by about this factor where a cause is sought by 3.5 of them,
 one of n by its n-th root (Student's t distribution)."""
@@ -26,7 +26,7 @@ LINK_KINDS = ("replica", "stages", "hosts", "lanes", "ways", "lane", "ranks", "w
 
 @dataclass(frozen=True)
 class Sums:
-    """How many lengths there are in each row, the sum of them in nanoseconds, and that of their squares."""
+    """The number of lengths in each row, their sum in nanoseconds, and the sum of their squares."""
 
     count: Floats
     ns: Floats
@@ -67,7 +67,7 @@ class Compared:
         self.host = ranks["host"].to_list()
 
     def rows(self, rank: Ints) -> Ints:
-        """The row of each rank; of no rank the number of rows."""
+        """The row of each rank; for no rank the number of rows."""
         return rows_of(self.ranks["rank"].to_numpy(), rank)
 
     def groups(self, there: Ints) -> list[Group]:
@@ -104,9 +104,9 @@ class Compared:
 
     def work(self, row: Ints, step: Ints, unit: Ints, sums: Sums, *, unequal: bool = False) -> tuple[Items, Ints]:
         """The work of each rank over that of its peers, each `unit` (a kind and chunk of blocks) weighted by its time;
-        and the rows of the ranks that have any. `sums`: of the lengths of blocks in a row, step and unit. A step that
+        and the rows of the ranks that have work. `sums`: of the lengths of blocks in a row, step and unit. A step that
         is slow on all ranks, as the first ones are, says nothing of one of them, and is made as long as the others.
-        `unequal`: whether micro-batches are, by which all ranks of a replica vary together."""
+        `unequal`: whether micro-batches are unequal, so that all ranks of a replica vary together."""
         common = _of_steps(row, step, unit, sums)[step]
         sums = Sums(sums.count, sums.ns / common, sums.squares / common**2)
         shape = len(self.ranks), int(unit.max(initial=-1)) + 1
@@ -161,8 +161,8 @@ class Compared:
         return [Group(LINK_KINDS[coarse], str(name), np.array(items)) for (coarse, name), items in ordered]
 
     def link_place(self, links: Ints, kinds: Sequence[str]) -> dict[str, object]:
-        """Where links (source, target and number of `kinds`) are; the ends, of the first, where all are between the
-        same two stages of a replica: the links of tensor-parallel peers work in step."""
+        """Where links (source, target and number of `kinds`) are. If all are between the same two stages of a replica,
+        as the links of tensor-parallel peers, which work in step, it is the ends of the first."""
         src, dst = links[0].tolist(), links[1].tolist()
         between = sorted({*src, *dst})
         directions = {kinds[int(kind)][-1] for kind in links[2]}
@@ -178,7 +178,7 @@ class Compared:
 
 
 def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
-    """How many times as long as in all steps the blocks of the middle rank take in each."""
+    """The length of the middle rank's blocks in each step, by that in all steps."""
     units, steps = int(unit.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
     expected = sums.by(row * units + unit, (int(row.max(initial=-1)) + 1) * units).mean[row * units + unit] * sums.count
     shape = int(row.max(initial=-1)) + 1, steps
@@ -191,8 +191,8 @@ def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
 
 
 def as_of_peers(noise: Floats) -> Floats:
-    """Standard errors of items, none much above that of the middle one: what one of them varies by beyond the others is
-    no chance, but a cause that comes and goes."""
+    """Standard errors of items, none much above that of the middle item: if one varies more than the others, that is
+    not chance, but a cause that comes and goes."""
     finite = np.sort(noise[np.isfinite(noise)])
     middle = finite[(len(finite) - 1) // 2] if len(finite) else np.inf
     limited: Floats = np.minimum(noise, COMES_AND_GOES * middle)
@@ -213,6 +213,6 @@ def mean_lengths(key: Ints, sums: Sums, alike: Ints) -> Items:
 
 
 def _spread_of_others(mean: Floats) -> Floats:
-    """How far all but the largest lie apart, where they are several: what one of a few lengths may differ by."""
+    """The spread of all values but the largest, if they are several: one of a few lengths may differ by this much."""
     others = np.sort(mean)[:-1]
     return np.full(len(mean), np.ptp(others) if len(others) > 1 else np.inf)

@@ -1,4 +1,4 @@
-"""How long each block of a schedule took in a run."""
+"""The length of each block of a schedule in a run."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ step so far; `adds_ns`: what this level adds, `share` of the measured step. The 
 be negative, and depend on their order."""
 
 SAID = 0.01
-"""A cause that gains this share of a step is worth a sentence."""
+"""A cause that gains at least this share of a step gets a sentence."""
 LONG_PAUSE, LONG_OPTIMIZER, BOTH = 0.06, 0.15, 0.1
-"""From which share of a step on a pause between steps, or the optimizer on the critical path, is a cause, and a pause
-that may have an optimizer in it: every job has some of both."""
+"""From this share of a step on, a pause between steps, the optimizer on the critical path, and a pause that may contain
+an optimizer are causes: every job has some of each."""
 PLAIN = 0.05
 PLAIN_CODES = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
-"""Where gains cannot be given, blocks that are slower than those of their peers by this share are named without one."""
+"""If gains cannot be given, these causes are named without one."""
 BAND = 0.1
 """The least uncertainty of a gain."""
 
@@ -73,13 +73,14 @@ class Explanation:
 
     @property
     def incomplete(self) -> bool:
-        """Whether stages were not read, or too much of what ranks wait for, to say what a step is made of."""
+        """Whether stages, or too many of the operations that ranks wait for, were not read to say what a step is made
+        of."""
         return self._graph.recorded.incomplete or self.trust.unrecorded
 
 
 def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
-    """The explanation of a graph; its means are of all steps, or of those in `shown` (run, step), but what is slow is
-    searched in all. O(operations × scenarios) time: ten levels, and two for each cause."""
+    """The explanation of a graph. Its means are over all steps, or over those in `shown` (run, step); causes are
+    searched in all steps. O(operations × scenarios) time: ten levels, and two for each cause."""
     typical, replay = Typical(graph), Replay(graph)
     every, apart = replay.windows, np.zeros(len(graph), np.int8)
     if shown is not None:
@@ -153,8 +154,8 @@ def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:
 
 
 def _scenarios(typical: Typical, apart: Ints) -> Iterator[tuple[str, Callable[[], Scenario]]]:
-    """The levels in which nothing is launched, and what makes the scenario of each, with means over the operations of
-    the same number in `apart`. They are made one after the other: together they take several times as much memory as
+    """The levels without launches, each with the function that makes its scenario, with means over the operations of
+    the same number in `apart`. Scenarios are made one after the other: all at once take several times as much memory as
     the graph."""
     block, length, zero = typical.is_block, typical.length, np.zeros(len(typical.graph))
     ranks = typical.means(typical.graph.rank, apart)
@@ -193,13 +194,13 @@ def _pause(levels: pl.DataFrame) -> float:
 
 
 def _optimizer(path: CriticalPath) -> float:
-    """How much of a step's critical path is the optimizer's."""
+    """The optimizer's part of a step's critical path."""
     total = path.parts.filter(pl.col("part") == "work", pl.col("kind") == "OPT")["ns"].sum()
     return float(total) / max(path.steps.height, 1)
 
 
 def _gains(candidates: Sequence[Candidate], lengths: Floats) -> list[tuple[float, float | None]]:
-    """What a step takes less without each, and with its surplus spread."""
+    """How much shorter a step is without each cause, and with its surplus spread."""
     gains, at = [], 0
     for each in candidates:
         even = None if each.even is None else float(lengths[at] - lengths[at + 2])
@@ -209,7 +210,8 @@ def _gains(candidates: Sequence[Candidate], lengths: Floats) -> list[tuple[float
 
 
 def _seen(graph: Graph, windows: Windows, cause: Candidate) -> tuple[int | None, int | None]:
-    """The run and step that a cause costs most: in which its operations are longer or later by most."""
+    """The run and step that a cause costs most, in which its operations are longest or latest compared with their
+    usual."""
     here = cause.members[np.isin(graph.step[cause.members], windows.step)]
     if not len(here):
         return None, None
@@ -230,10 +232,10 @@ def _causes(
     *,
     exact: bool,
 ) -> pl.DataFrame:
-    """The table `CAUSES` of those that gain enough, and of what all ranks do for `long`: how long, from which share of
-    a step on that is a cause, whether a step could do without, and its order among the others, which is minus the gain.
-    `seen`: the run and step that each costs most. `behind`: of causes that hide one another the gain of the one that
-    alone gains most; where that is worth a row, it comes before. `exact`: gains can be given."""
+    """The table `CAUSES` of the causes that gain enough, and of `long`, the operations of all ranks: how long each
+    takes, the share of a step from which on it is a cause, whether a step could do without it, and its sort key (for
+    others minus the gain). `seen`: the run and step that each costs most. `behind`: of causes that hide one another the
+    gain of the one that alone gains most; if that gets a row, it comes before them. `exact`: gains can be given."""
     rows: list[dict[str, object]] = []
     for code, (lasts, least, spare, order) in long.items():
         if lasts > least * measured:

@@ -17,8 +17,8 @@ class ClosedForm:
 
 
 def closed_form(s: Schedule, forward: float, backward: float, inputs: float, weights: float) -> ClosedForm | None:
-    """The idle time per rank by the published formula, for durations per micro-batch and rank; None where there is
-    none. The formulas hold without transfers; those of split backwards where W is no longer than F and I."""
+    """The idle time per rank by the published formula, for durations per micro-batch and rank; None if there is no
+    formula. The formulas hold without transfers; those of split backwards if W is no longer than F and I."""
     p, v = s.stages, s.chunks
     fill_and_drain = (p - 1) * (forward + backward)
     split = (p - 1) * (forward + inputs - weights)

@@ -23,7 +23,7 @@ from trace_export.errors import UsageError
 DRAWS = 10_000
 CONFIDENCE = 0.99
 LEAST_STEPS = 3
-"""Fewer say nothing of how much steps vary."""
+"""Fewer steps do not tell how much steps vary."""
 
 Samples = npt.NDArray[np.float64]
 
@@ -31,8 +31,8 @@ Samples = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Gate:
     """The result: `on` is what was compared (step, bubble, slowdown, stage:N), `limit` the change that is allowed.
-    `change` is that of the mean over the steps, B / A - 1, of a bubble B - A; `at_least` is what it exceeds with 99 %
-    confidence; `steps` are how many of A and B it rests on; `failed`: whether `at_least` exceeds the limit.
+    `change` is that of the mean over the steps, B / A - 1, of a bubble B - A; `at_least`: with 99 % confidence the
+    change exceeds this; `steps`: the number of steps of A and B; `failed`: whether `at_least` exceeds the limit.
     """
 
     on: str
@@ -108,7 +108,7 @@ def _change(a: Samples, b: Samples, kind: Literal["difference", "ratio"]) -> Sam
 
 
 def _lower_bound(a: Samples, b: Samples, kind: Literal["difference", "ratio"]) -> float:
-    """What the change exceeds with the confidence `CONFIDENCE`; the same for the same steps."""
+    """The value that the change exceeds with the confidence `CONFIDENCE`; the same for the same steps."""
     from scipy import special  # a quarter of the time that scipy.stats takes to load
 
     draw = np.random.default_rng(0)

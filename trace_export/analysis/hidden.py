@@ -1,4 +1,4 @@
-"""Causes that hide one another: each alone gains little, for without it the others hold the step as long.
+"""Causes that hide one another: each alone gains little, because without it the others hold the step as long.
 
 Two slow ranks of different replicas, say, that wait for each other at the end of a step: only without both is it
 shorter.
@@ -16,14 +16,14 @@ from trace_export.analysis.typical import Typical
 from trace_export.steps.replay import Replay, Scenario
 
 MORE = 0.01
-"""Causes hide one another that together gain more than each by itself by this share of a step."""
+"""Causes hide one another if all of them gain more than each by itself, by this share of a step."""
 
 
 def hidden(
     candidates: Sequence[Candidate], gains: Sequence[float], typical: Typical, replay: Replay, step_ns: float
 ) -> tuple[Candidate, float, list[int]] | None:
-    """What hides one another among the `candidates`, as one cause, its gain, and the numbers of its parts; None where
-    nothing does. `gains`: of each alone."""
+    """The `candidates` that hide one another, as one cause, with its gain and the numbers of its parts; None if there
+    are none. `gains`: of each candidate alone."""
     placed = [n for n, each in enumerate(candidates) if each.place["ranks"]]
     least = MORE * step_ns
     if len(placed) < 2:
@@ -49,7 +49,7 @@ def _gain(causes: Sequence[Candidate], typical: Typical, replay: Replay) -> floa
 
 
 def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candidate]) -> Scenario:
-    """A step without the causes that are `gone`, and of late starts only with those that are `left`."""
+    """A step without the causes `gone`, and with only the late starts `left`."""
     length, delay = typical.length.copy(), typical.usual_delay.copy()
     for each in gone:
         if not each.late:
@@ -61,7 +61,7 @@ def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candid
 
 
 def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
-    """The parts as one cause, with the places that they share."""
+    """The parts as one cause, with the columns of the place that they share."""
     codes = {each.code for each in parts}
     alike = len(codes) == 1 and codes <= {"slow-rank", "slow-link"}
     shared = {

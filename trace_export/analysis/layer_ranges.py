@@ -1,4 +1,4 @@
-"""The layers of each part by the ranges of the host that name them: those that begin inside a forward on the host.
+"""The layers of each part, counted by the ranges of the host that name them and begin inside a forward on the host.
 
 Readers give such ranges as other named work beside the blocks when `RULES` are among the rules of the user. A backward
 that computes its forward again repeats them, on the thread of the autograd engine, and inside its own range.
@@ -22,7 +22,7 @@ SPELLINGS = (
 """Ranges around a `layer`: those of FSDP2, Megatron-FSDP, Megatron-LM with forwards and backwards overlapped, frames of
 PyTorch's modules, and Megatron-LM's attention, which alone does not number them."""
 RULES = tuple(f"{pattern.replace('?P<layer>', '?:')}=>OTHER" for _, pattern in SPELLINGS)
-"""How a reader is asked for them, as rules of the user."""
+"""The rules of the user that ask a reader for these ranges."""
 
 
 def apart(profile: Profile) -> tuple[Profile, pl.DataFrame]:

@@ -1,7 +1,7 @@
 """Where the layers of a model should be: the split into whole layers with the shortest step, by replay.
 
-A part is a chunk on a stage. The parts between the first and the last hold layers alone, so their blocks tell what a
-layer costs; what the first and the last take more is the embedding, and the output layer with the loss:
+A part is a chunk on a stage. The parts between the first and the last hold only layers, so their blocks tell the cost
+of a layer; the rest of the first part is the embedding, that of the last the output layer with the loss:
 
     part      0        1      2      3
     layers    8        8      8      8
@@ -32,7 +32,8 @@ b."""
 COUNT = "count"
 """In place of a split: the layers are counted in the ranges of the forwards, or in their kernels."""
 SURE = 0.025
-"""So near to the gain, as a share of the step, do 9 of 10 simulated jobs come that get the split and other chances."""
+"""9 of 10 simulated jobs that get the split, with other random numbers, come this near to the gain, as a share of the
+step."""
 TRIED = 4
 """Layers go from each of this many stages with the most work to each of this many with the least."""
 
@@ -110,8 +111,8 @@ def best_split(graph: Graph, layers: Split, parameter: str, placement: str | Non
 
 
 def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None, by: str | None = None) -> Sentence:
-    """Which split is best, in words; the facts have it in the forms that frameworks take. `by`: the ranges or the
-    kernel by which the layers were counted."""
+    """The best split in words; the facts have it in the forms that frameworks take. `by`: the ranges or the kernel by
+    which the layers were counted."""
     split = best_split(graph, layers, parameter, placement)
     facts = {
         "layers": list(split.layers), "best": list(split.best), "gain_ns": max(split.gain_ns, 0.0), "gain": split.gain,
@@ -138,8 +139,8 @@ def sentence(graph: Graph, layers: Split, parameter: str, placement: str | None,
 
 @dataclass(frozen=True)
 class _Costs:
-    """What the blocks of each part take: `each` of its layers, and `besides` (part × kind of block). `part` and `kind`
-    of each operation, -1 where it is not a block; `blocks` of each part and kind in a step and replica."""
+    """The time of the blocks of each part: for `each` of its layers, and `besides` (part × kind of block). `part` and
+    `kind` of each operation, -1 where it is not a block; `blocks` of each part and kind in a step and replica."""
 
     typical: Typical
     layers: Split
@@ -194,7 +195,7 @@ class _Costs:
         return self.typical.length * ratio[at], self.typical.usual_delay
 
     def near(self, split: Split) -> Iterator[Split]:
-        """The splits in which one layer is elsewhere."""
+        """The splits that move one layer."""
         load = (self.means(split) * self.blocks).sum(axis=1).reshape(-1, self.stages).sum(axis=0)
         order = np.argsort(-load, kind="stable")
         for high in order[:TRIED].tolist():

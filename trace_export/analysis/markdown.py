@@ -49,6 +49,6 @@ def _next(sentence: Sentence) -> str:
 
 
 def _text(words: str) -> str:
-    """A text in which nothing is markup."""
+    """A text with its markup escaped."""
     escaped = "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in words)
     return printable(escaped).replace("\n", " ")

@@ -1,4 +1,4 @@
-"""What is slower than its peers: one search for ranks, links, collectives and late starts."""
+"""One search for everything that is slower than its peers: ranks, links, collectives and late starts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from trace_export.steps.graph import Flags, Floats, Ints
 LEAST = 0.01
 """The least excess over the peers, as a share of theirs."""
 SIGMAS = 3.5
-"""And in standard errors: of 200 simulated runs without a cause none is named."""
+"""The least excess in standard errors: in 200 simulated runs without a cause none is named."""
 DEVIATIONS = 6.0
-"""And in median absolute deviations of the other groups of its kind, where there are at least `ENOUGH`."""
+"""The least excess in median absolute deviations of the other groups of its kind, if there are at least `ENOUGH`."""
 ENOUGH = 4
 FIFTH = 0.2
-"""A group is as slow as four fifths of its members."""
+"""A group is as slow as four fifths of its members are at least."""
 APART = 4.0
-"""Two peers that differ by this many standard errors: the faster one says how fast the other could be."""
+"""If two peers differ by this many standard errors, the faster one says how fast the other could be."""
 MINOR = 0.25
 """A smaller share of the peers hardly changes their median."""
 MOST = 6
-"""Causes of a kind."""
+"""At most this many causes of a kind."""
 MEDIAN_ERROR = 1.57
 """The variance of a median by that of a mean."""
 
@@ -42,8 +42,8 @@ class Items:
     """What is compared: the `mean` of each item and its standard error `noise`. Items with the same number in `alike`
     are proper peers of each other. `relative`: whether an excess is a share of the peers' value; `least`: the least
     that counts. `nested`: whether an item may have a cause of its own inside of a group that has one. `by_step` (item ×
-    step): the value in a step by the mean, where an item varies by more than chance, else 1. `chance`: items with the
-    same number vary by the same chance, so that several of them are no surer than one; None where each has its own."""
+    step): the value in a step by the mean if an item varies by more than chance, else 1. `chance`: items with the same
+    number vary by the same chance, so that several of them are no surer than one; None if all are independent."""
 
     mean: Floats
     noise: Floats
@@ -58,8 +58,9 @@ class Items:
 @dataclass(frozen=True)
 class Slow:
     """The `groups` of these `items` (all with the same items, the coarsest first) are slower than their peers by
-    `excess`, which is `sigmas` standard errors. `base`: the value of each item without it: its peers' value, or where
-    the item is slower than the rest of its group, what that would leave. `alone`: those items, by their number."""
+    `excess`, which is `sigmas` standard errors. `base`: the value of each item without the excess: its peers' value,
+    or, if the item is slower than the rest of its group, what would be left. `alone`: the numbers of these slower
+    items."""
 
     groups: tuple[Group, ...]
     items: Ints
@@ -99,8 +100,7 @@ def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list
 def _best(
     items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]], looked_at: set[tuple[int, ...]]
 ) -> tuple[Slow, Floats] | None:
-    """The group that explains most of those not `looked_at`, and the excess of the others of its kind; None where none
-    counts."""
+    """The group not `looked_at` that explains most, and the excess of the others of its kind; None if none counts."""
     best, score, rated = None, 0.0, dict[str, list[float]]()
     for kind, average, slow in _rated(items, mean, sets):
         rated.setdefault(kind, []).append(average)
@@ -133,7 +133,7 @@ def _rated(
 
 
 def _excess(items: Items, mean: Floats, base: Floats) -> Floats:
-    """By how much each is above its base; 0 where a share of that says nothing."""
+    """By how much each item is above its base; 0 if a share of the base has no meaning."""
     if not items.relative:
         return mean - base
     excess: Floats = np.where(base > 0, mean / np.where(base > 0, base, 1.0) - 1, 0.0)

@@ -1,4 +1,4 @@
-"""What a run's report predicted, of another schedule or without a cause, held against a run that came after."""
+"""Whether a later run does what the report of a run predicted for another schedule, or without a cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trace_export.analysis.verdict import LEVELS, Sentence
 from trace_export.units import duration, times
 
 ALIKE = ("stages", "ranks", "micro-batches", "times")
-"""What two runs share if one tells how another schedule does in the other."""
+"""Two runs must share these if one predicts the other."""
 GREW = 1.05
 """A stage that works this many times as long has grown."""
 
@@ -81,7 +81,7 @@ def _grown(a: RunFigures, b: RunFigures, stages: list[int]) -> tuple[int | None,
 
 
 def _level(levels: pl.DataFrame, longer: bool) -> str:
-    """Which level of a step differs most in the direction in which the prediction was wrong."""
+    """The level of a step that differs most in the direction in which the prediction was wrong."""
     others = levels.filter(~pl.col("level").is_in(["work", "schedule"])).sort("difference", descending=longer)
     if others.is_empty() or (others["difference"][0] > 0) != longer:
         return "off by more than the band"

@@ -1,4 +1,4 @@
-"""What profiling added to the steps of a run, by the other steps of the same job."""
+"""The time that profiling added to the steps of a run, compared with the other steps of the same job."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from trace_export.errors import path_text
 from trace_export.units import duration
 
 OTHER = 3.0
-"""A log found beside the profiles whose steps are that many times shorter is of another job."""
+"""A log beside the profiles whose steps are this many times shorter belongs to another job."""
 VARY = 2.0
-"""What profiled steps take more is within what steps vary up to this many deviations of the others."""
+"""Up to this many deviations of the other steps, the added time may be chance."""
 ALIKE, MUCH = 0.03, 0.1
 """Up to the first share that a profiled step takes more, it is as long as the others; from the second on, the bubble
 without the profiler is estimated."""
 
 
 def of_logs(measured: Bubbles, logs: Sequence[tuple[Path, StepTimes]]) -> Sentence | None:
-    """The same by the only log that lies beside the profiles, whose name is said. Of several, or where its steps are of
-    quite another length, it is said that nothing is compared; None without a log."""
+    """`sentence` by the only log beside the profiles, with its name. If there are several, or its steps have quite
+    another length, the sentence says that nothing is compared; None without a log."""
     names = [path_text(path.name) for path, _ in logs]
     if not logs or measured.step_ns is None:
         return None

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 HOSTS_SHOWN = 4
 OF_CAUSE = "slow-blocks"
-"""The codes of further sentences on a cause begin so."""
+"""The codes of further sentences on a cause begin with this."""
 CAUSES_SAID = 3
 """Causes that have a sentence on the first screen."""
 
@@ -81,7 +81,7 @@ class Report:
 
     @property
     def causes(self) -> pl.DataFrame:
-        """What makes the steps longer than they need be, as `explanation.CAUSES`."""
+        """The causes of long steps, as `explanation.CAUSES`."""
         return self.explanation.causes
 
     @property
@@ -135,8 +135,8 @@ class Report:
         return tuple(sentence for sentence in self.verdict if sentence not in self.answer)
 
     def deeper(self, said: Mapping[int, Sentence]) -> Report:
-        """The report with a further sentence on the causes in some rows, each after that on the cause. What it tells to
-        do next takes the place of what the cause tells."""
+        """The report with a further sentence on the causes in some rows, each after the sentence on the cause. Its next
+        step replaces that of the cause."""
         codes, rows = set(self.causes["code"]), iter(self.causes["sentence"].arg_true())
         verdict: list[Sentence] = []
         for sentence in self.verdict:
@@ -168,8 +168,7 @@ class Report:
         return brief_tables(self)
 
     def _share(self, of: str) -> float:
-        """The share of the blocks, and so of what rests on them, that was `inferred` and not recorded, or whose times
-        are those of the `host`."""
+        """The share of the blocks that were `inferred`, or that have times of the `host`."""
         return next((s.facts[f"blocks_{of}"] for s in self.verdict if s.code == "certainty"), 0.0)
 
     def markdown(self, name: str, *, full: bool = False) -> str:
@@ -255,7 +254,7 @@ def _started(profile: Profile, steps: pl.DataFrame) -> int | None:
 
 
 def _clocks(profile: Profile) -> str:
-    """What the clocks do to waits between hosts, as a part of a sentence."""
+    """How uncertain clocks make waits between hosts, as a part of a sentence."""
     if profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")["host"].n_unique() < 2:
         return ""
     errors = profile.clocks["sd_ns"].drop_nulls().to_numpy()

@@ -125,14 +125,14 @@ class CausePlace(Struct):
 
 
 class CauseRow(CausePlace):
-    """What makes a step longer than it need be. `code` as in `verdict`. The place: `stage`, `replica` where it is one,
-    `ranks`, `hosts`, of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its
-    `group`. `ratio`: by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: what a step takes less without
-    it, in a replay; null where the replay is not to be trusted. `even_ns`: with the surplus of a slow stage spread over
-    all stages. `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the
-    step that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another.
-    `unread`: true of ranks that are slow beside other stages, where the other ranks of their stage were not read.
-    `undivided`: the ranks run each block together, and nothing recorded tells which of them is slow."""
+    """A cause of long steps. `code` as in `verdict`. The place: `stage`, `replica` where it is one, `ranks`, `hosts`,
+    of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its `group`. `ratio`:
+    by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: how much shorter a step is without it, in a
+    replay; null if the replay cannot be trusted. `even_ns`: with the surplus of a slow stage spread over all stages.
+    `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the step that it
+    costs most, null where it is a mean only. `parts`: the places of causes that hide one another. `unread`: true of
+    ranks that are slow beside other stages, where the other ranks of their stage were not read. `undivided`: the ranks
+    run each block together, and nothing recorded tells which of them is slow."""
 
     ratio: Ratio | None
     late_ns: MeanNs | None
@@ -149,8 +149,8 @@ class CauseRow(CausePlace):
 
 
 class LevelRow(Struct):
-    """The step with one thing more as it was measured; what that adds, and its share of the step. The additions sum up
-    to the measured step."""
+    """The step with one more thing as it was measured; the time that this adds, and its share of the step. The
+    additions sum up to the measured step."""
 
     level: str
     step_ns: MeanNs
@@ -198,7 +198,7 @@ class Schedule(Struct):
 
 
 class PathPart(Struct):
-    """What a step's longest chain spends: `kind` of block, or wire, collective, delay, overlap; `of`: what is delayed
+    """A part of a step's longest chain: `kind` of block, or wire, collective, delay, overlap; `of`: what is delayed
     (`pause` before the first block of a rank), or goes over the wire."""
 
     kind: str
@@ -209,8 +209,8 @@ class PathPart(Struct):
 
 
 class PathMeanRow(Struct):
-    """What the longest chain of a mean step spends: `part` (work, wire, collective, delay, pause, overlap), the
-    `kind` of block; its share of the chain."""
+    """A part of the longest chain of a mean step: `part` (work, wire, collective, delay, pause, overlap), the `kind` of
+    block; its share of the chain."""
 
     part: str
     kind: str
@@ -252,8 +252,8 @@ class ClosedForm(Struct):
 
 
 class ChangeRow(Struct):
-    """What the model says of a change; `in_flight`: micro-batches whose activations the worst stage holds at once;
-    `band`: the share of the pipeline time that is saved lies so near to `saved` in 9 of 10 cases."""
+    """The model's prediction for a change; `in_flight`: micro-batches whose activations the worst stage holds at once;
+    `band`: in 9 of 10 cases the share of the pipeline time that is really saved is this near to `saved`."""
 
     change: str
     pipeline_ns: MeanNs
@@ -296,7 +296,7 @@ class SlowdownDocument(Struct):
 
 
 class FiguresDocument(Struct):
-    """What `compare` needs of this run besides the rest of the document: see `RunFigures`."""
+    """Further figures that `compare` needs of this run: see `RunFigures`."""
 
     traits: dict[str, str | int]
     whole: list[dict[str, Any]]
@@ -352,7 +352,7 @@ def report_document(report: Report) -> ReportDocument:
 
 
 def slowdown_document(slowdown: Slowdown) -> SlowdownDocument:
-    """A part of the document, and what a program is told that asks for it alone."""
+    """A part of the document; it also answers a program that asks for it alone."""
     names = {"S": slowdown.total, "M_S": slowdown.last_stage, "M_W": slowdown.slowest_ranks}
     return from_attributes(SlowdownDocument, slowdown, **names)
 

@@ -34,7 +34,7 @@ WHAT_IF = (
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}
 ODD = 2
-"""A step of this many times the median length is one that compiles, warms up or was disturbed."""
+"""A step this many times as long as the median compiles, warms up or was disturbed."""
 
 SHOWN = 12
 """Rows of a long table on a terminal, besides those that are flagged."""
@@ -54,9 +54,9 @@ class Place:
 class ReportTable:
     """A table to be read, with times in ms and shares in %; `note` says what they mean, or where `frame` is empty, why.
 
-    `flagged`: the rows that are worth a look, by number, with their place in the chart; every output shows them.
-    `details`: columns that are left out where there is little room. `left_out`: how many rows the full report has
-    besides. `bars`: where the bar of each row begins and ends, as shares of the whole.
+    `flagged`: the numbers of rows that are worth a look, with their place in the chart; every output shows them.
+    `details`: columns that are left out if there is little room. `left_out`: the number of further rows in the full
+    report. `bars`: begin and end of the bar of each row, as shares of the whole.
     """
 
     title: str
@@ -87,7 +87,8 @@ def tables(report: Report) -> list[ReportTable]:
 
 
 def brief_tables(report: Report) -> list[ReportTable]:
-    """What fits on one screen beside the answer: a few steps, the stages that matter, the causes that cost most."""
+    """The tables that fit on one screen with the answer: a few steps, the stages that matter, the causes that cost
+    most."""
     if report.steps.is_empty():
         return []
     made = [_few_steps(report), _few_stages(report), _few_causes(report)]
@@ -150,7 +151,7 @@ def _few_causes(report: Report) -> ReportTable:
 
 
 def cause_and_place(causes: Sequence[cause_words.Row]) -> tuple[pl.Series, pl.Series]:
-    """What each cause is, and where, short enough for one screen."""
+    """The name and place of each cause, short enough for one screen."""
     cut = [
         place if len(place) <= PLACE_SAID else place[: PLACE_SAID - 1].rstrip(" ,") + "…"
         for place in map(cause_words.where, causes)

@@ -1,4 +1,4 @@
-"""The JSON documents of what `export` and `simulate` drew."""
+"""The JSON documents of `export` and `simulate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in a few small tables: all that a comparison needs of it, and what a baseline keeps."""
+"""A run in a few small tables: all that a comparison needs and a baseline keeps."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ STAGES: Schema = {"run": pl.Int32(), "step": pl.Int32(), "stage": pl.Int32(), "b
 class RunFigures:
     """A run in a few tables, all of its whole steps.
 
-    `traits`: what two runs must share to be held against each other: schedule, stages, ranks, micro-batches, chunks,
-    backwards (whole, or split into B and W), times (of the device, or of the host which issued the work). `whole`:
-    what, value: times in nanoseconds, means over the steps, and both bubbles. `levels` and `causes` as in
-    `Explanation`, of these steps; `gains`: whether the gains of causes can be given. `blocks`: stage, kind, chunk,
-    blocks, mean_ns, and the rank that is `slowest` with its mean, slowest_ns. `steps`: run, step, step_ns (from its
-    start to that of the next), pipeline_ns (to the end of its last block), bubble, slowdown (the metric S, null where
-    it is unknown). `stages`: run, step, stage, busy_ns (mean over its ranks). `predictions`: change, saved, band: which
-    share of the pipeline time other schedules save by `theory.CHANGES`; empty if nobody asked for it.
+    `traits`: values that two runs must share to be compared: schedule, stages, ranks, micro-batches, chunks, backwards
+    (whole, or split into B and W), times (of the device, or of the host which issued the work). `whole`: what, value:
+    times in nanoseconds, means over the steps, and both bubbles. `levels` and `causes` as in `Explanation`, of these
+    steps; `gains`: whether the gains of causes can be given. `blocks`: stage, kind, chunk, blocks, mean_ns, and the
+    rank that is `slowest` with its mean, slowest_ns. `steps`: run, step, step_ns (from its start to that of the next),
+    pipeline_ns (to the end of its last block), bubble, slowdown (the metric S, null where it is unknown). `stages`:
+    run, step, stage, busy_ns (mean over its ranks). `predictions`: change, saved, band: which share of the pipeline
+    time other schedules save by `theory.CHANGES`; empty if nobody asked for it.
     """
 
     traits: dict[str, str | int]

@@ -20,7 +20,7 @@ from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WOR
 from trace_export.steps.replay import Replay
 
 SLOWEST_PERCENT = 3
-"""M_W asks what the slowest 3 % of the ranks cost (the study's share)."""
+"""M_W is the cost of the slowest 3 % of the ranks (the study's share)."""
 
 PARTS: Schema = {"part": TEXT, "name": TEXT, "rank": INT, "stage": INT, "replica": INT, "slowdown": REAL}
 """The slowdown of a part with all else ideal: `part` is type, replica, stage or rank; the columns say which."""
@@ -96,7 +96,7 @@ class _Members:
 
 
 def _common_starts(graph: Graph) -> Floats:
-    """No delays, but that what waits for nothing starts with its step."""
+    """No delays, except that operations that wait for nothing start with their step."""
     free = np.ones(len(graph), np.bool_)
     free[graph.waits.of] = False
     rows = np.flatnonzero(free & (graph.step >= 0))

@@ -46,8 +46,8 @@ class Summary:
 
 
 def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[TraceExportError] = ()) -> Summary:
-    """The summary of the profile whose bubbles were `measured`, which has been interpreted and aligned, with what is to
-    be noted of it now."""
+    """The summary of an interpreted and aligned profile, whose bubbles were `measured`, with the notes that apply to it
+    now."""
     profile, all_steps = measured.profile, measured.steps
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
     recognition = profile.interpreted.recognition
@@ -77,7 +77,7 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
 
 
 OF_HOST = ", in times of the host and not of the device"
-"""What is said beside figures that are made of the times at which the host issued work."""
+"""Follows figures that are made of the times at which the host issued work."""
 
 
 def host_share(profile: Profile) -> float:

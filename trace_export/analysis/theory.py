@@ -31,17 +31,17 @@ CHANGES: dict[str, pl.DataType] = {
     "in_flight": pl.Float64(), "band": pl.Float64(),
 }  # fmt: skip
 """What the model's pipeline time would be with another schedule; the first row is the run as it is. `saved` is the
-share of the time that is saved, `band` how far from it the truth may be: `SURE`, and where the model of the run as it
-is lies further than `NEAR` from the measured time, twice that more; `in_flight` the micro-batches whose
-activations the worst stage holds at once."""
+share of the time that is saved, `band` how far from it the truth may be: `SURE`, and twice the error of the model of
+the run as it is, if that error is above `NEAR`; `in_flight` the micro-batches whose activations the worst stage holds
+at once."""
 
 
 SURE = 0.035
-"""So near to what is said of another schedule, as a share of the pipeline time, lie 9 of 10 pairs of simulated jobs
-whose stages are unequal and whose blocks vary, and the one pair that is published: 14.3 % said, 11.2 % measured."""
+"""The prediction for another schedule is right within this share of the pipeline time in 9 of 10 pairs of simulated
+jobs with unequal stages and varying blocks, and in the one published pair: 14.3 % predicted, 11.2 % measured."""
 NEAR = 0.06
-"""In these pairs the model of the run as it is lies up to this share from the measured time. Where it is further off,
-because blocks come late by chance, 9 of 10 pairs lie within `SURE` and twice that."""
+"""In these pairs the model of the run as it is differs from the measured time by at most this share. If it differs
+more, because blocks come late by chance, 9 of 10 pairs are within `SURE` plus twice that error."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _all_stages(measured: Measured) -> bool:
 
 
 def why_unknown(recognition: Recognition, stages: int) -> str:
-    """Why no schedule is named, as a clause, of a run in which this many `stages` have blocks."""
+    """Why no schedule is named, as a clause; this many `stages` of the run have blocks."""
     if recognition.named is not None:
         return "no step has all its blocks"
     if recognition.plan is not None and not recognition.distance:
@@ -120,7 +120,7 @@ def why_unknown(recognition: Recognition, stages: int) -> str:
 
 
 HALVES = ", W = B/2"
-"""Behind the name of a change that splits backwards of a run that does not."""
+"""Follows the name of a change that splits backwards if the run does not split them."""
 MODEL: Schema = {
     "run": INT, "step": INT, "stage": INT, "kind": TEXT, "microbatch": INT, "chunk": INT, "microbatch_b": INT,
     "chunk_b": INT, "phase": TEXT, "start_ns": TIME, "end_ns": TIME, "origin": TEXT,

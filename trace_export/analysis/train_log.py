@@ -1,4 +1,4 @@
-"""How long the steps of a job take by its training log: the lines of Megatron-LM, DeepSpeed and others.
+"""The length of a job's steps by its training log: the lines of Megatron-LM, DeepSpeed and others.
 
 A line states the mean over the steps since the line before, or the time of all of them. What a step of the job takes is
 the median of the lines that are about training alone: not the first two after each start, which have compilation and
@@ -24,11 +24,11 @@ from trace_export.files import is_file
 LOGS, MOST_BYTES, MANY = (".log", ".out", ".txt"), 16 << 20, 8
 """Files beside the profiles that may be the log of the training: their names, their size, and how many at most."""
 LEAST = 5
-"""Lines of a log from which on their median is believed."""
+"""The median of at least this many lines of a log is believed."""
 WARM_UP = 2
 """Lines after a start that are left out; some versions print one after the first iteration without a new timer."""
 LONGEST = 4096
-"""Characters of a line that are looked at."""
+"""At most this many characters of a line are looked at."""
 DEVIATION = 1.4826
 """The standard deviation of normal values by their median absolute deviation."""
 
@@ -68,7 +68,7 @@ _ELSE = re.compile(
     r"|save_checkpoint|generat(?:ing|ed):? |nsys|capture range|profil(?:er|ing) ",
     re.IGNORECASE,
 )
-"""What is logged beside training and takes time: evaluations, checkpoints, a profiler that starts, stops or exports."""
+"""Log lines of other work that takes time: evaluations, checkpoints, a profiler that starts, stops or exports."""
 _BEGIN = re.compile(r"capture range started|profiling (?:has )?started|start nsys profiling", re.IGNORECASE)
 _END = re.compile(r"capture range ended|profiling (?:has )?stopped|end nsys profiling|generating '", re.IGNORECASE)
 """Between these all steps are profiled."""
@@ -131,8 +131,8 @@ def step_times(path: Path) -> StepTimes | None:
 
 
 def logs_in(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTimes]]:
-    """The logs directly in a folder that state enough times, by their names; none of the `inputs`, whose names are
-    those of profiles. Of many files none is looked into: they are no logs of one training."""
+    """The logs directly in a folder that state enough times, by their names, without the `inputs`, whose names are
+    those of profiles. If there are many files none is opened: they are not logs of one training."""
     try:
         files = [path for path in sorted(folder.iterdir()) if path.suffix in LOGS and path not in inputs]
         files = [path for path in files if is_file(path) and path.stat().st_size <= MOST_BYTES]
@@ -149,7 +149,7 @@ def logs_in(folder: Path, inputs: Collection[Path]) -> list[tuple[Path, StepTime
 
 
 def _lines(text: list[str], form: _Form) -> Iterator[_Line]:
-    """The lines that state a time, in order; of one step that several ranks print the first."""
+    """The lines that state a time, in order; if several ranks print a step, its first line."""
     before: tuple[int, datetime | None] | None = None
     since_start, disturbed, profiled = 0, False, False
     for line in text:
@@ -187,7 +187,7 @@ def _at(stamp: str) -> datetime | None:
 def _step_ns(
     groups: dict[str, str], advanced: int | None, last: datetime | None, at: datetime | None, unit: float
 ) -> float | None:
-    """What one of the `advanced` steps since the line before took."""
+    """The time of one of the `advanced` steps since the line before."""
     if "time" in groups:
         return float(groups["time"]) * unit
     if advanced is None:

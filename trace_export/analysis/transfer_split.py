@@ -55,7 +55,7 @@ def links(profile: Profile, messages: pl.DataFrame) -> pl.DataFrame:
 INPUTS: Schema = {
     "id": SPAN_ID, "from_rank": INT, "sender_late_ns": TIME, "receiver_late_ns": TIME, "wire_ns": TIME,
 }  # fmt: skip
-"""The transfer that brought a block its input, of two the one that ended last; of recorded transfers only."""
+"""The recorded transfer that brought a block its input; of two the one that ended last."""
 
 
 def block_inputs(recorded: Recorded) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""How far the gains of an explanation can be believed."""
+"""Whether the gains of an explanation can be believed."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from trace_export.steps.graph import WORK, Graph, Ints
 from trace_export.steps.replay import Windows
 
 TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
-"""Up to these, gains are believed: how far the replay is from the measurement, the share of the work that overlaps, the
-share of the time that waits for what was not recorded."""
+"""Gains are believed up to these: the distance of the replay from the measurement, the share of the work that overlaps,
+and the share of the time in which ranks wait for something that was not recorded."""
 ROUGH = 5
-"""From this many times as much on, gains are not given at all; the replay from twice as much on."""
+"""From this many times those limits on, gains are not given at all; for the replay from twice its limit on."""
 IDLE = 0.15
-"""Where more than half of the ranks do nothing for this share of their work although nothing is missing, or half that
-are not late beside others, something was not recorded: in simulated jobs it is 0.02, in recorded ones up to 0.13."""
+"""Something was not recorded if more than half of the ranks, or half if none of these is late compared with others, do
+nothing for this share of their work although nothing is missing. In simulated jobs it is 0.02, in recorded ones up to
+0.13."""
 BLIND = 0.005
 """From this share of blocks without a recorded input on, though all ranks were read, no gains are given."""
 SPLIT = 0.75
 """Up to this share of backwards with weight gradients of their own, on every rank, the schedule splits some only."""
 AFTER, BESIDE = 0.2, 2
-"""Something was not recorded, too, where a rank idles after its backwards for this share of a block, and this many
-times longer than after its forwards."""
+"""Something was not recorded, too, if a rank idles after its backwards for this share of a block, and this many times
+as long as after its forwards."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Trust:
 
     @property
     def unrecorded(self) -> bool:
-        """Whether too much was not recorded to say what a step is made of."""
+        """Whether too much is missing to say what a step is made of."""
         return self.unknown_waits > ROUGH * TRUSTED_WAITS or bool(self.lacking)
 
     @property
@@ -116,14 +117,14 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
 
 
 def _blind(graph: Graph) -> list[str]:
-    """`Trust.lacking` where rows of all kinds are lost: what waited for them would seem to begin by itself."""
+    """`Trust.lacking` if rows of all kinds are lost: the blocks that waited for them seem to begin by themselves."""
     blind, work = graph.blind & graph.counted, (graph.sort == WORK) & graph.counted
     many = int(blind.sum()) > BLIND * int(work.sum()) and not graph.recorded.partial
     return [f"the input of {int(blind.sum())} blocks"] if many else []
 
 
 def _after_backwards(idle: pl.DataFrame) -> list[str]:
-    """`Trust.lacking` of ranks whose weight gradients seem to be nobody's."""
+    """`Trust.lacking` of ranks whose weight gradients seem not to be recorded."""
     odd = (pl.col("after_b") > AFTER * pl.col("mean")) & (pl.col("after_b") > BESIDE * pl.col("after_f"))
     return [f"what rank {rank} waits for after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
 

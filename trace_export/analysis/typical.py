@@ -1,4 +1,4 @@
-"""What is usual in a measured graph: the mean lengths of blocks, the typical delays, the lengths of micro-batches."""
+"""The usual values of a measured graph: mean lengths of blocks, typical delays, lengths of micro-batches."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ ENOUGH, FEW = 8, 4
 MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
 VARIED = 0.02
-"""And lengths that vary by this share."""
+"""Lengths must also vary by at least this share."""
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a block and a transfer take besides their work, in nanoseconds: the launch of a block with its ordinary
-    delay; the mean time of a transfer, with its ordinary delay."""
+    """The time of a block besides its work, its launch and ordinary delay, and the mean time of a transfer with its
+    ordinary delay, in nanoseconds."""
 
     block_ns: float = 0.0
     transfer_ns: float = 0.0
@@ -65,7 +65,7 @@ class Typical:
 
     @cached_property
     def work(self) -> Floats:
-        """Of blocks the length without what they wait for inside: that of a rank by itself."""
+        """The length of blocks without their waits inside: the work of a rank by itself."""
         return self.length - self.inner.waited if self.inner.waited.any() else self.length
 
     @cached_property
@@ -98,8 +98,8 @@ class Typical:
         return np.where(self.is_block, dense[number], -1)
 
     def means(self, *keys: Ints, of: Floats | None = None) -> Floats:
-        """Of each block the mean length (or the mean `of` another value) of those with the same unit and `keys`; of
-        others their own."""
+        """For each block the mean length (or the mean `of` another value) of the blocks with the same unit and `keys`;
+        for other operations their length."""
         rows = np.flatnonzero(self.is_block)
         number = packed(self.unit[rows], *(key[rows] for key in keys))
         means = (self.length if of is None else of).copy()
@@ -143,7 +143,7 @@ class Typical:
 
     @cached_property
     def usual(self) -> Scenario:
-        """A run as it is, but for what is delayed beyond the usual."""
+        """A run as it is, without delays beyond the usual."""
         return self.length, self.usual_delay
 
     def _members(self) -> tuple[Ints, Floats, Floats]:

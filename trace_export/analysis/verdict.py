@@ -1,4 +1,4 @@
-"""The answer in a few sentences: what is wrong, how long a step is, what it is made of, how sure that is.
+"""The answer in a few sentences: what is wrong, how long a step is and what it is made of, and how sure that is.
 
 Facts come first (a code and numbers, rows of `explanation`), sentences are made of them last.
 """
@@ -27,13 +27,13 @@ from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration, times
 
 SMALL = 0.01
-"""What adds a smaller share to a step is not named by itself."""
+"""A part that adds a smaller share to a step is not named by itself."""
 UNSEEN = 0.001
-"""A smaller share of a step is less than the digits show in which a step is told."""
+"""A smaller share of a step is below the digits in which a step is given."""
 UNEVEN = 1.5
 """Steps are not alike if the longest takes this many times as long as the shortest."""
 EXPLAINS = 0.5
-"""A cause that gains this share of what long steps add to the mean is what makes them long."""
+"""A cause makes steps long if it gains at least this share of the time that they add to the mean."""
 
 LEVELS = {
     "work": "the work of a rank", "schedule": "waits of the schedule itself", "stages": "unequal stages",
@@ -91,12 +91,12 @@ def causes(explanation: pl.DataFrame) -> list[Sentence]:
 
 
 def _facts(row: cause_words.Row) -> dict[str, Any]:
-    """What a row says, without what it does not."""
+    """The values of a row, without nulls."""
     return {name: value for name, value in row.items() if value is not None and name not in ("code", "sentence")}
 
 
 def _missing(profile: Profile) -> Iterator[Sentence]:
-    """Ranks without a profile come first where they make the picture incomplete: what is said is about the others."""
+    """Ranks without a profile come first if they make the picture incomplete: all sentences are about the others."""
     warned = {note.code for note in profile.notes if note.level == "warning"}
     if not warned & MISSING:
         return
@@ -154,7 +154,8 @@ def step_sentence(
 
 
 def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]:
-    """That some steps are far longer than the others, where no cause is most of what they add to the mean."""
+    """Says that some steps are far longer than the others, if no cause is most of the time that they add to the
+    mean."""
     steps = counted(steps)
     slow, others = _far_longer(steps, "step_ns")
     longer, usual = (steps.filter(pl.col("step").is_in(those))["step_ns"].drop_nulls() for those in (slow, others))
@@ -189,7 +190,7 @@ def _far_longer(steps: pl.DataFrame, length: str) -> tuple[list[int], list[int]]
 
 
 def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tuple[str, dict[str, Any]]:
-    """What a step is made of, and whose order it follows: as a part of a sentence, and the facts."""
+    """The parts of a step, and the schedule that it follows: as a part of a sentence, and as facts."""
     named = theory.recognition.named
     parts = [(row["level"], row["adds_ns"], row["share"]) for row in explanation.levels.iter_rows(named=True)]
     adds = {f"{level}_ns": adds for level, adds, _ in parts}
@@ -229,7 +230,7 @@ def _unread(explanation: Explanation) -> str:
 
 
 def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sentence:
-    """That nothing stands out, and what another schedule would give; or why that cannot be said."""
+    """Says that nothing stands out, and what another schedule would give; or why that is unknown."""
     recorded = explanation._graph.recorded
     if recorded.incomplete:
         codes = (PARTIAL | UNKNOWN) - MISSING
@@ -296,7 +297,7 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
 
 
 def _of_ranks(count: int) -> str:
-    """Whose stages are inferred; nothing where those of none are."""
+    """The ranks whose stages are inferred; nothing if there are none."""
     return {0: "", 1: "the stage of 1 rank"}.get(count, f"the stages of {count} ranks")
 
 
@@ -305,7 +306,7 @@ def _blocks(share: float) -> str:
 
 
 def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> Iterator[tuple[str, bool]]:
-    """How sure the figures are, and whether that is a doubt: something to know even where nothing is wrong."""
+    """How sure the figures are, and whether that is a doubt, which the user must know even if nothing is wrong."""
     if facts["hosts"] < 2:
         yield "all ranks are on one clock", False
     elif facts["clock_sd_ns"] is None:
@@ -331,7 +332,7 @@ def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> It
 
 
 def _doubts(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
-    """What makes the figures less than those of the whole run, as clauses."""
+    """The reasons why the figures are not those of the whole run, as clauses."""
     if facts["chosen"]:
         yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
     if facts["blocks_host"]:

@@ -1,4 +1,4 @@
-"""What means are taken over: the steps that every rank has whole."""
+"""The steps over which means are taken: those that every rank has whole."""
 
 from __future__ import annotations
 
