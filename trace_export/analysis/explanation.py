@@ -47,7 +47,8 @@ LONG_PAUSE, LONG_OPTIMIZER, BOTH = 0.06, 0.15, 0.1
 an optimizer are causes: every job has some of each."""
 PLAIN = 0.05
 PLAIN_CODES = ("slow-stage", "slow-replica", "slow-host", "slow-rank")
-"""If gains cannot be given, these causes are named without one."""
+"""If gains cannot be given, these causes are named without one, if their blocks are slower than those of their peers by
+this share."""
 BAND = 0.1
 """The least uncertainty of a gain."""
 

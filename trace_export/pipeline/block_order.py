@@ -1,7 +1,7 @@
 """The order in which ranks ran their blocks, and that of a schedule, in one form, so that they can be compared.
 
-An order has a row for each forward, backward and weight gradient. Micro-batches are numbered from 0 per chunk, so that
-a run that counts on is like one that does not.
+An order has a row for each forward, backward and weight gradient. Micro-batches are numbered from 0 per chunk, also in
+runs that count on from step to step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LETTERS = "FBW"
 CHUNKS = 4096
 _LETTER = pl.when(pl.col("kind") == "F").then(0).when(pl.col("kind") == "B").then(1).otherwise(2)
 KEY = (pl.col("microbatch").cast(pl.Int64) * CHUNKS + pl.col("chunk")) * 4 + _LETTER
-"""What a block is, as one number; -1 stands for no block."""
+"""The identity of a block as one number; -1 stands for no block."""
 _KEYS = 1 << 46
-"""More than there are numbers of blocks."""
+"""Above all numbers of blocks."""
 
 
 def sequences(passes: pl.DataFrame) -> pl.DataFrame:

@@ -14,12 +14,12 @@ _MEMBER = ["channel", "rank"]
 
 
 def number(profile: Profile) -> Profile:
-    """`profile` whose `collectives` have one `sequence` number for the parts of each: of (group, op), that which the
-    source recorded, or where it only counts, that of the member with the most of them.
+    """`profile` in which all parts of a collective have one `sequence` number within (group, op): the recorded one, or,
+    if the source only counts, that of the member with the most parts.
 
     A source that counts from the start of its recording gives other numbers to a rank whose recording begins later, or
-    to one that began a collective before it: the window offset is searched for under which the ends agree. O(n log n)
-    in the parts, and a search over 13 offsets for the members whose ends do not agree as they are.
+    that began a collective before it: the search finds the window offset under which the ends agree. O(n log n) in the
+    parts, and a search over 13 offsets for the members whose ends do not agree as they are.
 
     Example: ranks 0 and 1 end their all-reduces at 10, 25, 42 ms and at 25, 42 ms. Rank 1 has the numbers 1 and 2.
     """
@@ -46,7 +46,7 @@ def number(profile: Profile) -> Profile:
 
 
 def _agree(rows: pl.DataFrame) -> bool:
-    """Whether the parts of each number are those of all members, and end together, as on one clock they mostly do."""
+    """Whether each number has parts of all members, and these mostly end together, as on one clock."""
     members = rows.group_by("channel").agg(members=pl.col("rank").n_unique())
     ends = rows.group_by("channel", "sequence").agg(
         parts=pl.len(), spread=pl.col("end_ns").max() - pl.col("end_ns").min()
@@ -59,9 +59,9 @@ def _agree(rows: pl.DataFrame) -> bool:
 def _window_offsets(rows: pl.DataFrame) -> pl.DataFrame:
     """The window offset of each member against the fullest member of its channel: channel, rank, offset.
 
-    On one host the ends themselves are compared. On two, whose clocks may differ, the changes from one end to the next:
-    steps of one length fit under any offset then, and of two recordings with as many collectives none is moved; of
-    others that offset counts under which the clocks differ least.
+    On one host the ends themselves are compared. On two hosts, whose clocks may differ, the changes from one end to the
+    next are compared. Steps of one length then fit under any offset: recordings with as many collectives are not moved,
+    for others that offset counts under which the clocks differ least.
     """
     counts = rows.group_by(_MEMBER).agg(n=pl.len()).sort("channel", "n", "rank", descending=[False, True, False])
     fullest = counts.group_by("channel", maintain_order=True).first()

@@ -37,9 +37,9 @@ from trace_export.units import duration
 
 RANK_SEGMENT = ["rank", *SEGMENT]
 WORK = [*RANK_STEP_KEY, "window", "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-"""What is looked at of the blocks."""
+"""These columns of the blocks are looked at."""
 MOST_PARTS = 100_000
-"""Ranks times steps that are looked at one by one, 0.4 kB each, where most of them have no block at all."""
+"""Up to this many ranks times steps are looked at one by one, 0.4 kB each, if most of them have no block at all."""
 
 
 def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> Profile:
@@ -102,8 +102,7 @@ def _parts(passes: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
 
 
 def _scheduled_weights(profile: Profile) -> pl.DataFrame:
-    """stage, forwards, weights: how many weight gradients belong to this many forwards in the schedule that was
-    recognised with them."""
+    """stage, forwards, weights: the number of weight gradients for this many forwards in the recognised schedule."""
     recognition = profile.interpretation.recognition if profile.interpretation else Recognition()
     if recognition.named is None or not recognition.weights:
         return pl.DataFrame(schema={"stage": INT, "forwards": pl.Int64, "weights": pl.Int64})
@@ -143,7 +142,7 @@ def _against_wanted(parts: pl.DataFrame, scheduled: pl.DataFrame) -> pl.DataFram
 
 
 def _usual(kind: str) -> pl.Expr:
-    """How many of a kind a stage should have in a step, where nothing but its other steps and replicas tells."""
+    """The number of blocks of a kind that a stage should have in a step, if only its other steps and replicas tell."""
     of_stage = pl.max_horizontal(kind, pl.col(kind).mode().max().over("stage"))
     return pl.when("usual").then(of_stage).otherwise(kind)
 
@@ -168,8 +167,8 @@ def _wanted(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _against_counterparts(parts: pl.DataFrame, passes: pl.DataFrame) -> pl.DataFrame:
-    """`parts` (rank, run, step, F, B, want, missing, excess) in which, where the numbers alone are right, each pass is
-    missing whose counterpart is there. `passes` has the schema `PASSES`."""
+    """`parts` (rank, run, step, F, B, want, missing, excess). If the numbers alone are right, a pass counts as missing
+    if only its counterpart is there. `passes` has the schema `PASSES`."""
     right = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("F") == pl.col("B"))
     parts = parts.join(unpaired(passes), on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     lacking = pl.when(right).then("unpaired").otherwise(0).fill_null(0)
@@ -177,9 +176,9 @@ def _against_counterparts(parts: pl.DataFrame, passes: pl.DataFrame) -> pl.DataF
 
 
 def unpaired(passes: pl.DataFrame) -> pl.DataFrame:
-    """rank, run, step, unpaired: of how many micro-batches and chunks there is a forward and no backward, or the
-    reverse. Only where there are some, and all forwards and backwards of the rank's step have a micro-batch. O(n log n)
-    in the passes.
+    """rank, run, step, unpaired: the number of micro-batches and chunks with a forward and no backward, or the reverse.
+    Only where there are some, and all forwards and backwards of the rank's step have a micro-batch. O(n log n) in the
+    passes.
     """
     columns = [*RANK_STEP_KEY, "microbatch", "chunk"]
     forward, backward = (
@@ -249,8 +248,8 @@ def _outermost(parts: pl.DataFrame, ordered: pl.DataFrame) -> pl.DataFrame:
 def _apart(parts: pl.DataFrame) -> pl.DataFrame:
     """`parts` with `apart_ns`: how far a rank's part of a step lies from the others' if they have no time in common.
 
-    In a step that runs forward and back, the window of a stage contains that of the next one. Where they are apart, the
-    rank's steps are numbered otherwise, for lack of one, or its clock is wrong. 0 elsewhere, and for the other ranks.
+    In a step that runs forward and back, the window of a stage contains that of the next one. If they are apart, the
+    rank lacks a step and numbers its steps otherwise, or its clock is wrong. 0 elsewhere, and for the other ranks.
     """
     pipeline = ["replica", "clock", *STEP_KEY]
     sound = (pl.col("missing") == 0) & (pl.col("excess") == 0) & (pl.col("B") > 0)
@@ -300,7 +299,7 @@ def _where_worst(parts: pl.DataFrame, by: str) -> str:
 
 
 def _others(parts: pl.DataFrame) -> str:
-    """Where else, when there are several cases."""
+    """The other cases, if there are several."""
     if len(parts) < 2:
         return ""
     ranks, steps = (Numbers.of(parts[c].drop_nulls()) for c in ("rank", "step"))
@@ -320,7 +319,7 @@ def _on_announced(announced: tuple[int, int] | None, steps: pl.DataFrame) -> lis
 
 
 def _on_figures(steps: pl.DataFrame) -> list[Note]:
-    """What the figures are means of, where not every step is whole."""
+    """Says over which steps the means are, if not every step is whole."""
     part = steps.filter(~pl.col("whole"))
     if part.is_empty():
         return []
@@ -333,7 +332,7 @@ def _on_figures(steps: pl.DataFrame) -> list[Note]:
 
 
 def _on_order(work: pl.DataFrame) -> list[Note]:
-    """A warning where a rank begins a step before an earlier one: step times across it are none."""
+    """A warning if a rank begins a step before an earlier one: there are no step times across it."""
     begins = work.drop_nulls("step").group_by([*RANK_STEP_KEY, "window"]).agg(pl.col("start_ns").min())
     back = pl.col("start_ns") < pl.col("start_ns").shift(1).over(RANK_SEGMENT)
     earlier = begins.sort(*RANK_SEGMENT, "step").filter(back)

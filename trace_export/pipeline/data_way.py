@@ -1,4 +1,4 @@
-"""Which way the data of a micro-batch go from the last stage: to the first one, for its next chunk, or nowhere."""
+"""The way of a micro-batch's data from the last stage: to the first one, for its next chunk, or nowhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUARTER_MORE = 1.25
 
 
 def way_of_messages(profile: Profile, stages: int) -> Way | None:
-    """Which way the data go from the last stage, as the messages show: on to the first one, in a `loop` through several
+    """The way of the data from the last stage, as the messages show: on to the first one, in a `loop` through several
     chunks, or nowhere, at the end of a `line`. None where the messages do not tell. In a line the first and the last
     stage exchange data with others, and none with each other; of two stages, each sends about once a block of its
     busiest kind.

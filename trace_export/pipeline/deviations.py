@@ -1,4 +1,4 @@
-"""Where a run leaves the order of the schedule that was recognised."""
+"""The places at which a run leaves the order of the recognised schedule."""
 
 from __future__ import annotations
 

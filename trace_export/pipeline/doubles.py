@@ -1,4 +1,5 @@
-"""What was recorded twice: blocks, as in a log concatenated with itself, and whole ranks, as in copied files."""
+"""Doubles: blocks that were recorded twice, as in a log concatenated with itself, and whole ranks, as in copied
+files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dependencies between blocks: each micro-batch's way through the stages, forward and backward."""
+"""Dependencies between blocks: the way of each micro-batch through the stages, forward and backward."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def pass_edges(passes: pl.DataFrame, stages: int, placement: Placement) -> pl.Da
     """The dependencies (`EDGES`): the producing and the consuming pass of each micro-batch.
 
     The forward of the next virtual stage depends on a forward, the backward of the one before on a backward, within one
-    replica and step. A pass that was recorded as several blocks takes its input in the first and gives its result in
-    the last, by their times. Passes without a micro-batch have no edges; where a stage was not read, the chain has a
-    gap. `passes` has the schema `PASSES`, of a pipeline of this many `stages`. O(n log n) in their number.
+    replica and step. A pass that was recorded as several blocks takes its input in the earliest and gives its result in
+    the latest. Passes without a micro-batch have no edges; if a stage was not read, the chain has a gap. `passes` has
+    the schema `PASSES`, of a pipeline of this many `stages`. O(n log n) in their number.
     """
     placed = pl.all_horizontal(pl.col("microbatch", "stage", "replica").is_not_null())
     linked = passes.filter(pl.col("kind") != "W", placed)
@@ -39,7 +39,7 @@ def pass_edges(passes: pl.DataFrame, stages: int, placement: Placement) -> pl.Da
 
 def drawable_edges(profile: Profile) -> tuple[pl.DataFrame, int]:
     """The edges whose consumer starts after its producer, between blocks that the profile still has (src, dst: their
-    `SPANS.id`; direction); and how many point backwards in time, as on clocks that disagree. Needs
+    `SPANS.id`; direction); and the number of edges that point backwards in time, because clocks disagree. Needs
     `Profile.interpretation`."""
     rows = profile.edge_rows()
     starts = profile.spans["start_ns"]

@@ -1,4 +1,4 @@
-"""Forwards of an evaluation: passes between two training steps that no backward follows. They are of no step.
+"""Forwards of an evaluation: passes between two training steps that no backward follows. They have no step.
 
 Example, two micro-batches on the last of two stages, `O` the optimizer: in `F B F B O F F F F B F B O` three forwards
 begin the second step that has two micro-batches, as the first one, so that they are an evaluation's.
@@ -15,18 +15,18 @@ from trace_export.ordering import ordered
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 
 _STRETCH = ["run", "recorded", "updates", "begun"]
-"""What tells the stretches of a rank apart in which a step may lie: its recorded number, or how many optimizers ran
-before, or how many first forwards."""
+"""These columns tell the stretches of a rank apart that may hold a step: the recorded number, or the number of
+optimizers that ran before, or of first forwards."""
 
 
 def set_apart(profile: Profile) -> Profile:
     """`profile` with the forwards of evaluations in `evaluations` and not in `spans`, without a step; a note counts
     them.
 
-    They are recognised where all ranks have as many forwards too many in a stretch between two steps, and as many
-    backwards as in the stretches that have a backward for each forward, or none. Those too many come first, or behind
-    the last backward. Forwards at the end of the capture may be the beginning of a step that was cut. Where the first
-    forward has a backward of its number, and no number comes twice, it is a backward that was lost.
+    They are recognised if all ranks have the same surplus of forwards in a stretch between two steps, and as many
+    backwards as in the stretches that have a backward for each forward, or none. The surplus comes first, or after the
+    last backward. Forwards at the end of the capture may be the beginning of a step that was cut. If the first forward
+    has a backward of its number, and no number comes twice, a backward was lost.
     """
     spans = profile.spans
     counts = spans.group_by("rank").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), weights=_WEIGHTS.sum())
@@ -47,7 +47,7 @@ def set_apart(profile: Profile) -> Profile:
 
 
 def of_no_step(profile: Profile) -> Profile:
-    """`set_apart` for blocks that say it: the forwards without a step of ranks whose other blocks have one."""
+    """`set_apart` for recorded evaluations: forwards without a step, on ranks whose other blocks have one."""
     without = profile.spans.select(
         pl.col("step").is_null() & (pl.col("kind") == "F") & pl.col("step").is_not_null().any().over("rank")
     ).to_series()
@@ -55,7 +55,7 @@ def of_no_step(profile: Profile) -> Profile:
 
 
 def uninterrupted(profile: Profile, start: str, length: str) -> pl.Expr:
-    """The column `length` (ns), null where an evaluation begins in the time from `start` (ns) on that lasts so long."""
+    """The column `length` (ns), null if an evaluation begins within this length of `start` (ns)."""
     begins = profile.evaluations["start_ns"].sort()
 
     def free(times: pl.Series) -> pl.Series:
@@ -128,7 +128,7 @@ def _parts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_evaluations(parts: pl.DataFrame) -> pl.DataFrame:
-    """The stretches with an evaluation, and how many forwards of it come first (`leading`)."""
+    """The stretches with an evaluation, and the number of its forwards that come first (`leading`)."""
     balanced = (pl.col("excess") == pl.col("trailing")) & (pl.col("backwards") > 0)
     usual = parts.filter(balanced).group_by("rank").agg(
         usual=pl.col("backwards").mode().max(), warm_up=pl.col("ahead").max()

@@ -1,4 +1,4 @@
-"""What the blocks of a run mean, step by step."""
+"""The meaning of a run's blocks, worked out step by step."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from trace_export.pipeline.recording_breaks import at_breaks, where_ranks_lack_o
 
 
 def interpret(profile: Profile, user: Declared) -> Profile:
-    """`profile` as it was read, with all that follows from the order and the times of its blocks. No step compares
-    times of different hosts, so none depends on how their clocks agree.
+    """`profile` as it was read, with everything that follows from the order and the times of its blocks. Times of
+    different hosts are never compared, so clocks that disagree do not matter.
 
     `user`: what the user specified. Raises UsageError when that cannot be.
     """
@@ -68,12 +68,12 @@ def _labelled(profile: Profile) -> Profile:
 
 
 def _by_segment(change: Callable[[Profile], Profile], profile: Profile) -> Profile:
-    """`profile` changed segment by segment: what follows from the order of blocks holds within a recording."""
+    """`profile` changed segment by segment, because the order of blocks holds within a recording."""
     return segments.joined([change(part) for part in segments.cut(profile)], profile)
 
 
 def prepared(profile: Profile) -> Profile:
-    """The first steps of `interpret`, which need no place of a rank."""
+    """The first steps of `interpret`, which do not need the ranks' places in the pipeline."""
     profile = without_doubles(profile)  # what was recorded twice counts once
     profile = evaluations.set_apart(profile)  # forwards that are of no training step
     profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
@@ -91,8 +91,8 @@ def interpret_further(profile: Profile, earlier: Profile) -> Profile:
 
 
 def with_messages(profile: Profile) -> Profile:
-    """The last steps of `interpret`, which nothing but messages depends on: sends and receives as messages, and the
-    passes and the micro-batch of each."""
+    """The last steps of `interpret`: sends and receives as messages, with the passes and the micro-batch of each. Only
+    messages depend on them."""
     return _by_segment(lambda part: message_passes.link(messages.pair(part)), profile)
 
 
@@ -115,7 +115,7 @@ def with_ids(profile: Profile) -> Profile:
 
 def conclude(profile: Profile, recognition: Recognition | None = None) -> Profile:
     """`profile` with its `interpretation`, and the schedule in `declared`; each of these facts is worked out here and
-    nowhere else. `recognition`: the schedule, where it is known, as that of a simulated run.
+    nowhere else. `recognition`: the schedule if it is known, as for a simulated run.
 
     Needs `spans.id`, and stage and replica of the ranks.
     """

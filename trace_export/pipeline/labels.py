@@ -1,4 +1,4 @@
-"""Micro-batch, chunk and phase of the blocks whose source does not say them.
+"""Micro-batch, chunk and phase of blocks, if the source does not say them.
 
 Most training scripts mark a forward or a backward without a number. But a schedule runs them in a fixed order, so the
 position of a block in its step gives its number. The first rule that holds decides; where none does, nothing is filled
@@ -8,9 +8,10 @@ in. The examples are of the first stage of 1F1B on two stages with four micro-ba
   of chunk 1, and the blocks on both sides of it have the positions beside it.
 - A whole step (`labels_by_position`): F F B F B F B B is F0 F1 B0 F2 B1 F3 B2 B3.
 - The only place where a part fits: F B F B B at the start of a capture is F2 B1 F3 B2 B3.
-- An end that is surely whole, as after another step: F fits at four places, but after a step that ended it is F0.
-- Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3. A block that may stand for
-  the missing one beside it has no number: of F F F B B F F B B without an F of the second pair the other F.
+- An end that is surely whole: F fits at four places, but right after another step it is F0.
+- Both ends of a step inside which a block is missing: F F B F F B B is F0 F1 B0 F2 F3 B2 B3. A block next to the
+  missing one that may be the missing one itself has no number: in F F F B B F F B B without one F of the second pair,
+  the other F.
 - The blocks of the adjacent stages on the same host (`labels_by_time`): of the places where F B fits, those are left
   where the other stage's forward of that micro-batch has ended, and its backward has not begun.
 - The order of each kind, where only that is the plan's, as where weight gradients came out merged: F F B F B F B B W is
@@ -55,11 +56,11 @@ _FOUND: Schema = {"row": pl.UInt32(), **{c: SPANS[c] for c in [*NUMBERS, "phase"
 
 
 def label(profile: Profile, undetermined: pl.Series) -> Profile:
-    """`profile` with what spans lack: microbatch, chunk, phase; `labels` is `inferred` where the order says them.
+    """`profile` with microbatch, chunk and phase of spans filled; `labels` is `inferred` if they come from the order.
 
-    Spans of ranks whose forwards and backwards all carry their numbers are left as they are. `undetermined`: the ranks
-    whose ends of steps are not known (`steps.number`), so that their order gives no number. Needs the stage and
-    replica of `ranks`. Notes say how many blocks stay without a number, and where the order fits no schedule.
+    Ranks whose forwards and backwards all carry their numbers are left as they are. `undetermined`: ranks whose ends of
+    steps are not known (`steps.number`); their order gives no number. Needs the stage and replica of `ranks`. Notes
+    count blocks without a number, and steps whose order fits no schedule.
     """
     work = _unlabelled(profile, undetermined)
     if work.is_empty():
@@ -89,8 +90,8 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
 
 
 def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
-    """The blocks of the ranks that lack numbers, those `undetermined` left out, by time, with their stage, replica and
-    position in their step."""
+    """The blocks of ranks that lack numbers, without the `undetermined` ranks, by time, with stage, replica and
+    position in the step."""
     lacking = (pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()) | (
         PAIRS & pl.col("microbatch_b").is_null()
     )
@@ -110,13 +111,13 @@ def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
 
 
 def _all_alike(work: pl.DataFrame) -> bool:
-    """Whether no block has a number, and all ranks have as many in each step."""
+    """Whether no block has a number, and all ranks have equally many blocks in each step."""
     sizes = work.group_by(RANK_STEP_KEY).len().group_by(STEP_KEY).agg(pl.col("len").n_unique())
     return work["microbatch"].null_count() == work.height and bool((sizes["len"] == 1).all())
 
 
 def _filled(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
-    """`spans` with the numbers in `numbers` (by row); those replace what markers said, for they count otherwise."""
+    """`spans` with the numbers in `numbers` (by row); they replace those of markers, which count otherwise."""
     joined = spans.with_row_index("row").join(numbers, on="row", how="left", suffix="_found", maintain_order="left")
     labelled = pl.col("microbatch_found").is_not_null()
     by_order = labelled & (pl.col("microbatch").is_null() | PAIRS)
@@ -127,8 +128,8 @@ def _filled(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_numbers_of_pairs(spans: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """The blocks, where backwards and weight gradients have the micro-batch and chunk of the forward of their pair; and
-    how many had others."""
+    """The blocks, with the micro-batch and chunk of the forward on backwards and weight gradients of its pair; and how
+    many had others."""
     forward = pl.col("kind") == "F"
     forwards = spans.filter(forward & pl.col("pair").is_not_null() & pl.col("microbatch").is_not_null())
     if forwards.is_empty():
@@ -223,9 +224,9 @@ def _of_loop(
 def _plans(
     orders: pl.DataFrame, stages: int, all_stages: int | None, *, deeper: bool, vee: bool, way: Way | None
 ) -> dict[tuple[object, ...], Numbering | None]:
-    """Replica, run, step → the schedule that the words of its complete ranks give. `all_stages`: a step that has this
-    many may be of a pipeline with more than `stages`. Steps of the same words have the same schedule, and a step with
-    fewer complete ranks than another has that one's, if all its words are of it.
+    """Replica, run, step → the schedule that the words of its complete ranks give. `all_stages`: a step with this many
+    may belong to a pipeline with more than `stages`. Steps with the same words have the same schedule; a step with
+    fewer complete ranks than another has the schedule of that one, if all its words fit it.
 
     Example: a whole step of two chunks on three stages begins on the first with F F F F F F. A step in which only that
     rank is complete is of the same schedule, although GPipe has its word, too.
@@ -259,7 +260,7 @@ def _by_plan(work: pl.DataFrame, ends: pl.DataFrame, orders: pl.DataFrame, numbe
 
 
 def _settled(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`placed`, and what the adjacent stages settle in the steps in which a rank has not all its blocks."""
+    """`placed`, with the positions that the adjacent stages settle in steps in which a rank lacks blocks."""
     sizes = {stage: len(word(plan, stage)) for stage in _stages(work)}
     size = pl.col("stage").replace_strict(list(sizes), list(sizes.values()), default=None, return_dtype=pl.UInt32)
     lacking = work.filter(pl.len().over(RANK_STEP_KEY) != size).select(PIPELINE_STEP).unique()
@@ -276,9 +277,9 @@ def _settled(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan:
 
 
 def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
-    """For each step of each rank its word, and `whole`: it has as many forwards and backwards as any rank of its
-    replica in it. In a step with fewer than others of its run, which may be cut on all ranks, that is so of all of them
-    or of none."""
+    """For each step of each rank its word, and `whole`: no rank of its replica has more forwards or backwards in the
+    step. A step with fewer blocks than others of its run may be cut on all ranks: then all its ranks are whole or
+    none."""
     rows = work.group_by(RANK_STEP_KEY, maintain_order=True).agg(
         pl.col("letter").str.join("").alias("word"), pl.col("stage", "replica").first(),
         forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(),
@@ -290,8 +291,8 @@ def _orders_of_steps(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surely_whole(orders: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
-    """`orders`, where a step is whole only if it is on all ranks, and one end of it is surely so on each: no plan
-    shows what is missing, and a step that lacks its first forward and its last backward has as many of both."""
+    """`orders`, in which a step is whole only if it is whole on all ranks and has one end that surely is on each: no
+    plan shows missing blocks, and a step without its first forward and its last backward has as many of both."""
     with_ends = orders.join(ends, on=RANK_STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
     whole = pl.col("whole") & (pl.col("starts") | pl.col("ends")).fill_null(False)
     return with_ends.with_columns(whole=whole.all().over(PIPELINE_STEP)).select(orders.columns)
@@ -310,7 +311,7 @@ def _by_occurrence(work: pl.DataFrame, orders: pl.DataFrame, plan: Plan | None) 
 
 
 def _without_uncertain_weights(work: pl.DataFrame, numbered: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`numbered` without the weight gradients of steps in which a rank has not as many as the plan."""
+    """`numbered` without the weight gradients of steps in which a rank has another number of them than the plan."""
     weight = pl.col("kind") == "W"
     planned = profile_blocks(plan, _stages(work)).filter(weight).group_by("stage").agg(planned=pl.len())
     weights = work.filter(weight).join(planned, on="stage", how="left")
@@ -329,7 +330,7 @@ def _stages(rows: pl.DataFrame) -> tuple[int, ...]:
 
 
 def _once(notes: list[Note]) -> list[Note]:
-    """Equal notes as one, with their number."""
+    """Equal notes as one, with their count."""
     counts: dict[Note, int] = {}
     for note in notes:
         counts[note] = counts.get(note, 0) + note.count

@@ -12,11 +12,10 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, expected: pl.DataFrame, mi
     """rank, run, step, row, position of all blocks of `work` whose position in `expected` is certain; `ends` as
     `labels_by_position.whole_ends` gives it.
 
-    A forward with number n is chunk n // `microbatches`, micro-batch n % `microbatches`: that is one place in the
-    sequence of its stage. A block without a number has the place that its distance from a numbered one gives it, if
-    from there on every block is of the kind expected; where the numbered blocks before and after it disagree (a block
-    between them is missing), it has none. The end of a step that is surely there counts as a number after its last
-    block.
+    A forward with number n is chunk n // `microbatches`, micro-batch n % `microbatches`: that is one position in the
+    sequence of its stage. A block without a number gets its position from the distance to a numbered one, if every
+    block from there on has the kind expected; if the numbered blocks before and after it disagree (a block between them
+    is missing), it has none. The end of a step that is surely there counts as a number after its last block.
 
     Example: a stage runs F0 F1 F2 B0 F3 B1, two micro-batches in two chunks, and of F B F B the first forward has the
     number 2. So it stands in position 2, and the others in 3, 4 and 5.

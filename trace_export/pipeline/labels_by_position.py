@@ -1,4 +1,4 @@
-"""Positions in an expected order, known from the ends of a step that the capture holds whole."""
+"""Positions in an expected order, counted from the ends of a step if the capture surely holds them."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def whole_ends(profile: Profile, work: pl.DataFrame) -> pl.DataFrame:
 
 
 def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """row, position: where the blocks of `work` stand in the words of `plan`, as far as that is certain; `ends` as
-    `whole_ends` gives it."""
+    """row, position: the positions of the blocks of `work` in the words of `plan`, as far as they are certain; `ends`
+    as `whole_ends` gives it."""
     steps = (
         work.group_by(RANK_STEP_KEY, maintain_order=True)
         .agg(pl.col("letter").str.join("").alias("word"), pl.col("stage").first())
@@ -73,7 +73,7 @@ def positions(work: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFram
 
 @dataclass(frozen=True)
 class _Piece:
-    """Letters begin … end-1 of a word, which stand `offset` places further right in the expected word."""
+    """Letters begin … end-1 of a word, which are `offset` positions further right in the expected word."""
 
     begin: int
     end: int
@@ -81,12 +81,12 @@ class _Piece:
 
 
 def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) -> list[_Piece]:
-    """The parts of `measured` whose place in `expected` is certain.
+    """The parts of `measured` whose position in `expected` is certain.
 
-    A window of the expected word fits where it is found only once, or at the end that the capture surely holds. Of a
-    word that is not such a window (a block is missing inside) those letters are certain that no block of their kind
-    next to them may be the missing one for: between two sure ends, those with one place only; else from a sure end up
-    to the first difference.
+    A window of the expected word fits if it occurs only once, or at the end that the capture surely holds. If a word is
+    not such a window, a block is missing inside; then a letter is certain unless it may be the missing block of its
+    kind next to it: between two sure ends the letters with only one possible position, else the letters from a sure end
+    up to the first difference.
 
     Example: F F B F F B B of F F B F B F B B is F0 F1 B0 F2 F3 B2 B3; F B F B F B B is F? B0 F2 B1 F3 B2 B3.
     """
@@ -108,7 +108,8 @@ def certain_pieces(measured: str, expected: str, *, starts: bool, ends: bool) ->
 
 
 def _first_places(measured: str, expected: str) -> list[int] | None:
-    """The first place in `expected` that each letter of `measured` may have, in their order; None where it has none."""
+    """The first position in `expected` that each letter of `measured` may have, in their order; None if there is
+    none."""
     positions, at = [], -1
     for letter in measured:
         at = expected.find(letter, at + 1)
@@ -119,7 +120,8 @@ def _first_places(measured: str, expected: str) -> list[int] | None:
 
 
 def windows(measured: str, expected: str, *, starts: bool, ends: bool) -> list[int]:
-    """Where in `expected` the word `measured` stands as a whole, at the start or end where that is surely there."""
+    """The positions in `expected` at which the whole word `measured` occurs; only at the start or end if that is surely
+    there."""
     missing = len(expected) - len(measured)
     return [
         at
@@ -129,7 +131,7 @@ def windows(measured: str, expected: str, *, starts: bool, ends: bool) -> list[i
 
 
 def _alike(measured: str, expected: str) -> int:
-    """How many letters two words have in common from their start on, without those next to the first difference that
-    may stand for the one which is missing there."""
+    """How many letters two words have in common from their start, without letters next to the first difference that may
+    be the one that is missing there."""
     common = next((n for n, (x, y) in enumerate(zip(measured, expected, strict=False)) if x != y), None)
     return min(len(measured), len(expected)) if common is None else len(measured[:common].rstrip(expected[common]))

@@ -1,8 +1,8 @@
 """Locate a truncated step using the adjacent stages on the same host.
 
-Part of a step may fit into the order of its stage at several places. But a forward starts after that of the stage
-before has ended, and a backward ends before that of the stage before starts: where the adjacent stage is numbered and
-has the same clock, only one place may be left, or none.
+Part of a step may fit into the order of its stage at several positions. But a forward starts after the previous stage's
+forward has ended, and a backward ends before the previous stage's backward starts: if the adjacent stage is numbered
+and has the same clock, only one position may be left, or none.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _BLOCK = ["kind", "microbatch", "chunk"]
 
 
 def settle(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """row, position: `placed` without ranks that lack blocks and stand where whole adjacent stages do not let them, and
-    the blocks of those ranks that had none placed and fit at one place only.
+    """row, position: `placed` without ranks that lack blocks and contradict whole adjacent stages, and with the blocks
+    of ranks that had no position and fit at only one.
 
     `work`: the blocks of one step of a pipeline, with host and stage; `placed`: row and position in `plan`; `ends` as
     `labels_by_position.whole_ends` gives it. Only where the data run through the stages in a loop.
@@ -44,9 +44,9 @@ def settle(work: pl.DataFrame, placed: pl.DataFrame, ends: pl.DataFrame, plan: P
 
 
 def _without_contradicted(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) -> pl.DataFrame:
-    """`placed` without the ranks that are cut, as it seems, but contradict an adjacent stage that has all its blocks: a
-    block inside is missing. Example: where F2 F3 B0 … of a stage would be F1 F2 F3 B0 …, cut at the start, F1 would
-    begin before the stage before had ended its F1."""
+    """`placed` without ranks that seem to be cut but contradict an adjacent stage that has all its blocks: a block
+    inside is missing. Example: where F2 F3 B0 … of a stage would be F1 F2 F3 B0 …, cut at the start, F1 would begin
+    before the stage before had ended its F1."""
     at = work.drop("position").join(placed, on="row").drop_nulls("stage")
     sizes = at.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("stage").first())
     whole = pl.Series([size == len(word(plan, stage)) for size, stage in sizes.select("len", "stage").iter_rows()])
@@ -68,7 +68,7 @@ def _on_adjacent_stages(blocks: pl.DataFrame) -> pl.Expr:
 
 
 def _candidates(blocks: pl.DataFrame, plan: Plan, *, starts: bool, ends: bool) -> list[pl.DataFrame]:
-    """`blocks` with the positions that its order and the ends that are surely there allow, one frame for each."""
+    """`blocks` with each series of positions that their order and the sure ends allow, one frame for each."""
     letters, expected = blocks["letter"].str.join("").item(), word(plan, blocks["stage"][0])
     offsets = windows(letters, expected, starts=starts, ends=ends)
     return [blocks.with_columns(position=(pl.int_range(pl.len()) + at).cast(INT)) for at in offsets]

@@ -1,7 +1,7 @@
-"""Refuse inferred passes of a rank that has two adjacent stages of the model, as where the chunks of a V turn.
+"""Refuse inferred passes of a rank that has two adjacent stages of the model, as at the turn of a V.
 
-Between two such stages nothing is sent, so that what was inferred from launches or transfers is one pass where there
-were two. The rank alone does not show it, but it has fewer backwards in a step than every other rank.
+Between two such stages nothing is sent, so two passes are inferred as one from launches or transfers. The rank alone
+does not show it, but it has fewer backwards in a step than every other rank.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _OPTIMIZER = pl.col("kind") == "OPT"
 
 
 def without_merged(profile: Profile) -> Profile:
-    """`profile` without the passes of ranks on which each may be two, and a warning with those ranks. The chunks of the
-    others lie in a V, unless the profile declares something else.
+    """`profile` without the passes of ranks on which each pass may be two, and a warning with those ranks. The chunks
+    of the others lie in a V, unless the profile declares something else.
 
     They are inferred, and fewer than on the other ranks, which agree, but at least half as many: in the fullest of its
     whole steps each rank is compared. Ranks without a whole step are not.
@@ -50,9 +50,9 @@ def without_merged(profile: Profile) -> Profile:
 
 
 def _backwards(spans: pl.DataFrame) -> pl.DataFrame:
-    """rank, backwards: how many there are in the fullest of the whole steps of each rank that has any.
+    """rank, backwards: their number in the fullest whole step of each rank that has one.
 
-    A step is whole that has as many forwards as backwards, or lies between two optimizers.
+    A step is whole if it has as many forwards as backwards, or lies between two optimizers.
     """
     steps = with_step_numbers(spans).group_by("rank", "run", "step").agg(
         forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), optimizers=_OPTIMIZER.sum(),

@@ -1,6 +1,6 @@
-"""The passes that each message lies between.
+"""The two passes between which each message lies.
 
-A message belongs to a dependency between two passes. Its labels name it, and where it has none, the pass before the
+A message belongs to a dependency between two passes. Its labels name the dependency; without labels the pass before the
 send and the pass after the receive do. No time of one rank is compared with one of the other.
 """
 
@@ -24,12 +24,13 @@ def link(profile: Profile) -> Profile:
     """`profile` with src_pass, dst_pass and ready_ns of its messages, and with direction, microbatch and chunk of those
     that lack the micro-batch or the direction; a note counts these.
 
-    A message with a micro-batch and a direction is of the dependency between its ranks with these labels whose producer
-    began last before the send ended. Others are of the dependencies between their ranks in their order, where there are
-    as many and all times agree: receives that were posted early end before further consumers start. Elsewhere each end
-    of a message names a dependency: the send the one whose producer ended last before it, the receive the one whose
-    consumer starts next after it. It gets its labels only where both ends name the same one, no other message does, and
-    direction and micro-batch, where known, are the same. Needs `interpretation`, and the blocks that it was made of.
+    A message with a micro-batch and a direction belongs to the dependency between its ranks with these labels whose
+    producer began last before the send ended. Other messages belong to the dependencies between their ranks in order,
+    if there are as many and all times agree: receives that were posted early end before further consumers start.
+    Otherwise each end of a message names a dependency: the send the one whose producer ended last before it, the
+    receive the one whose consumer starts next after it. The message gets labels only if both ends name the same one, no
+    other message does, and the known direction and micro-batch are the same. Needs `interpretation`, and the blocks
+    that it was made of.
     """
     messages = profile.messages.with_row_index("message")
     if messages.is_empty():
@@ -74,7 +75,7 @@ def _links(profile: Profile) -> pl.DataFrame:
 
 
 def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """message, link: of `messages` with labels. The receive began before the consumer ended."""
+    """message, link: for `messages` with labels. The receive began before the consumer ended."""
     key = [*RANKS_OF, *LABELS]
     sent = messages.with_columns(pl.col("chunk").fill_null(0)).sort("send_end_ns")
     met = sent.join_asof(
@@ -85,10 +86,10 @@ def _by_labels(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 
 def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """message, link: of those `messages` between two ranks that are as many as the dependencies, in the same order,
-    where each was sent after its producer ended and had arrived when its consumer started. Of what one block makes at
-    once, what another needs first is sent first; activations before gradients, as runtimes name the halves of a pair.
-    Not where consumers have another order."""
+    """message, link: for `messages` between two ranks that are as many as the dependencies, in the same order, if each
+    was sent after its producer ended and had arrived when its consumer started. Of the results of one block, the one
+    that is needed first is sent first, and activations before gradients, as runtimes name the halves of a pair.
+    Consumers in another order get no link."""
     turn = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
     sent = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
     sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(turn, sent=pl.len().over(RANKS_OF))
@@ -105,7 +106,7 @@ def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_ends(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """message, link: of those `messages` whose ends both name the same dependency, as no other message does."""
+    """message, link: for `messages` whose two ends name the same dependency, if no other message names it."""
     met = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
     for name, time, theirs, strategy in (
         ("sent", "send_start_ns", pl.col("ready_ns") - GRID_NS, "backward"),

@@ -1,7 +1,7 @@
-"""The search for the window offset of each channel of messages: which receive the i-th send belongs to.
+"""The search for the window offset of each channel of messages: it says which receive belongs to the i-th send.
 
-Under the right one the ends of sends and receives agree, no round trip is negative, and known labels agree. A channel
-is what `messages` pairs: the transfers from one rank to another in one group (and direction).
+Under the right offset the ends of sends and receives agree, no round trip is negative, and known labels agree. A
+channel holds the transfers from one rank to another in one group (and direction), as in `messages`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTRADICTION = 50
 
 
 def search(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """channel, offset (null where none is certain) of all `channels`."""
+    """channel, offset (null if none is certain) of all `channels`."""
     settled = agreeing(sent, received, channels).select("channel", offset=pl.lit(0, pl.Int64))
     left = channels.join(settled, on="channel", how="anti")
     if left.is_empty():
@@ -35,7 +35,7 @@ def search(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -
 
 
 def agreeing(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """Those of `channels` whose ends agree so well without an offset that no other offset need be tried."""
+    """The `channels` whose ends agree so well without an offset that no other offset need be tried."""
     tried = _tried(sent, received, channels, 0)
     both = (
         _answers(channels)
@@ -53,8 +53,8 @@ def agreeing(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame)
 
 
 def _agreeing_in_turn(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """Those of `channels` (with their `answer`) where each end agrees with the one before, and each round trip is
-    possible: the ends of all do not where a clock was set between."""
+    """The `channels` (with their `answer`) in which each end agrees with the previous one, and each round trip is
+    possible: if a clock was set in between, the ends of all do not agree."""
     delay = pl.col("end_right") - pl.col("end")
     here = sent.join(received.select("channel", "at", "end"), on=["channel", "at"], suffix="_right")
     delays = here.select("channel", "at", delay=delay).sort("channel", "at")
@@ -87,9 +87,9 @@ def _answers(channels: pl.DataFrame) -> pl.DataFrame:
 def _tried(sent: pl.DataFrame, received: pl.DataFrame, channels: pl.DataFrame, offset: int) -> pl.DataFrame:
     """How well each channel fits under a window offset: channel, n, scatter, spread, low, fits, offset.
 
-    Of end - end in ns: scatter is that of the middle half, spread that of the earlier half (a late end may be due to
-    waiting), low the earliest. Fits: at least half of the shorter side is paired, and known micro-batches and steps
-    agree.
+    For the differences of the ends, in ns, scatter is the range of the middle half, spread that of the earlier half (a
+    late end may be due to waiting), low the earliest. fits: at least half of the shorter side is paired, and known
+    micro-batches and steps agree.
     """
     delay = pl.col("end_right") - pl.col("end")
     numbers = (pl.col("microbatch") == pl.col("microbatch_right")) & pl.col("chunk").eq_missing(pl.col("chunk_right"))

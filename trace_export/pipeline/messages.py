@@ -1,7 +1,7 @@
 """Messages: the two sides of each point-to-point transfer, paired.
 
-The transfers of a channel (group, sender, receiver, direction) are first in, first out. Where pairing by the recorded
-sequence numbers makes the ends agree, they decide: in a group of two ranks both sides may count alike. Elsewhere the
+The transfers of a channel (group, sender, receiver, direction) are first in, first out. If pairing by the recorded
+sequence numbers makes the ends agree, they decide: in a group of two ranks both sides may count alike. Otherwise the
 i-th send belongs to the (i + k)-th receive, with one window offset k per channel, because a profiler may start later on
 one rank than on the other. The k is found by search (`message_search`).
 """
@@ -60,8 +60,8 @@ def _by_number(
 
 
 def _in_order(sends: pl.DataFrame, receives: pl.DataFrame, met: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """Those of the channels `met` by number whose ends agree in their order too, and more of them: a rank that posts a
-    receive before a send counts otherwise than its peer, which sends first."""
+    """The channels `met` by number in which more ends agree in their order: a rank that posts a receive before a send
+    counts otherwise than its peer, which sends first."""
     left = channels.filter(pl.col("n") == pl.col("n_recv")).join(met.select("channel", paired="n"), on="channel")
     left = left.filter(pl.col("paired") < pl.col("n")).drop("paired")
     sides = [_placed(_of(side, left, channels)) for side in (sends, receives)]
@@ -81,9 +81,9 @@ def _of(side: pl.DataFrame, some: pl.DataFrame, channels: pl.DataFrame) -> pl.Da
 
 
 def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The sending and the receiving sides: an operation that does both is one of each. `group` is a number.
+    """The sending and the receiving sides; an operation that does both is on each. `group` is a number.
 
-    Where the source does not know the peer, the other rank of a group of two is it. A group has more members than were
+    If the source does not know the peer, it is the other rank of a group of two. A group has more members than were
     read if some of its transfers have a direction but no peer among them.
     """
     rows = p2p.lazy().filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
@@ -104,8 +104,8 @@ def _sides(p2p: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _in_channels(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The operations of both sides with the number of their `channel`, those of channels that have both sides; and a
-    row per channel: `n` and `n_recv` operations, and whether their sequence numbers are unique.
+    """The operations of channels with both sides, with the number of their `channel`; and a row per channel: `n` and
+    `n_recv` operations, and whether their sequence numbers are unique.
 
     Between two ranks each direction is a channel where every operation has a direction, else both are one.
 
@@ -154,10 +154,10 @@ def _relative(sends: pl.DataFrame, receives: pl.DataFrame) -> tuple[pl.DataFrame
 
 
 def _all_met(agree: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
-    """Those of `agree` in which all operations were paired, or whose group has two ranks.
+    """The channels of `agree` in which all operations were paired, or whose group has two ranks.
 
-    In a larger group each rank counts all its operations, so that different transfers may have equal sequence numbers
-    by chance. In a group of two an unpaired operation has no counterpart in the data."""
+    In a larger group each rank counts all its operations, so different transfers may have equal sequence numbers by
+    chance. In a group of two an unpaired operation has no counterpart in the data."""
     most = channels.select(
         "channel", most=pl.min_horizontal("n", "n_recv"), two=pl.col("src_rank").n_unique().over("group") <= 2
     )
@@ -165,8 +165,8 @@ def _all_met(agree: pl.DataFrame, channels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _joined(sends: pl.DataFrame, receives: pl.DataFrame, offsets: pl.DataFrame) -> pl.DataFrame:
-    """The messages of `MESSAGES`; the sides are joined as numbers of rows, for their columns are many. What is of
-    different steps is not a message."""
+    """The messages (`MESSAGES`); the sides are joined as numbers of rows, because they have many columns. A send and a
+    receive of different steps are not a message."""
     moved = receives.select("channel", "at").with_row_index("received").join(offsets.drop_nulls(), on="channel")
     moved = moved.select("channel", "received", at=pl.col("at") - pl.col("offset"))
     both = sends.select("channel", "at").with_row_index("sent").join(moved, on=["channel", "at"])

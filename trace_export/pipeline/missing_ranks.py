@@ -13,8 +13,9 @@ from trace_export.selection import Numbers
 
 @dataclass(frozen=True)
 class Absent:
-    """What of the job is not in the data. `stages` of `stage_count` have no rank; `uneven`: stages with fewer ranks
-    than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0 where it is unknown."""
+    """The stages and ranks of the job that are not in the data. `stages` of `stage_count` have no rank; `uneven`:
+    stages with fewer ranks than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0
+    where it is unknown."""
 
     stages: Numbers
     stage_count: int
@@ -45,7 +46,7 @@ def absent(profile: Profile) -> Absent:
 
 
 def notes(profile: Profile) -> list[Note]:
-    """Notes on what of the job is not in the data."""
+    """Notes on the stages and ranks of the job that are not in the data."""
     lacks, made = absent(profile), []
     if lacks.stages.ranges:
         several = "s" * (lacks.stages.count() > 1)

@@ -1,4 +1,4 @@
-"""How far the measured order of a step is from that of a schedule."""
+"""The distance of the measured order of a step from that of a schedule."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trace_export.pipeline.block_order import KEY
 
 def distances_to(expected: dict[str, pl.DataFrame], step: pl.DataFrame) -> dict[str, tuple[bool, float]]:
     """Whether `step` (as `block_order.sequences`) differs from each order that is `expected` (as
-    `block_order.expected_order`), and by how much; where none is exact, counted for the closest two.
+    `block_order.expected_order`), and by how much; if none is exact, edits are counted for the closest two.
 
-    The rest are compared by how many blocks are followed by the right one: more than the distance, and quickly known.
+    The others are compared by the share of blocks with a wrong follower, which is quickly known.
     """
     measured = step.select("rank", "stage", "position", key=KEY)
     rough = {name: _rough(measured, order) for name, order in expected.items()}
@@ -25,7 +25,7 @@ def distances_to(expected: dict[str, pl.DataFrame], step: pl.DataFrame) -> dict[
 
 
 def _rough(measured: pl.DataFrame, order: pl.DataFrame) -> float:
-    """The share of blocks whose follower is not the expected one; 0 when and only when all ranks are exact."""
+    """The share of blocks whose follower is not the expected one; 0 if and only if all ranks are exact."""
     following = pl.col("key").shift(-1).fill_null(-1)
     links = measured.with_columns(next=following.over("rank"), first=pl.col("position") == 0)
     right = order.select("stage", "position", key=KEY).with_columns(

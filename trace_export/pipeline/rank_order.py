@@ -1,4 +1,4 @@
-"""How ranks count through the sizes of a run: the arrangements that sizes allow, and the one that the work fits."""
+"""How ranks count through the sizes of a run: the arrangements that the sizes allow, and the one that fits the work."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trace_export.model import Declared
 
 BELIEVED_SHARE = 0.75
 BELIEVED_RANKS = 4
-"""For another arrangement than the usual one to be believed, `BELIEVED_SHARE` of the ranks must do the work of their
-stage; where times had to tell what that is, all of them, and no fewer than `BELIEVED_RANKS`."""
+"""Another arrangement than the usual one is believed if `BELIEVED_SHARE` of the ranks do the work of their stage; if
+times had to tell which stage that is, all ranks, and at least `BELIEVED_RANKS`."""
 SIZES = ("pp", "tp", "dp", "cp")
 REMEDY = "check `pp`, `tp`, `dp` and `cp`"
 
@@ -26,8 +26,8 @@ class Arrangement:
 
     Example: 8 ranks of pp 2, tp 2 and dp 2. Stride 4 gives the stages 0 0 0 0 1 1 1 1: Megatron-LM's usual order (tp,
     cp, dp, pp) and DeepSpeed's. Stride 2 gives 0 0 1 1 0 0 1 1: Megatron-LM's other order (tp, cp, pp, dp; its option
-    use_tp_pp_dp_mapping) and that of Paddle's fleet (python/paddle/distributed/fleet/base/topology.py). A stride
-    between has a part of dp inside of pp, as fleet has its sharding.
+    use_tp_pp_dp_mapping) and that of Paddle's fleet (python/paddle/distributed/fleet/base/topology.py). A stride in
+    between puts a part of dp inside pp, as fleet does with its sharding.
     """
 
     pp: int
@@ -45,7 +45,7 @@ class Arrangement:
 
     @property
     def sizes(self) -> Declared:
-        """The sizes as far as they are known."""
+        """The known sizes."""
         tp = self.tp
         return Declared(pp=self.pp, tp=tp, cp=self.cp, dp=None if tp is None else self.per_stage // (tp * self.cp))
 
@@ -74,12 +74,11 @@ class Seen:
 
     @property
     def enough(self) -> float:
-        """This many ranks must do the work of their stage for another arrangement than the usual one to be believed."""
+        """Another arrangement than the usual one is believed if this many ranks do the work of their stage."""
         return BELIEVED_SHARE * len(self.stages) if self.exact else max(len(self.stages), BELIEVED_RANKS)
 
     def fitting(self, arrangement: Arrangement) -> int:
-        """How many ranks do the work of their stage: as counted from the first stage that was seen, or from the
-        last."""
+        """How many ranks do the work of their stage, counted from the first stage that was seen, or from the last."""
         stage = arrangement.places(self.stages["rank"], "")["stage"]
         from_last = arrangement.pp - 1 - self.stages["after"]
         return max(int((stage == counted).sum()) for counted in (self.stages["stage"], from_last))
@@ -89,8 +88,8 @@ def arrangements(ranks: pl.Series, sizes: Declared, *, anywhere: bool) -> Sequen
     """The arrangements of `ranks` that the `sizes` allow, the usual one first; none where the number of stages does not
     follow from them, unless it may be `anywhere`, and none where they do not divide the ranks.
 
-    What the other sizes leave of a stage's ranks is the size of tp, or where that is known, of cp. Where ranks are
-    missing at the end, there may be more than were read.
+    The other sizes leave a number of ranks of a stage: this is the size of tp, or of cp if tp is known. If ranks are
+    missing at the end, there may be more ranks than were read.
     """
     read = int(ranks.to_numpy().max()) + 1 if len(ranks) else 0
     world = max(read, sizes.world or 0)
@@ -118,22 +117,23 @@ def _depths(world: int, given: int, sizes: Declared, *, anywhere: bool) -> list[
 
 
 def _divisors(number: int) -> list[int]:
-    """The divisors of a number, the smallest first. A file may have any number for that of a rank."""
+    """The divisors of a number, the smallest first. The number may be huge, because a file may hold any number as a
+    rank."""
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return [*small, *(number // divisor for divisor in reversed(small) if divisor * divisor != number)]
 
 
 def _strides(per_stage: int, tp: int | None, cp: int, sizes: Declared) -> list[int]:
-    """The strides that are possible, the usual one first: the whole stage, or where ranks count through pp before dp,
-    the ranks that split the model."""
+    """The possible strides, the usual one first: the whole stage, or, if ranks count through pp before dp, the ranks
+    that split the model."""
     inner = (tp or 1) * cp
     between = [inner * times for times in _divisors(per_stage // inner)[:-1]]
     return [*between, per_stage] if sizes.rank_order == "tp-cp-pp-dp" else [per_stage, *between]
 
 
 def best(possible: Sequence[Arrangement], seen: Seen | None) -> Arrangement:
-    """The arrangement in which most of the ranks do the work that was `seen`: the first of several, and the first of
-    all of the same number of stages unless enough ranks say otherwise."""
+    """The arrangement in which most ranks do the work that was `seen`: of several the first. The first arrangement with
+    the same number of stages is kept unless enough ranks say otherwise."""
     if seen is None or seen.stages.is_empty():
         return possible[0]
     fitting = {arrangement: seen.fitting(arrangement) for arrangement in possible}
@@ -143,8 +143,8 @@ def best(possible: Sequence[Arrangement], seen: Seen | None) -> Arrangement:
 
 
 def of_user(ranks: pl.Series, user: Declared, declared: Declared, seen: Seen | None) -> tuple[Arrangement, bool]:
-    """The arrangement of the sizes that the `user` gives, with those that are `declared` as far as they go with them;
-    and whether it is another one than the usual.
+    """The arrangement of the `user`'s sizes, with the `declared` sizes that do not contradict them; and whether it is
+    another one than the usual.
 
     Raises UsageError where the user's sizes do not divide the ranks.
     """

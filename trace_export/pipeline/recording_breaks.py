@@ -1,4 +1,4 @@
-"""Windows that lie in one file: where a recording broke off, what comes after is a window of its own."""
+"""Windows that lie in one file: a new window begins where a recording broke off."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trace_export.ordering import ordered, run_number
 from trace_export.units import duration
 
 BREAK_STEPS = 10
-"""A recording breaks off where all ranks have no block for more than this many times as long as a step takes."""
+"""A recording breaks off where no rank has a block for more than this many times the length of a step."""
 
 
 def at_breaks(profile: Profile, *, recorded: bool = True) -> Profile:
-    """`profile` with a window of its own for what comes after each break, in which no rank has a block: profilers
-    record some seconds at a time into one file. Needs the numbers of the steps; where they are `recorded` and go on by
-    one, the job paused. Else nothing tells a pause from a break.
+    """`profile` with a new window after each break, in which no rank has a block: profilers record some seconds at a
+    time into one file. Needs the numbers of the steps: if they are `recorded` and go on by one, the job paused. Else a
+    pause cannot be told from a break.
 
     Example: two ranks whose steps 0, 1, 8 and 9 begin at 0, 50, 5000 and 5050 ms have steps 0 and 1 in a first window,
     8 and 9 in a second one.
@@ -44,9 +44,9 @@ def at_breaks(profile: Profile, *, recorded: bool = True) -> Profile:
 
 
 def where_ranks_lack_one(numbered: Profile, profile: Profile) -> Profile | None:
-    """`profile`, whose steps have no number yet, with the windows that a break of each rank begins, as the steps show
-    that were counted in `numbered`; None where all ranks break off before the same steps. A rank that was not recorded
-    in a window has counted the steps of the next one too low.
+    """`profile`, whose steps have no number yet, with the windows that begin at breaks of each rank, by the steps
+    counted in `numbered`; None if all ranks break off before the same steps. A rank that was not recorded in a window
+    has counted the steps of the next one too low.
 
     Example: of the windows at 0, 30 and 75 s rank 1 lacks the second one. Both ranks break off before step 2, but only
     rank 0 before step 4. The windows are those in which some rank has blocks.
@@ -76,8 +76,8 @@ def where_ranks_lack_one(numbered: Profile, profile: Profile) -> Profile | None:
 
 
 def _begun(profile: Profile) -> pl.DataFrame:
-    """rank, run, window, step, by time: when each step begins and ends on a rank, for how long the rank has no block
-    before it, and how long its step before lasts. Nothing where the times of two steps cannot be compared."""
+    """rank, run, window, step, by time: begin and end of each step on a rank, how long the rank has no block before it,
+    and the length of its previous step. Empty if the times of two steps cannot be compared."""
     key = [*SEGMENT, "step"]
     columns = ["rank", *key, "start_ns", "end_ns"]
     blocks = pl.concat([profile.spans.select(columns), profile.evaluations.select(columns)])

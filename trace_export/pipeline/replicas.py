@@ -1,4 +1,4 @@
-"""Which pipeline of several a rank belongs to: its place among the replicas of its stage."""
+"""The pipeline to which a rank belongs, if there are several: its number among the replicas of its stage."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ START_TOGETHER = 0.01
 """Two ranks of a stage are tensor-parallel peers when nine in ten of their blocks start within this part of a block's
 length of each other: replicas start a step together too, but drift apart in it."""
 MOSTLY = 0.6
-"""This share of the ranks are in groups of the size that all have: a slow rank may start blocks after its peers."""
+"""At least this share of the ranks are in groups of the common size: a slow rank may start blocks after its peers."""
 
 
 def number_replicas(ranks: pl.DataFrame) -> pl.DataFrame:
-    """`ranks` (schema `RANKS`) with `replica`: ranks with the same one form a pipeline, one rank per stage.
+    """`ranks` (schema `RANKS`) with `replica`: ranks with the same number form a pipeline, one rank per stage.
 
-    Those that agree in dp, tp and cp do; where the data do not distinguish them, the ranks of a stage are numbered in
-    order. Null for ranks without a stage.
+    They agree in dp, tp and cp; if the data do not distinguish them, the ranks of a stage are numbered in order. Null
+    for ranks without a stage.
     """
     key = ["dp", "tp", "cp"]
     places = ranks.select("rank", "stage", *key).drop_nulls("stage").with_columns(pl.col(key).fill_null(0)).sort("rank")

@@ -1,8 +1,8 @@
-"""Which schedule a run follows, in two stages that share one list of candidates.
+"""The schedule of a run, recognised in two stages that share one list of candidates.
 
 `exact_plan` needs no numbers: it compares the words of a step (its kinds of block, in order) with those of each
-candidate, and is how blocks without a micro-batch get one (`labels`). `recognise` compares numbered blocks: exact
-orders are found by equality, else the distance is how many blocks are missing, superfluous or displaced.
+candidate. It gives blocks a micro-batch that have none (`labels`). `recognise` compares numbered blocks: exact orders
+are equal, else the distance is the share of blocks that are missing, superfluous or displaced.
 
 Stages, chunks and micro-batches are numbers that a file may have wrong, so an order is generated for the stages that
 have blocks only, and only where it is not far longer than what was recorded (`borne_out`).
@@ -28,20 +28,20 @@ from trace_export.schedules.schedule import check_sizes
 from trace_export.schedules.words import profile_blocks, word
 
 LIKELY = ((0.02, 2), (0.1, 5))
-"""An order that is not exact is named when its distance is below the first number, and the runner-up's above the
-second number times that; one of the pairs suffices. Of steps in which 1 to 20 % of the blocks are dropped or exchanged
-that names 46 to 67 %, all of them rightly, and 0 to 2.5 % of those of a schedule that is not among the candidates (2
-to 8 stages)."""
+"""An order that is not exact is named when its distance is below the first number, and the runner-up's above the second
+number times that; one of the pairs suffices. If 1 to 20 % of the blocks of a step are dropped or exchanged, 46 to 67 %
+of the steps get a name, all rightly; of steps of a schedule that is not among the candidates 0 to 2.5 % do (2 to 8
+stages)."""
 
 MOST_TIMES = 16
 SMALL = 30_000
-"""How many times the blocks recorded of a step its order may have (a sixteenth of a step is still recognised), unless
-it is so short that it costs nothing."""
+"""An order may have this many times the recorded blocks of a step (a sixteenth of a step is still recognised), or any
+number below the second limit, which costs nothing."""
 
 MOST_CHUNKS_TRIED = 64
 GPIPE = "gpipe"
 RUNS_COMPARED = 32
-"""The number of runs that are looked at, the newest: a log may hold thousands of restarts."""
+"""This many runs are looked at, the newest: a log may hold thousands of restarts."""
 SIMPLEST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-zb1p", "interleaved-split-paddle")
 """The simplest and most frequent schedules: of several that fit a word exactly, the first is believed."""
 
@@ -49,8 +49,8 @@ SIMPLEST = ("1f1b", "gpipe", "interleaved", "interleaved-paddle", "interleaved-z
 def candidates(stages: int, forwards: int, chunks: int | None, group: int | None = None) -> Iterator[Plan]:
     """Every schedule in which a rank runs this many forwards, the simplest and most frequent first.
 
-    Where the number of `chunks` is not known (None), with each that divides them. `group`: the size of an interleaved
-    schedule's groups, where it is not the usual one.
+    If the number of `chunks` is unknown (None), each number that divides the forwards. `group`: the size of an
+    interleaved schedule's groups, if it is not the usual one.
     """
     for name in (*SIMPLEST, *(name for name in CATALOGUE if name not in SIMPLEST)):
         row = CATALOGUE[name]
@@ -83,15 +83,15 @@ def allowed(plan: Plan) -> bool:
 
 
 def borne_out(plan: Plan, present: int, recorded: int) -> bool:
-    """Whether the data, `recorded` blocks of a step on `present` stages, can be of a plan of this size."""
+    """Whether `recorded` blocks of a step on `present` stages can belong to a plan of this size."""
     each = 3 * plan.microbatches * (1 if CATALOGUE[plan.name].placement == "both" else plan.chunks)
     short = present * each <= max(SMALL, MOST_TIMES * recorded)
     return short and plan.stages <= DEEPEST * present and plan.chunks <= CHUNKS
 
 
 class Numbering(NamedTuple):
-    """`exact`: the blocks come in the plan's order; else only the order of each kind is the plan's. `weights`: so do
-    the weight gradients; else the plan is that of the forwards and backwards alone."""
+    """`exact`: the blocks come in the plan's order; else only the order of each kind is the plan's. `weights`: this
+    holds for weight gradients, too; else the plan has only forwards and backwards."""
 
     plan: Plan
     exact: bool
@@ -234,7 +234,7 @@ def _closest(step: pl.DataFrame, declared: Declared) -> Recognition:
 
 
 def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
-    """How sure an order is that fits all blocks of this many stages, where that of the `twins` fits them too.
+    """How sure an order is that fits all blocks of this many stages, if those of the `twins` fit them, too.
 
     Example: the first of two stages runs F F B B with two micro-batches under GPipe and under 1F1B, which is unknown
     where it alone was read; the last one runs F F B B or F B F B, which with the first one is exact.
@@ -245,8 +245,8 @@ def _exactness(stages: int, twins: tuple[str, ...]) -> Certainty:
 
 
 def with_chunks_in_doubt(recognition: Recognition, profile: Profile) -> Recognition:
-    """`recognition`, where it is GPipe, with the interleaved order that has the same words: where the source numbers no
-    block, that of a pass of each micro-batch through several chunks fits, too, unless the messages show the way.
+    """`recognition`; GPipe gets as a twin the interleaved order that has the same words: if the source numbers no
+    block, a pass of each micro-batch through several chunks fits, too, unless the messages show the way.
 
     Example: eight forwards and then eight backwards on each of four stages are also two chunks of four micro-batches.
     """
@@ -329,8 +329,8 @@ def with_microbatches(plan: Plan, forwards: int) -> Plan | None:
 
 
 def of_steps(plan: Plan, orders: pl.DataFrame) -> Plan | None:
-    """The plan for the steps in `orders` (`block_order.sequences`): the same where one of them has its micro-batches,
-    else with those of the step that has the most; None where these are too few for the schedule."""
+    """The plan for the steps in `orders` (`block_order.sequences`): this plan if one of them has its number of
+    micro-batches, else with the number of the fullest step; None if that is too small for the schedule."""
     forwards = (
         orders.filter(pl.col("kind") == "F")
         .group_by(*STEP_KEY, "rank", "chunk")

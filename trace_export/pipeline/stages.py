@@ -1,4 +1,4 @@
-"""Which stage of the pipeline a rank is, and its place among the replicas of that stage.
+"""The stage of a rank in the pipeline, and its number among the replicas of that stage.
 
 Precedence: what the user specified, what the data record, the sizes that the data record, the shape of the work.
 """
@@ -16,8 +16,8 @@ from trace_export.pipeline.replicas import PLACE_COLUMNS, guess_replicas, number
 from trace_export.schedules.catalogue import CATALOGUE, known
 
 DEEPEST = 128
-"""How many times the stages that have a rank here a pipeline may have: the deepest that was published has 64 stages
-(arXiv 2104.04473), and the ranks of one of them may be all that was read."""
+"""A pipeline may have this many times the stages that have a rank here: the deepest published one has 64 stages (arXiv
+2104.04473), and perhaps only the ranks of one stage were read."""
 
 
 def resolve(profile: Profile, user: Declared) -> Profile:
@@ -74,7 +74,7 @@ def gives_sizes(user: Declared) -> bool:
 
 
 def seen(ranks: pl.DataFrame, inferred: stages_from_work.Inference | None) -> Seen | None:
-    """The stages of ranks as their profiles record them, else as their work shows them; None where neither does."""
+    """The stages of ranks as their profiles record them, else as their work shows them; None if neither does."""
     recorded = ranks.select("rank", "stage", after=pl.lit(None, INT)).drop_nulls("stage")
     if len(recorded):
         return Seen(recorded, exact=True)
@@ -117,9 +117,9 @@ def _by_data(ranks: pl.Series, declared: Declared, inferred: stages_from_work.In
 
 
 def place_ranks(profile: Profile, places: pl.DataFrame) -> Profile:
-    """`profile` with the places that its ranks have in the whole run, where it is only a part of one, in which they
-    cannot be seen. `places`: rank, stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile
-    declares are those of the whole run too, and are left out."""
+    """`profile`, which is only a part of a run, with the places that its ranks have in the whole run. `places`: rank,
+    stage, dp, tp, cp and origin (as `RANKS` has stage_origin). Sizes that the profile declares are those of the whole
+    run too, and are left out."""
     of_rank = places.select("rank", *PLACE_COLUMNS, stage_origin="origin").unique("rank", keep="first")
     ranks = profile.ranks.drop(*PLACE_COLUMNS, "stage_origin").join(
         of_rank, on="rank", how="left", maintain_order="left"
@@ -129,7 +129,7 @@ def place_ranks(profile: Profile, places: pl.DataFrame) -> Profile:
 
 
 def depth(ranks: pl.DataFrame, declared: Declared) -> int:
-    """How many stages the pipeline has: as declared, or as far as the ranks' own go where that is further; at least
+    """The number of stages of the pipeline: as declared, or up to the last stage of a rank if that is more; at least
     1."""
     return max(declared.pp or 1, _above(ranks["stage"]))
 
@@ -166,8 +166,8 @@ def _first_of(ranks: pl.DataFrame, candidates: list[pl.DataFrame]) -> pl.DataFra
 
 
 def _slots(places: pl.DataFrame) -> pl.DataFrame | None:
-    """rank, slot: the place of each rank among those of its stage, where ranks that are missing keep theirs. None
-    unless all have their stages (rank, stage) in one order of ranks only.
+    """rank, slot: the number of each rank among those of its stage; missing ranks keep theirs. None unless exactly one
+    order of ranks gives all their stages (rank, stage).
 
     Example: ranks 0, 2 and 3 of stage 0 and 4 to 7 of stage 1 have the slots 0, 2, 3 and 0 to 3.
     """
@@ -182,7 +182,7 @@ def _slots(places: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
-    """Ranks without any evidence become stages of their own; beside others that run in rank order, their rank."""
+    """Ranks without any evidence become separate stages; if others run in rank order, the stage is the rank."""
     unknown = pl.col("stage").is_null()
     placed = places.filter(~unknown)
     in_order = not placed.is_empty() and bool((placed["stage"] == placed["rank"]).all())
@@ -196,8 +196,8 @@ def _rest_in_order(places: pl.DataFrame) -> pl.DataFrame:
 
 
 def _all_numbered(spans: pl.DataFrame) -> bool:
-    """Whether the source numbers its forwards and backwards. Where it does not, neither chunks nor a start that was cut
-    off are known yet, and counts of blocks may fit another stage although nothing is wrong."""
+    """Whether the source numbers its forwards and backwards. If not, neither chunks nor a start that was cut off are
+    known yet, and counts of blocks may fit another stage although nothing is wrong."""
     lacking = pl.col("kind").is_in(["F", "B"]) & pl.col("microbatch").is_null()
     return not spans.select(lacking.any()).item()
 
@@ -208,8 +208,8 @@ def _order_note(arrangement: Arrangement) -> Note:
 
 
 def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth: int | None = None) -> list[Note]:
-    """A warning where ranks are on other stages than `who` says (`other`), which are counted from the first stage that
-    was seen, or of a pipeline of this many stages (`depth`), from the last: the first may not be there."""
+    """A warning if ranks are on other stages than `who` says (`other`). Stages are counted from the first one seen, or,
+    in a pipeline of `depth` stages, from the last, because the first may be missing."""
     both = believed.join(other, on="rank", suffix="_other")
     wrong = [both.filter(pl.col("stage") != pl.col("stage_other"))]
     if depth is not None and depth >= _above(both["after"]):
@@ -225,7 +225,8 @@ def _contradiction(believed: pl.DataFrame, other: pl.DataFrame, who: str, depth:
 
 
 def _origins(places: pl.DataFrame, inferred: stages_from_work.Inference | None, *, ordered: bool) -> list[Note]:
-    """Where stages come from, unless they are recorded or user-specified; `ordered`: one order of ranks has them."""
+    """Notes on the origin of stages, unless they are recorded or user-specified; `ordered`: one order of ranks gives
+    them."""
     notes = []
     remedy = "if wrong, give --pp, --tp and --dp"
     origins = places["origin"]
@@ -256,9 +257,9 @@ def _ranks(count: int) -> str:
 
 
 def _goes_on(ranks: pl.DataFrame, profile: Profile, *, waits: bool) -> bool:
-    """Whether the last stage passes activations on, or is passed gradients, although the first one is passed no
-    activations, as it is where a model goes round the ranks in several chunks, or it `waits` for its first backward; or
-    a single stage exchanges any data."""
+    """Whether more stages follow: the last stage sends activations, receives gradients, or `waits` for its first
+    backward, although the first one receives no activations, as it does if a model goes round the ranks in several
+    chunks; or a single stage exchanges any data."""
     sides = profile.p2p.drop_nulls("direction").join(ranks.select("rank", "stage"), on="rank")
     sides = sides.filter(~pl.col("peer").is_in(ranks["rank"].implode()).fill_null(False))
     onward = ((pl.col("role") == "send") & (pl.col("direction") == "F")) | (

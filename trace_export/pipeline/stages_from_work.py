@@ -1,6 +1,6 @@
-"""Infer the stage of a rank from the order of its blocks, where nothing declares it: how many stages come after it.
+"""Infer the stage of a rank that nothing declares from the order of its blocks: how many stages come after it.
 
-All of it is measured on a rank's own clock, so it holds however wrong the clocks of the hosts are:
+All times are of one rank's clock, so it does not matter how wrong the clocks of the hosts are:
 
 - a rank starts its first backward after as many forwards as stages follow it (1F1B and its relatives; twice as many in
   Eager 1F1B and interleaved orders);
@@ -27,8 +27,8 @@ RUNS_SAMPLED = 32
 """This many runs are looked at, those with blocks of the most ranks: a log may hold thousands of restarts."""
 
 GOES_ON = 0.9
-"""The last stage goes on to its first backward at once. A rank that waits for this share of a forward is another one:
-each stage behind it takes a backward at least."""
+"""The last stage goes on to its first backward at once. A rank that waits for this share of a forward is not the last:
+each later stage takes a backward at least."""
 
 BY_WARM_UP = "how many forwards each rank runs before its first backward"
 BY_WAIT = "how long each rank waits for its first backward"

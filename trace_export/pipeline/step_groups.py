@@ -1,4 +1,4 @@
-"""Rows by groups of whole steps: what is computed of each step alone needs not have the columns of all at once."""
+"""Rows by groups of whole steps: computations of each step alone do not need the columns of all steps at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import polars as pl
 from trace_export.model import STEP_KEY
 
 GROUP_ROWS = 1 << 17
-"""This many rows are a group, or those of one step that has more."""
+"""This many rows are a group, or one step that has more."""
 
 BELOW_ALL = -(1 << 31) - 1
 """In place of a null: less than any number of a run or step."""
 STEP_NUMBERS = 1 << 33
-"""More than there are numbers of steps."""
+"""Above all numbers of steps."""
 
 
 def step_groups(rows: pl.DataFrame, size: int | None = None) -> Iterator[pl.DataFrame]:

@@ -1,4 +1,4 @@
-"""Which step of the training run a block belongs to, where the source does not say.
+"""The step of the training run to which a block belongs, if the source does not say it.
 
 Precedence: an optimizer block ends a step; so does a collective in which several stages take part; the first
 micro-batch's forward begins one; and a first stage that has done as many backwards as forwards has ended one.
@@ -52,15 +52,15 @@ def number(profile: Profile) -> tuple[Profile, pl.Series]:
 
 
 def forward_only(spans: pl.DataFrame) -> bool:
-    """Whether there are forwards and no backward of any, as in an inference."""
+    """Whether there are forwards and no backward at all, as in inference."""
     return not spans.select((BACKWARDS | (pl.col("kind") == "W")).any()).item() and bool(
         spans.select(FORWARDS.any()).item()
     )
 
 
 def with_step_numbers(spans: pl.DataFrame) -> pl.DataFrame:
-    """`spans` by rank and time; a block without a step has the number of optimizers that its rank ran before it, so
-    that those of different steps are told apart before the steps are numbered."""
+    """`spans` by rank and time; a block without a step gets the number of optimizers that its rank ran before it, so
+    that blocks of different steps are told apart before the steps are numbered."""
     in_order = ordered(spans, "rank", "start_ns", "end_ns")
     if not in_order["step"].null_count():
         return in_order
@@ -69,8 +69,8 @@ def with_step_numbers(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
-    """Whether each row is a block of work in one of `steps` steps, those that have the most of them; of several with
-    as many the first ones. Worked out by stretches of rows of one step."""
+    """Whether each row is a block of work in one of the `steps` fullest steps; of equally full ones the first. Worked
+    out by stretches of rows of one step."""
     work = pl.col("kind").cast(TEXT).is_in(WORK_KINDS).fill_null(False)
     runs = stretches(blocks.select(*STEP_KEY, work=work), *STEP_KEY, "work")
     counts = runs.filter("work").group_by(STEP_KEY).agg(blocks=pl.col("len").sum())
@@ -81,8 +81,8 @@ def in_fullest(blocks: pl.DataFrame, steps: int) -> pl.Series:
 
 
 def _of_replicas(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.DataFrame:
-    """`numbered` (row, rank, kind, step, by time) with the steps of ranks that have none: those of another rank of
-    their stage in whose order of blocks their own occurs, and at one position only."""
+    """`numbered` (row, rank, kind, step, by time). Ranks without steps get those of another rank of their stage, if
+    their order of blocks occurs in that of the other rank at exactly one position."""
     if not numbered["step"].null_count():
         return numbered
     letter = LETTER.replace("OPT", "O")  # one for each block
@@ -178,8 +178,8 @@ def _between(blocks: pl.DataFrame, collectives: pl.DataFrame) -> pl.Series:
 
 
 def _begun_by_first_stages(numbered: pl.DataFrame, ranks: pl.DataFrame) -> pl.Series:
-    """The step of each block of `numbered` (row, rank, kind, start_ns, step); of one without: the last step that the
-    first stage of its replica had begun, null where nothing says that."""
+    """The step of each block of `numbered` (row, rank, kind, start_ns, step); a block without one gets the last step
+    that the first stage of its replica had begun, null if unknown."""
     if not numbered["step"].null_count():
         return numbered["step"]
     placed = numbered.join(ranks.select("rank", "stage", "replica"), on="rank", how="left", maintain_order="left")

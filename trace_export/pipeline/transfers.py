@@ -1,10 +1,10 @@
-"""What the source of a point-to-point transfer leaves out, in five steps: the ranks that its numbers mean
-(`name_peers`), whether a kernel sends, receives or does both (`split_fused`), the block that each side belongs to
-(`label`) and its step (`in_steps`), and who is on its other side (`find_peers`).
+"""Completes point-to-point transfers in five steps: the ranks that a source's numbers mean (`name_peers`), whether a
+kernel sends, receives or does both (`split_fused`), the block to which each side belongs (`label`) and its step
+(`in_steps`), and who is on the other side (`find_peers`).
 
-What a rank sends is the result of the block before, what it receives the input of the block after, of those that give
-or take anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the
-last stage `F3 B3` passes nothing on, so that a send after B3 is of B3.
+A rank sends the result of the previous block and receives the input of the next one, among those that give or take
+anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the last
+stage `F3 B3` passes nothing on, so a send after B3 belongs to B3.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trace_export.tolerances import GRID_NS
 LABELS = ("direction", "microbatch", "chunk")
 _NUMBERS = ["kind", "microbatch", "chunk"]
 NO_STEP = -1
-"""In place of the step of an evaluation's forward, which is null: of no step is not the same as not known."""
+"""In place of the step of an evaluation's forward, which is null: to have no step is not to have an unknown one."""
 _SILENT = (pl.col("role") == "both") & pl.col("peer").is_null() & pl.col("direction").is_null()
 
 

@@ -1,8 +1,8 @@
 """The search for a window offset: two recordings of one sequence of operations that begin at different operations.
 
-Profilers start and stop at a different moment on each rank, so that the i-th operation of one recording is the
-(i + k)-th of the other, with one window offset k for the whole recording. It is found by trying: under the right one
-the times of what is paired agree. Which measure of agreement decides is up to the caller.
+Profilers start and stop at a different moment on each rank, so that the i-th operation of one recording is the (i +
+k)-th of the other, with one window offset k for the whole recording. It is found by trying: under the right one the
+times of the pairs agree. The caller decides by which measure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import polars as pl
 
 FEW_OFFSETS = 6
-"""This many operations a window may begin earlier or later where both recordings are equally long: more than the
+"""If both recordings are equally long, a window may begin this many operations earlier or later: more than the
 micro-batches that fit into the largest difference drawn by tests/clocks/test_random.py (60 ms on each side)."""
 MOST_OFFSETS = 64
 """The bound of the search, whose time is proportional to it."""
@@ -22,7 +22,7 @@ CLEARLY = 3.0
 
 
 def candidates(difference: int) -> range:
-    """The window offsets worth trying, for recordings whose lengths differ by `difference` operations."""
+    """The window offsets to try, for recordings whose lengths differ by `difference` operations."""
     most = min(FEW_OFFSETS + difference, MOST_OFFSETS)
     return range(-most, most + 1)
 

@@ -1,6 +1,6 @@
-"""What the blocks of a rank show of its place in the pipeline: how many forwards come first, and how long it waits.
+"""Signs of a rank's stage in its blocks: how many forwards come first, and how long it waits.
 
-All of it is measured on the rank's own clock. `stages_from_work` says which stages follow from it.
+All times are of the rank's clock. `stages_from_work` says which stages follow from them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from trace_export.pipeline.steps import in_fullest, with_step_numbers
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 
 STEPS_SAMPLED = 5
-"""This many steps are looked at, those with the most blocks: a cut step has fewer."""
+"""This many steps are looked at, the fullest ones: a cut step has fewer blocks."""
 
 SAMPLE_COLUMNS = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "start_ns", "end_ns"]
-"""What is looked at of the blocks."""
+"""These columns of the blocks are looked at."""
 
 _BACKWARD = pl.col("kind") != "F"
 
@@ -71,28 +71,28 @@ def measure(spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with(blocks: pl.DataFrame, **of_group: pl.Expr) -> pl.DataFrame:
-    """`blocks` with a column of what each `group` has in common."""
+    """`blocks` with a column that is common to each `group`."""
     common = blocks.group_by("group").agg(**of_group)
     return blocks.join(common, on="group", how="left", maintain_order="left")
 
 
 def _soonest() -> pl.Expr:
-    """How long after the block before a rank starts any other block at the soonest: its host may hold each."""
+    """How soon a rank starts any other block after the previous one: its host may hold each."""
     start = pl.col("start_ns").sort()
     gap = start - pl.col("end_ns").sort_by("start_ns").shift()
     return gap.filter(start != pl.col("back").first()).min().clip(0).fill_null(0)
 
 
 def _forwards(of_step: pl.Expr) -> pl.Expr:
-    """How many forwards a step has, also where several steps without a number count as one."""
+    """How many forwards a step has, also if several steps without a number count as one."""
     numbers = pl.struct("microbatch", "chunk").filter(of_step)
     lacking = pl.col("microbatch").filter(of_step).is_null().any()
     return pl.when(lacking).then(of_step.sum()).otherwise(numbers.n_unique())
 
 
 def _begin() -> pl.Expr:
-    """When a step of a rank begins: with its first forward, or where forwards before it were cut off, with that of
-    micro-batch 0 in chunk 0. Null where the start was not recorded: as numbers show, or more backwards than forwards.
+    """When a step of a rank begins: with its first forward, or, if forwards before it were cut off, with that of
+    micro-batch 0 in chunk 0. Null if numbers, or more backwards than forwards, show that the start was not recorded.
 
     Example: of F2 B1 F3 B2 B3 F0 F1 B0 the last three count. F B F B B has no start.
     """
@@ -120,12 +120,12 @@ def _of_chunks(*, several: bool) -> dict[str, pl.Expr]:
 
 
 def _up_to(which: pl.Expr) -> pl.Expr:
-    """How many blocks there are up to the last of `which`, by their number, or else as counted."""
+    """How many blocks there are up to the last of `which`, by their numbers, or else by count."""
     return pl.coalesce(pl.col("microbatch").filter(which).max() + 1, which.sum())
 
 
 def with_chunks(spans: pl.DataFrame) -> pl.DataFrame:
-    """With the chunk of each forward and its micro-batch in it, where they count on over two chunks."""
+    """With the chunk of each forward and its micro-batch in it, if micro-batches count on over two chunks."""
     counts_on = FORWARDS & pl.col("chunk").is_null()
     microbatches = pl.col("microbatch").filter(counts_on).max() // 2 + 1
     return spans.with_columns(
