@@ -38,10 +38,9 @@ def align(
     the hosts' clocks, a path is a `clock_alignment.json` to use again. `offsets` (host → ns) are added to a host's
     times first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
     `strict` that is an error, and always for a host that has no wall clock (`hosts.epoch`) and no offset of the user.
-    Such hosts cannot be left on their clocks where there is another one, except with `none`.
-    A clock that was set back by some blocks is refused.
-    Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`), SourceError (the file
-    cannot be read).
+    Such hosts cannot stay on their clocks beside another host, except with `none`. A clock that was set back by some
+    blocks is refused. Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`),
+    SourceError (the file cannot be read).
     """
     by_host = _user_offsets(profile, offsets or {})
     if how not in ("none", "wall"):
@@ -107,7 +106,7 @@ def _hosts_apart(profile: Profile, by_host: dict[str, int]) -> tuple[Profile, di
 
 
 def _with_offsets(clocks: pl.DataFrame, by_host: Mapping[str, int]) -> pl.DataFrame:
-    """`clocks` of times that were moved by the user's offsets, made to fit the times as they were recorded."""
+    """`clocks` of times that were moved by the user's offsets, changed to fit the recorded times."""
     if not by_host:
         return clocks
     user = pl.col("host").replace_strict(by_host, default=None, return_dtype=TIME)
@@ -131,10 +130,10 @@ def _with_offsets(clocks: pl.DataFrame, by_host: Mapping[str, int]) -> pl.DataFr
 def _checked(
     profile: Profile, fit: ClockFit, by_host: Mapping[str, int], *, strict: bool, max_error_ns: float | None
 ) -> pl.DataFrame:
-    """The fit's clocks, with the wall clock where the fit is not sure enough.
+    """The fit's clocks, with the wall clock if the fit of a host is not sure enough.
 
-    Raises AlignmentError with `strict` where a host is known less well than was asked for, and always where hosts
-    without a common axis have no wall clock either.
+    Raises AlignmentError with `strict` if a host is less certain than was asked for, and always if hosts without a
+    common axis have no wall clock either.
     """
     clocks = fit.clocks
     unconstrained = clocks.filter(pl.col("status") == "wall")["host"].to_list()
@@ -151,8 +150,8 @@ def _checked(
 
 
 def _refuse_set_back(hosts: pl.DataFrame) -> None:
-    """Raises AlignmentError for the first of `hosts`, as `set_back` gives them: a time before and one after may be the
-    same on its clock, and sends are paired in its order."""
+    """Raises AlignmentError for the first of `hosts`, as `set_back` gives them: times before and after the setting may
+    be equal on its clock, and sends are paired in its order."""
     for host, step, back_ns in hosts.head(1).iter_rows():
         raise AlignmentError(
             f"the clock of {host} was set back while it was recorded: there step {step} begins at least "

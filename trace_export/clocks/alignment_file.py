@@ -2,9 +2,9 @@
 
     {"t0_ns": T, "hosts": {NAME: {"offset_ns": a, "drift": b, ...}}}      corrected = t - a - b * (t - T)
 
-A host whose clock was set has `steps`: what holds from a time on that its clock shows, each until the next.
-A file that has only this (made by hand or by another tool) is as good. `reference_ns`, where given, is the time at
-which this program rounds; it makes the second use exact to the nanosecond.
+A host whose clock was set has `steps`: the corrections from a time of its clock on, each until the next. A file with
+only this (made by hand or by another tool) is enough. `reference_ns`, if given, is the time at which this program
+rounds; it makes the second use exact to the nanosecond.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _clock(path: Path, host: str, entry: dict[str, Any], t0: int) -> dict[str, A
 
 
 def _step(path: Path, name: str, step: Any) -> dict[str, Any]:
-    """What holds from a later time on."""
+    """The correction from a later time on."""
     if not isinstance(step, dict) or not isinstance(step.get("drift"), int | float):
         raise SourceError(path, f"{name} has {_shown(step)}", _REMEDY)
     since, offset, reference = (

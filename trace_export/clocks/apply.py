@@ -20,7 +20,7 @@ from trace_export.errors import AlignmentError
 from trace_export.model import CLOCKS, TIME, WIRE_NS, Profile, conform
 
 LAST_NS = 2**63 - 2**13
-"""Times are Int64; the margin is what a float64 of that size rounds away."""
+"""Times are Int64; the margin is the rounding of a float64 of that size."""
 
 CLOCK = ["offset_ns", "drift", "reference_ns"]
 
@@ -52,8 +52,8 @@ def is_identity(clocks: pl.DataFrame) -> bool:
 
 
 def _clock_at(time: pl.Expr, clocks: pl.DataFrame, first: Sequence[pl.Expr]) -> list[pl.Expr]:
-    """offset, drift and reference for a `time` of the host in the column `host`: `first`, or where the host's clock was
-    set before, as `clocks` say from then on."""
+    """offset, drift and reference for a `time` of the host in the column `host`: `first`, or, if the host's clock was
+    set before, the values of `clocks` from then on."""
     clock = list(first)
     later = clocks.drop_nulls("steps").select("host", "steps").explode("steps").unnest("steps")
     for host, since, *values in later.sort("host", "from_ns").select("host", "from_ns", *CLOCK).iter_rows():

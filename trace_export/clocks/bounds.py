@@ -1,4 +1,4 @@
-"""What holds whatever the latencies are: messages arrive after they were sent, and how far a host can be misplaced."""
+"""Bounds that hold for any latencies: messages arrive after they were sent, so a host can be misplaced only so far."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trace_export.clocks.solve import Solution
 from trace_export.tolerances import CAUSALITY_NS, ROUND_TRIP_NS
 
 SMALL_EVENT = 8
-"""Collectives of no more members constrain every pair of them; larger ones by way of a node of their own."""
+"""Collectives of at most this many members constrain every pair of them; larger ones by an extra node."""
 BIG_EVENTS = 256
-"""Of the collectives with many members only this many, the tightest, are used for the bounds."""
+"""Only this many collectives with many members, the tightest, are used for the bounds."""
 HOSTS_AT_A_TIME = 512
 """Hosts whose paths are searched at a time, which bounds the memory."""
 
@@ -24,11 +24,11 @@ def violations(messages: pl.DataFrame) -> int:
 
 
 def bounds(data: Observations, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
-    """How far each host can be from where it was placed, in µs, whatever the latencies were (H; inf if unbounded).
+    """How far each host can be from where it was placed, in µs, for any latencies (H; inf if unbounded).
 
-    Every message and collective says that one host's remaining error exceeds another's by at most so much; the shortest
-    paths through these difference constraints bound all pairs. Measured against the mean of the host's component.
-    Also returns the slack that made the constraints free of contradiction, and the hosts of a contradicting cycle.
+    Every message and collective limits by how much one host's remaining error exceeds another's; the shortest paths
+    through these difference constraints bound all pairs. Measured against the mean of the host's component. Also
+    returns the slack that made the constraints free of contradiction, and the hosts of a contradicting cycle.
     """
     source, target, limit, nodes = _constraints(data, solution)
     slack = CAUSALITY_NS / 1e3
@@ -74,13 +74,13 @@ def _constraints(data: Observations, solution: Solution) -> tuple[Ints, Ints, Fl
 
 
 def _relaxed(data: Observations, least: Floats) -> Floats:
-    """`least` per directed pair. Where both directions together are negative (a sender that ends after its receiver),
+    """`least` per directed pair. If the sum of both directions is negative (a sender that ends after its receiver),
     each is relaxed by the violation, so that the pair states only what its ends agree on."""
     return least + np.maximum(0.0, -_round_trip(data, least))
 
 
 def _round_trip(data: Observations, least: Floats) -> Floats:
-    """The `least` per directed pair and that of the way back together; 0 where nothing comes back."""
+    """The sum of `least` per directed pair and of the way back; 0 if nothing comes back."""
     hosts = len(data.hosts)
     key, back = data.source * hosts + data.target, data.target * hosts + data.source
     at = np.minimum(np.searchsorted(key, back), len(key) - 1)
@@ -88,8 +88,8 @@ def _round_trip(data: Observations, least: Floats) -> Floats:
 
 
 def impossible_round_trip(data: Observations, solution: Solution) -> tuple[float, list[int]]:
-    """By how much (µs) the fastest message between two hosts and the fastest one back seem to take less than no time
-    together, by the corrected clocks, and the two hosts; 0 and none of them if that is within the tolerance."""
+    """By how much (µs) the fastest message between two hosts and the fastest one back take less than no time in sum, by
+    the corrected clocks, and the two hosts; 0 and no hosts if that is within the tolerance."""
     if not len(data.pair):
         return 0.0, []
     round_trip = _round_trip(data, _least(data, solution))

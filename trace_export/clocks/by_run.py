@@ -22,11 +22,11 @@ def align(
     offsets: Mapping[str, int] | None = None,
     max_error_ns: float | None = None,
 ) -> Profile:
-    """`align.align` for each run of a profile. A host has one row of `clocks`, whose `steps` are the corrections that
-    hold from the later runs on; its error is the largest of those of the runs. Raises as that does.
+    """`align.align` for each run of a profile. A host has one row of `clocks`, whose `steps` are the corrections from
+    the later runs on; its error is the largest of the runs. Raises as that does.
 
-    Where there is one run, or nothing is fitted, or the ranks of a host turn out to be on several machines in one of
-    the runs, all is aligned at once.
+    If there is one run, or nothing is fitted, or the ranks of a host are on several machines in one of the runs,
+    everything is aligned at once.
     """
     runs = cut(profile, ["run"]) if how in ("auto", "strict") and profile.hosts.height > 1 else [profile]
     if len(runs) > 1:
@@ -37,7 +37,7 @@ def align(
 
 
 def _of_all(runs: Sequence[Profile], clocks: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """The table CLOCKS of `runs`, whose times are as they were recorded, from that of each, the oldest first."""
+    """The table CLOCKS of `runs`, whose times are as recorded, from the tables of each run, the oldest first."""
     extents = [_extents(run) for run in runs]
     rows: dict[str, dict[str, Any]] = {}
     ends: dict[str, int] = {}

@@ -1,9 +1,10 @@
-"""Steps of a host's clock, as when it is set: found in what two hosts exchange, so that each side is aligned by itself.
+"""Steps of a host's clock, which happen when it is set. They show in the messages of two hosts; each side of a step is
+aligned by itself.
 
-Let θ be what the clock of host j shows more than that of host i. A message from i to j cannot arrive before it was
-sent, so θ is at most its receive's end less its send's end; one from j to i says that θ is at least its send's end less
-its receive's end. Where later messages say that θ is more than earlier ones allow (or less), and more than two rates
-explain, one of the two clocks has stepped.
+Let θ be the time of the clock of host j less that of host i. A message from i to j cannot arrive before it was sent, so
+θ is at most its receive's end less its send's end; one from j to i says that θ is at least its send's end less its
+receive's end. If later messages say that θ is more than earlier ones allow (or less), by more than two rates explain,
+one of the two clocks has stepped.
 
 Example: i and j exchange messages every 10 ms that take 10 µs. Before a step of +300 µs those of i say θ ≤ 10, those of
 j θ ≥ -10; afterwards they say θ ≤ 310 and θ ≥ 290, which is more than 10.
@@ -28,27 +29,27 @@ CONTRADICTING = 2
 NEAR = 64
 """This many messages around a step show what θ is before and after it."""
 MOST_STEPS = 16
-"""Two hosts with more steps between them than these have no usable clocks."""
+"""Two hosts with more steps between them than this have no usable clocks."""
 LONG = 2
-"""A clock was set where this many times as much passes on it between two messages as otherwise at most."""
+"""A clock was set if this many times as much time passes on it between two messages as between any others."""
 LIKE_SIZE = 0.3
-"""Two pairs of hosts see the same step where they differ by no larger a share in its size."""
+"""Two pairs of hosts see the same step if its sizes differ by at most this share."""
 
 CLOCK_STEPS: Schema = {
     "host": TEXT, "from_ns": TIME, "after_ns": TIME, "until_ns": TIME, "step_ns": TIME, "against": TEXT,
     "between": pl.Boolean(), "either": pl.Boolean(),
 }  # fmt: skip
 """A step of a host's clock: it took place between `after_ns` and `until_ns`; from `from_ns` on it shows `step_ns` more.
-All times are of that clock. `against`: the host that it is seen against. `either`: nothing tells whose clock of the two
-was set; that of `against` would have been by the opposite. `between`: whether a host whose clock may have been set has
-a time in between, which may be on either side."""
+All times are of that clock. `against`: the host whose clock shows the step. `either`: nothing tells which of the two
+clocks was set; that of `against` would have been set the opposite way. `between`: whether a host whose clock may have
+been set has a time in between, which may be on either side."""
 
 
 @dataclass(frozen=True)
 class _Jump:
     """θ (`theta`: before and after) of hosts `i` and `j` grows by `size` µs: surely between the times `earliest` and
-    `latest` (µs) of each of their clocks, most likely between `after` and `until`. `side` (0, 1): whose clock of the
-    two shows much more time between these than between any two messages otherwise; None where both or none does."""
+    `latest` (µs) of each of their clocks, most likely between `after` and `until`. `side` (0, 1): the one of the two
+    clocks that shows much more time between these than between any other two messages; None if both or none does."""
 
     i: int
     j: int
@@ -108,7 +109,7 @@ def _any_between(data: Observations, profile: Profile, jump: _Jump) -> bool:
     """Whether either host of a jump has a time that may be on either side of it.
 
     A message that was sent before the clock of its sender was set may arrive after that. So the earliest and the latest
-    time of either clock are taken on the other one too, by what θ is before and after the jump.
+    time of either clock are taken on the other one, too, by θ before and after the jump.
     """
     before, after = jump.theta
     for at, host in enumerate((jump.i, jump.j)):
@@ -133,7 +134,7 @@ def _pairs(data: Observations) -> dict[tuple[int, int], tuple[int, int]]:
 
 
 def _bounds(data: Observations, directed: tuple[int, int], ends: Floats) -> _Bounds:
-    """What the messages of two `directed` pairs say; `ends` as `_collective_ends` gives them."""
+    """The bounds from the messages of two `directed` pairs; `ends` as `_collective_ends` gives them."""
     starts = np.append(data.first, len(data.pair))
     there, back = (slice(int(starts[n]), int(starts[n + 1])) for n in directed)
     first = np.concatenate([data.sent[there], data.received[back], ends[:, 0]])
@@ -181,7 +182,7 @@ def _jumps(data: Observations, pair: tuple[int, int], directed: tuple[int, int])
 
 
 def _odd_side(bounds: _Bounds, jump_row: int) -> int | None:
-    """Whose clock of the two was set right before the row `jump_row`, where its own times tell.
+    """Which of the two clocks was set right before the row `jump_row`, if its times tell.
 
     Example: messages come every 10 ms, and 30 ms apart between two steps. Where 1,000 ms pass on one clock and 10 on
     the other, the first one was set. Of 50 and 10 ms either may be true. Of 30 and -10 ms the second one was set back.
@@ -196,8 +197,8 @@ def _odd_side(bounds: _Bounds, jump_row: int) -> int | None:
 
 
 def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | None:
-    """What is known before and after a jump of θ that the row `first` shows, the last row that is surely before it, and
-    the row with which the time after it begins; None where too few messages say so.
+    """The bounds before and after a jump of θ that the row `first` shows, the last row that is surely before it, and
+    the row with which the time after it begins; None if too few messages show it.
 
     Example: rows 0 to 3 say θ ≤ 10, θ ≥ -10, θ ≤ 10 and θ ≥ -10, rows 4 to 7 θ ≤ 310, θ ≥ 290, θ ≤ 310 and θ ≥ 290. The
     row 5 is the first that contradicts. Row 2 is the last one before the jump, and the time after it begins with row 4:
@@ -224,7 +225,7 @@ def _jump(bounds: _Bounds, first: int) -> tuple[_Bounds, _Bounds, int, int] | No
 
 
 def _first_contradiction(bounds: _Bounds) -> int | None:
-    """The first row that says of θ what `CONTRADICTING` rows before it do not allow."""
+    """The first row with a θ that `CONTRADICTING` rows before it do not allow."""
     drift, (most, least) = RATE * bounds.at[0], _before(bounds)
     contradicts = np.maximum(bounds.least - drift - most, least - (bounds.most + drift))
     rows = np.flatnonzero(contradicts > bounds.slack)
@@ -232,15 +233,15 @@ def _first_contradiction(bounds: _Bounds) -> int | None:
 
 
 def _before(bounds: _Bounds) -> tuple[Floats, Floats]:
-    """What all but the tightest of the rows before each row allow of θ at the time 0, whatever the rates: the most and
-    the least."""
+    """The most and the least θ at the time 0 that all but the tightest of the rows before each row allow, for any
+    rates."""
     drift = RATE * bounds.at[0]
     most, least = _second_least(bounds.most - drift), -_second_least(-(bounds.least + drift))
     return np.append(np.inf, most)[:-1], np.append(-np.inf, least)[:-1]
 
 
 def _second_least(values: Floats) -> Floats:
-    """The second smallest of the values up to each."""
+    """For each value the second smallest up to it."""
     least = np.append(np.inf, np.minimum.accumulate(values))[:-1]
     return np.asarray(np.minimum.accumulate(np.maximum(values, least)))
 
@@ -249,8 +250,8 @@ def unseen(data: Observations) -> Floats:
     """How much (µs) the clock of each host could have been set in the middle half of the time in which it exchanges
     messages without any pair of hosts showing it; nan where it exchanges none both ways.
 
-    Of a rise between two rows the `CONTRADICTING` tightest bounds on either side say nothing as long as it is smaller
-    than their distance, and of a fall likewise.
+    The `CONTRADICTING` tightest bounds on either side do not show a rise between two rows that is smaller than their
+    distance, nor such a fall.
     """
     least = np.full(len(data.hosts), np.nan)
     for pair, directed in _pairs(data).items():

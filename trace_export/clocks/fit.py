@@ -20,29 +20,29 @@ from trace_export.model import empty
 from trace_export.tolerances import CAUSALITY_NS
 
 FEW_MESSAGES = 8
-"""Between fewer messages than these the priors decide."""
+"""With fewer messages than this the priors decide."""
 ENOUGH = 100
 """This many messages of each directed pair tell how sure the fit is, and whether its latencies differ by direction; of
 more the uncertainty is stated too large."""
 CLEARLY_BETTER = 6
-"""By how many standard deviations latencies that differ must fit the collectives better than equal ones. On 120
-simulated runs each 6 found a difference in 1 % of those with equal
-latencies and in 71 % of those with 60 and 10 µs; 2 found them in 4 % and 72 %."""
+"""Different latencies must fit the collectives better than equal ones by this many standard deviations. On 120
+simulated runs each, 6 finds a difference in 1 % of those with equal latencies and in 71 % of those with 60 and 10 µs; 2
+finds it in 4 % and 72 %."""
 KNEE = 3.0
 """From this many spreads on, disagreement counts by its amount and no longer by its square."""
 
 
 @dataclass(frozen=True)
 class ClockFit:
-    """The correction of each host and how well it is known.
+    """The correction of each host and its certainty.
 
     `clocks` has the schema `model.CLOCKS`. `one_way`, `few_messages`: the pairs of hosts whose messages go in one
-    direction only, and those with so few that the priors decide. `drift_variation_ns`: how far the clocks depart from
-    constant rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the
-    observations contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set;
-    the errors are not known where there is a contradiction or a `one_way` besides.
-    `shown_twice`: the host on whose clock blocks overlap in one place (`overlaps.overlapping`). `asymmetric`: the
-    latencies of the two directions were found to differ.
+    direction only, and those for which the priors decide. `drift_variation_ns`: how far the clocks depart from constant
+    rates; `slack_ns` what the hard bounds had to allow for, `contradiction` the hosts around which the observations
+    contradict constant rates by more than that allows. `steps` (`CLOCK_STEPS`): the clocks that were set; the errors
+    are not known where there is a contradiction or a `one_way` besides. `shown_twice`: the host on whose clock blocks
+    overlap in one place (`overlaps.overlapping`). `asymmetric`: the latencies of the two directions were found to
+    differ.
     """
 
     clocks: pl.DataFrame
@@ -83,8 +83,8 @@ def fit_observations(
     without_wall_clock: Collection[str] = (),
     steps: pl.DataFrame | None = None,
 ) -> ClockFit:
-    """`fit_clocks` of what was gathered. `steps`: the times at which clocks were set (`clock_steps.CLOCK_STEPS`), with
-    which it was: what such a clock shows before and after is aligned each by itself."""
+    """`fit_clocks` of gathered observations. `steps`: the times at which clocks were set (`clock_steps.CLOCK_STEPS`),
+    with which they were gathered: the times of such a clock before and after are aligned separately."""
     if not data.observed.any():
         return ClockFit(apply.uncorrected(ranks, "single-host" if len(data.hosts) == 1 else "wall"))
     wall = np.array([host not in without_wall_clock for host in data.hosts])
@@ -135,7 +135,7 @@ def _components(data: Observations) -> Ints:
 
 
 def _host_pairs(data: Observations, which: Callable[[Ints, Ints], NDArray[np.bool_]]) -> tuple[str, ...]:
-    """The pairs of hosts, as "a – b", for which `which` holds of how many messages go there and back."""
+    """The pairs of hosts, as "a – b", for whose numbers of messages there and back `which` holds."""
     hosts = len(data.hosts)
     low, high = np.minimum(data.source, data.target), np.maximum(data.source, data.target)
     pair, link = np.unique(low * hosts + high, return_inverse=True)

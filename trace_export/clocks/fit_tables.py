@@ -11,7 +11,7 @@ from trace_export.clocks.solve import Solution
 from trace_export.model import CLOCKS, TIME, conform
 
 WORST, SUMMED = ["sd_ns", "bound_ns", "unseen_step_ns"], ["messages", "collectives"]
-"""What is said of the parts of a clock that was set: the largest of these, the sum of those."""
+"""A clock that was set has the largest value of its parts for the first columns, and the sum for the second."""
 
 
 def clocks(
@@ -27,11 +27,11 @@ def clocks(
     steps: pl.DataFrame,
 ) -> pl.DataFrame:
     """The corrections (schema `CLOCKS`), placed so that the median correction of those hosts of each component is 0
-    that have a `wall` clock. Where none has, that of the host whose clock shows most is 0: its zero is the earliest, so
-    that no time lies clearly before it.
+    that have a `wall` clock. If no host has one, the correction of the host whose clock shows most is 0: its zero is
+    the earliest, so that no time lies clearly before it.
 
     `still`: all rates are equal. If then no host of a component is clearly off, its wall clocks are as good as the fit
-    and stay; what the fit would have corrected adds to their uncertainty.
+    and stay; the correction of the fit adds to their uncertainty.
     """
     drift = np.where(data.observed, solution.drift / data.span_us, 0.0)
     at_base = data.base_ns + np.round(solution.offset * 1e3).astype(np.int64)

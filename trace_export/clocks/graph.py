@@ -8,7 +8,7 @@ from trace_export.clocks.linalg import check_memory
 from trace_export.clocks.observations import Floats, Ints
 
 FEW_NODES = 64
-"""Up to this many nodes the paths are found sooner than scipy is imported."""
+"""For at most this many nodes finding the paths is faster than importing scipy."""
 
 
 class NegativeCycleError(ValueError):
@@ -29,7 +29,7 @@ def components(one: Ints, other: Ints, nodes: int) -> Ints:
 
 
 def shortest(source: Ints, target: Ints, length: Floats, nodes: int, rows: Ints) -> Floats:
-    """The length of the shortest path from each of `rows` to each node, inf where there is none.
+    """The length of the shortest path from each of `rows` to each node, inf if there is none.
 
     Edges may be negative, and there is at most one from a node to another. Raises NegativeCycleError.
     """

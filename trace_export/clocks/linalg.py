@@ -19,7 +19,7 @@ Matrix = Any
 """A dense array or a sparse array of scipy."""
 
 BLAS_BUFFER_BYTES = 32 << 20
-"""What OpenBLAS allocates for each of its threads when it is loaded."""
+"""OpenBLAS allocates this much for each of its threads when it is loaded."""
 
 
 def matrix(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int], *, dense: bool) -> Matrix:

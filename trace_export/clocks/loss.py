@@ -1,4 +1,5 @@
-"""The loss of a message's residual: steep below the fitted line, shallow above it, flat where it is far too late."""
+"""The loss of a message's residual: steep below the fitted line, shallow above it, flat if the message is far too
+late."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The normal equations of a `Problem` under fixed weights, with latencies and event times eliminated.
 
 The unknowns are the offsets a (H) and the drifts d over the span (H), in this order, then the times T_c of large
-collectives. A message has the residual e = z - (a_j + d_j x_r) + (a_i + d_i x_s) - L, a member of a collective
-u = t - a - d x - T_c; one round minimises Σ w e² + Σ w u² + priors. What is eliminated leaves its Schur complement.
+collectives. A message has the residual e = z - (a_j + d_j x_r) + (a_i + d_i x_s) - L, a member of a collective u = t -
+a - d x - T_c; one round minimises Σ w e² + Σ w u² + priors. Eliminated unknowns leave their Schur complement.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from trace_export.clocks.observations import Floats, Ints
 from trace_export.clocks.problem import FREE, Geometry, Problem, Weights
 
 RIDGE = 1 + 1e-12
-"""Factor on the diagonal: keeps the matrix from being singular where what is eliminated leaves only rounding errors."""
+"""Factor on the diagonal: keeps the matrix from being singular if elimination leaves only rounding errors."""
 SMALL_EVENT = 16
 """A collective of more members keeps its time as an unknown, so that a sparse matrix stays sparse."""
 SIGNS = np.array([-1.0, -1.0, 1.0, 1.0])
 """A message's coefficients of (a_i, d_i, a_j, d_j) are (-1, -x_s, 1, x_r)."""
 PRODUCTS = np.outer(SIGNS, SIGNS) * np.where(np.eye(4), RIDGE, 1)
-"""Of each two of them, with the ridge."""
+"""The products of each two of them, with the ridge."""
 
 
 @dataclass(frozen=True)

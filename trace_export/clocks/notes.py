@@ -1,4 +1,4 @@
-"""What an alignment found, in words."""
+"""The notes on an alignment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 START_GAP_NS = 30 * 10**9
 """Hosts of one run do not start so far apart: their wall clocks are suspect."""
 DRIFT_VARIES_NS = 1000.0
-"""Smaller deviations from constant rates say nothing: they are within the error of any alignment."""
+"""Smaller deviations from constant rates are ignored: they are within the error of any alignment."""
 SHOWN = 6
 
 
@@ -34,7 +34,7 @@ def of_alignment(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None) -
 
 
 def names(hosts: Sequence[str]) -> str:
-    """The hosts, the first few of many."""
+    """The hosts in words, of many the first few."""
     shown = ", ".join(hosts[:SHOWN])
     return f"{shown} and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else shown
 
@@ -102,7 +102,7 @@ def _not_aligned(clocks: pl.DataFrame) -> list[Note]:
 
 
 def _violations(profile: Profile, clocks: pl.DataFrame) -> list[Note]:
-    """How many messages between hosts (where there are none: blocks) precede their cause, before and after."""
+    """How many messages between hosts (without messages: blocks) precede their cause, before and after."""
     messages, what = (
         _between_hosts(profile.messages, profile.ranks),
         "messages between hosts arrived before they were sent",

@@ -1,7 +1,7 @@
 """Observations that constrain the clock offsets of hosts, as arrays: messages, dependencies of blocks, collectives.
 
 Times are taken relative to a base of each host (its first observation) as int64 before they become float microseconds:
-so a host that is seconds off costs no precision, and shifting one host's input changes no bit of what follows.
+so a host that is seconds off costs no precision, and shifting one host's input changes no bit of the result.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ENOUGH = 3
-"""How soon a rank starts its blocks is seen at the lowest fifth of this many at least."""
+"""At least this many blocks, at their lowest fifth, show how soon a rank starts its blocks."""
 MESSAGE, BLOCKS = 0, 1
 """Kinds of observations between two hosts: true messages, or dependencies between blocks."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """All that is known between `hosts` (H), sorted so that the order of the input's rows does not matter.
+    """All observations between `hosts` (H), sorted so that the order of the input's rows does not matter.
 
     A host whose clock was set is there again for each time after that.
 
@@ -93,7 +93,7 @@ def with_hosts(messages: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
 
 
 def first_times(profile: Profile) -> pl.DataFrame:
-    """host, first: the first time (ns) of each host in the tables of what happened on it."""
+    """host, first: the first time (ns) of each host in the tables of its events."""
     times = [
         frame.group_by("rank").agg(first=pl.col("start_ns").min())
         for frame in (profile.spans, profile.p2p, profile.collectives)
@@ -106,7 +106,7 @@ def block_messages(profile: Profile, *, prompt: bool = False) -> pl.DataFrame:
     """Dependencies between blocks on different hosts as pseudo messages (schema `MESSAGES`): the producer's end, the
     consumer's start; with `prompt` that of a rank that starts no later than others.
 
-    There are none where the profile has not been interpreted.
+    There are none if the profile has not been interpreted.
     """
     if profile.interpretation is None:
         return empty(MESSAGES)
@@ -126,9 +126,9 @@ def block_messages(profile: Profile, *, prompt: bool = False) -> pl.DataFrame:
 
 
 def _lateness(profile: Profile) -> pl.DataFrame:
-    """rank, late: how much longer than others a rank takes to start blocks that need nothing from another one, or where
-    it has none, the ranks of its host. It starts other blocks as late after their data are here, as if its clock were
-    off by a half of that."""
+    """rank, late: how much longer than others a rank takes to start blocks that need nothing from another rank; if it
+    has no such blocks, the ranks of its host. It starts other blocks as late after their data are here, as if its clock
+    were off by a half of that."""
     edges, rank = profile.edge_rows(), profile.spans["rank"]
     fed = edges.filter(rank.gather(edges["src"]) != rank.gather(edges["dst"]))["dst"]
     gap = pl.col("start_ns") - pl.col("end_ns").shift().over("rank", *STEP_KEY)
@@ -153,9 +153,9 @@ def gather(
     """The observations in `messages`, `collectives` and `edges` (schemas of `model`; `edges` as MESSAGES). `steps`: the
     hosts whose clocks were set, and since when each shows another time, sorted.
 
-    `edges` count only between hosts that exchange no messages. What stays inside one host constrains nothing and is
-    left out, and so are collectives without a group, unless all ranks are of one stage: equal names are not one
-    collective then, for each stage reduces its own gradients.
+    `edges` count only between hosts that exchange no messages. Observations inside one host constrain nothing and are
+    left out. So are collectives without a group, unless all ranks are of one stage: of several stages each reduces its
+    gradients, and equal names are not one collective.
     """
     if ranks["stage"].drop_nulls().n_unique() > 1:
         collectives = collectives.filter(pl.col("group").is_not_null())
@@ -217,7 +217,7 @@ def _between(messages: pl.DataFrame, host_of_rank: pl.DataFrame, kind: int) -> p
 
 
 def _bases(count: int, rows: pl.DataFrame, members: pl.DataFrame) -> tuple[Ints, NDArray[np.bool_]]:
-    """The first time of each host, and which hosts have any."""
+    """The first time of each host, and which hosts have one."""
     base = np.full(count, np.iinfo(np.int64).max)
     ends = ((rows, "i", "sent"), (rows, "j", "received"), (members, "host", "start_ns"))
     for frame, host, time in ends:

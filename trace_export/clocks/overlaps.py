@@ -9,9 +9,9 @@ from trace_export.model import TEXT, TIME, WORK_KINDS, Profile, Schema, empty
 from trace_export.ordering import ordered
 
 BACK = 3
-"""Where steps of a rank overlap by this many of its longest blocks, its clock was set back."""
+"""If steps of a rank overlap by this many of its longest blocks, its clock was set back."""
 OVERLAPPING_SHARE = 0.1
-"""Two blocks overlap that have more than this share of the shorter one in common."""
+"""Two blocks overlap if they have more than this share of the shorter one in common."""
 
 SHOWN_TWICE: Schema = {"host": TEXT, "from_ns": TIME, "until_ns": TIME}
 """A host on whose clock blocks overlap between two times, by that clock."""

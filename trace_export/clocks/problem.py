@@ -1,4 +1,4 @@
-"""What the clock fit solves: the observations as coefficients, and the priors."""
+"""The system that the clock fit solves: the observations as coefficients, and the priors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trace_export.clocks.observations import Floats, Ints, Observations
 
 FEW_HOSTS = 32
 MANY_EVENTS = 1 << 14
-"""More hosts than the one, or collectives than the other, make sparse matrices worth their while."""
+"""With more hosts than the first, or more collectives than the second, matrices are sparse."""
 ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
 """Weights (1/µs²) of the prior offset 0: of an anchor, of a host without observations, of any other."""
 
@@ -19,14 +19,14 @@ ANCHORED, UNOBSERVED, FREE = 1e6, 1.0, 1e-12
 DRIFT_PPM, LATENCY_US = 20.0, 2000.0
 """The priors of a host's rate and of a latency: one standard deviation about 0."""
 SAME_LATENCY_US = 0.01
-"""The prior of half the difference between a host pair's two latencies where they are assumed equal."""
+"""The prior of half the difference between a host pair's two latencies if they are assumed equal."""
 TOLERANCE_US = 0.01
-"""The fit has converged where a round moves no clock by more than this."""
+"""The fit has converged if a round moves no clock by more than this."""
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """What of the system depends on the observations alone.
+    """The part of the system that depends only on the observations.
 
     `x_sent`, `x_received`, `x_left`: times as a share of the `span` (µs). `delay`: received - sent, in µs. `low`,
     `high`: the hosts of each host pair; `link`, `slot`: the host pair of each directed pair, and which of its two
@@ -74,7 +74,8 @@ class Geometry:
 
     @cached_property
     def pair_columns(self) -> Ints:
-        """Where the unknowns (a_i, d_i, a_j, d_j) of each directed pair i → j are: all offsets, then all drifts."""
+        """The columns of the unknowns (a_i, d_i, a_j, d_j) of each directed pair i → j: all offsets, then all
+        drifts."""
         return self._columns(self.observations.source, self.observations.target)
 
     @cached_property

@@ -11,15 +11,15 @@ from trace_export.model import HOSTS, Note, Profile, conform
 from trace_export.tolerances import SAME_CLOCK_NS, STEADY_NS
 
 IMPOSSIBLE_SHARE = 0.25
-"""A larger share of impossible messages is not explained by single messages that were paired wrongly."""
+"""Single messages that were paired wrongly do not explain a larger share of impossible messages."""
 
 
 def by_clock(profile: Profile) -> Profile:
     """`profile` with each host split whose ranks' messages contradict one common clock, and a note for each. The tool
     that recorded every operation has aligned the clocks itself, so its times stay.
 
-    Ranks stay together that are joined by messages without contradiction. A rank without messages inside the host goes
-    with the rank before it.
+    Ranks stay on one host if messages without contradiction join them. A rank without messages inside the host goes
+    with the previous rank.
     """
     links = _links(profile)
     wrong = links.filter("contradicts")
@@ -73,7 +73,8 @@ def _links(profile: Profile) -> pl.DataFrame:
 
 
 def _parts(ranks: pl.Series, links: pl.DataFrame) -> list[int]:
-    """A number per rank: which ranks share a clock. Where agreeing ranks lead to a contradiction, each is alone."""
+    """A number per rank; ranks of one number share a clock. If agreeing ranks lead to a contradiction, each is
+    alone."""
     at = {rank: index for index, rank in enumerate(ranks)}
     a, b, wrong = (links[c].to_list() for c in ("a", "b", "contradicts"))
     label = list(range(len(ranks)))

@@ -14,17 +14,17 @@ from trace_export.clocks.fit import fit_clocks
 from trace_export.model import CLOCKS, COLLECTIVES, MESSAGES, RANKS, TEXT, TIME, Profile, Schema, conform, empty
 
 ENDS: Schema = {"axis": TEXT, "group": TEXT, "op": TEXT, "sequence": TIME, "start_ns": TIME, "end_ns": TIME}
-"""The part that an axis has in a collective, in the times of that axis."""
+"""The members of a collective on one axis, in the times of that axis."""
 ALIGNED = ("fitted", "confirmed", "single-host")
-"""The status of hosts whose axis is still to be placed beside others; the others were placed by the user."""
+"""The status of hosts whose axis is not placed yet; the others were placed by the user."""
 MOST_OF_GROUP = 64
-"""At most this many collectives of a group stay: every second, fourth … by sequence number, so that all replicas keep
-the same ones."""
+"""At most this many collectives of a group are kept: every second, fourth … by sequence number, so that all replicas
+keep the same ones."""
 
 
 def axes(clocks: pl.DataFrame, name: str) -> pl.DataFrame:
-    """host, axis: on which common axis each host of `clocks` (`CLOCKS`) is, as text that begins with `name`. A host
-    that nothing constrains is on its own; those that the user placed are all on one, called "" whatever the `name`."""
+    """host, axis: the common axis of each host of `clocks` (`CLOCKS`), as text that begins with `name`. A host that
+    nothing constrains has an axis for itself; all hosts that the user placed are on the axis ""."""
     component = pl.col("component").fill_null(0).cast(TEXT)
     axis = (
         pl.when(pl.col("status").is_in(ALIGNED)).then(pl.format("{}.{}", pl.lit(name), component))

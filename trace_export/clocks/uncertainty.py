@@ -14,18 +14,18 @@ from trace_export.clocks.solve import Solution
 LEAST_SD_US = 0.5
 SPREAD_OUT = 9.0
 SCARCE = 10.0
-"""How much larger than in the loss's round part the variance of messages is taken to be, the more so with fewer than
-`SCARCE` in each direction. On 120 simulated runs (744 hosts) 93 % of
-the hosts lay within one standard deviation of the truth and 99.9 % within two; with 1 and 0 it was 75 % and 93 %."""
+"""The variance of messages is taken to be this many times that in the loss's round part, and more with fewer than
+`SCARCE` in each direction. On 120 simulated runs (744 hosts) 93 % of the hosts lay within one standard deviation of the
+truth and 99.9 % within two; with 1 and 0 it was 75 % and 93 %."""
 COMMON_SPREAD_US = 10.0
-"""The ends of one collective commonly lie so far apart; worth two observations."""
+"""The usual distance of the ends of one collective; it counts as two observations."""
 PROBED = 256
 STRETCHES = 8
-"""Into this many stretches the window is divided to see whether a clock's drift varies."""
+"""The window is divided into this many stretches to see whether a clock's drift varies."""
 
 
 def centred(values: Floats, component: Ints) -> Floats:
-    """Without the mean of each component: what is common to all its hosts cannot be observed."""
+    """Without the mean of each component: an error common to all its hosts cannot be observed."""
     size = np.bincount(component)
     return np.asarray(values - (np.bincount(component, values) / size)[component])
 
@@ -34,7 +34,7 @@ def uncertainty(problem: Problem, solution: Solution, component: Ints) -> tuple[
     """The standard deviations of each host's position at mid-window and of its drift over the span (µs), relative to
     the mean of its component: the posterior covariance.
 
-    Of more than `PROBED` hosts only some are solved for; the others get the largest value found.
+    Of more than `PROBED` hosts only some are solved for; the others get the largest of their values.
     """
     geometry, data = problem.geometry, problem.observations
     weight = np.zeros(len(geometry.delay))
@@ -61,7 +61,8 @@ def uncertainty(problem: Problem, solution: Solution, component: Ints) -> tuple[
 
 
 def member_variance(problem: Problem, solution: Solution) -> float:
-    """The variance (µs²) of the end of a collective's member: as observed, and as is common where little was."""
+    """The variance (µs²) of the end of a collective's member: as observed, or the usual one if there are few
+    observations."""
     data, geometry = problem.observations, problem.geometry
     spare = len(data.event) - len(geometry.event_size)
     if not len(geometry.delay):
@@ -73,8 +74,8 @@ def member_variance(problem: Problem, solution: Solution) -> float:
 def drift_variation(data: Observations, solution: Solution) -> float:
     """How far (µs, one standard deviation) a host's clock departs from a constant rate, as the messages show.
 
-    In each stretch of the window the two directions of a host pair give the distance of its hosts. What these distances
-    scatter more than the messages' own noise explains is the clocks' doing. 0 where that is not clearly so.
+    In each stretch of the window the two directions of a host pair give the distance of its hosts. Scatter of these
+    distances beyond the noise of the messages is due to the clocks. 0 if that is not clear.
 
     On simulated clocks that depart from a constant rate by 5 and 20 µs the error was 4.1 and 16.4 µs (root mean
     square), and 3.9 and 14.3 µs were stated; without this 2.2 and 5.6 µs.

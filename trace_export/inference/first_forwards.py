@@ -1,7 +1,7 @@
-"""Where the first forward of a step begins: what runs between the optimizer and it belongs to no pass.
+"""Where the first forward of a step begins: work between the optimizer and the forward belongs to no pass.
 
-On a stage that receives something first, a transfer shows it. On any other, logging, copies of parameters or an
-optimizer of unknown names may precede the forward without anything in between. There it begins as the others do.
+On a stage that receives something first, a transfer shows the beginning. On any other, logging, copies of parameters or
+an optimizer of unknown names may directly precede the forward. There it begins as the others do.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from trace_export.inference.pieces import Piece
 from trace_export.inference.work import Timeline
 
 HEAD = 3
-"""Kernels at which the beginning of a forward is known."""
+"""This many kernels show the beginning of a forward."""
 
 Heads = set[bytes]
 """The kinds of the first kernels of forwards."""
 
 
 def head(timeline: Timeline, begin: int, end: int) -> bytes:
-    """The kinds of the first kernels of a forward, of all where they are few."""
+    """The kinds of the first kernels of a forward, or of all if they are few."""
     return timeline.stem[begin : min(begin + HEAD, end)].tobytes()
 
 
@@ -73,8 +73,7 @@ def _doubtful(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int,
 
 
 def _opened(passes: Sequence[Piece]) -> Iterator[tuple[Piece, bool, int]]:
-    """The forwards of a step, whether each is the first one, and how many before it were not followed by their
-    backwards."""
+    """The forwards of a step, whether each is the first one, and how many forwards before it had no backward yet."""
     opened, first = 0, True
     for piece in passes:
         if piece.kind == "F":

@@ -15,12 +15,12 @@ from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline
 
 SAME_KERNELS, SAME_STEMS = 0.8, 0.6
-"""Likeness of pieces of one kind: of their kernels, and where these vary (as of experts) of the kinds of their
+"""Likeness of pieces of one kind: of their kernels, or, if these vary (as with experts), of the kinds of their
 kernels."""
 MOST_LEFT = 0.05
 """Part of the calling thread's time between the first forward and the last backward that may belong to no pass."""
 MOST_OF_ONE = 0.5
-"""Part of the usual time of a forward from which on work that belongs to no pass may be one."""
+"""From this part of the usual time of a forward on, work that belongs to no pass may be a forward."""
 MOST_OF_BACKWARD = 0.02
 """Part of the forwards' time that kernels of backwards may take."""
 
@@ -83,8 +83,8 @@ def _candidates(step: Step) -> Iterator[Candidate]:
 
 
 def without_evaluation(step: Step, forwards: list[Rows]) -> list[Rows]:
-    """As many forwards as there are backwards: what comes before them at the start of a step is an evaluation, if more
-    forwards follow it before the first backward."""
+    """As many forwards as there are backwards: forwards before them at the start of a step are an evaluation, if more
+    forwards follow before the first backward."""
     surplus = len(forwards) - step.backwards
     before = sum(rows.begin < step.first_backward for rows in forwards)
     return sorted(forwards)[surplus:] if before > surplus else forwards
@@ -129,8 +129,8 @@ def _without_transfer(timeline: Timeline, passes: list[Piece]) -> bool:
 
 
 def _left_over(step: Step, passes: list[Piece], begin: int) -> bool:
-    """Whether the calling thread launched so much between the row `begin` and the last backward that belongs to no
-    pass: in all, or in one go."""
+    """Whether too much work of the calling thread between the row `begin` and the last backward belongs to no pass, in
+    all or in one go."""
     line, first, last = step.timeline, step.pieces[0].begin, step.last_backward
     free = line.main[first:last].copy()
     free[: begin - first] = False

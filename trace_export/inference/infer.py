@@ -37,9 +37,9 @@ MUCH_MORE = 1.5
 
 @dataclass(frozen=True)
 class Passes:
-    """What was found in a process: passes in order, as rows of the timeline, and of each step whose forwards are
-    unknown the place of the step, how many backwards it has, and why. `steps`: the row at which each begins.
-    `evidence`: what cut the pieces."""
+    """The passes of a process in order, as rows of the timeline; and for each step whose forwards are unknown its
+    number, how many backwards it has, and why. `steps`: the row at which each begins. `evidence`: what cut the
+    pieces."""
 
     timeline: Timeline
     passes: list[Piece]
@@ -62,7 +62,7 @@ class Refusal(NamedTuple):
 def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints) -> Passes:
     """The passes of a process.
 
-    `optimizer`: intervals (n × 2) of launch time in which the optimizer ran, where ranges say so (None: nothing does).
+    `optimizer`: intervals (n × 2) of launch time in which the optimizer ran, if ranges say so (else None).
     `boundaries`: launch times at which steps begin, for a process whose optimizer is not found.
     """
     timeline = Timeline.of(work, *threads)

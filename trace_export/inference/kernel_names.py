@@ -1,4 +1,4 @@
-"""What the name of a kernel says about the pass that it belongs to.
+"""The name of a kernel, and what it says about the pass of the kernel.
 
 The names are those of PyTorch's own kernels (aten/src/ATen/native/cuda) and of the usual libraries of matrix products,
 optimizers and attention. A name is looked at once, however many kernels bear it.
@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int32]
 
 GRAPH = "graph "
-"""How the readers begin the name of a launch of a whole graph."""
+"""The name of a launch of a whole graph begins with this."""
 
 OPTIMIZER = r"(?i)multi_tensor_apply|adam|lamb(?:[^a-z]|$)|FusedSGD|sgd_|adagrad|muon|lion_|adafactor"
 FILL = r"FillFunctor"
@@ -87,7 +87,7 @@ class KernelNames:
 
     @cached_property
     def weight(self) -> Bools:
-        """What weight gradients consist of: products, and sums, reductions and copies beside them."""
+        """Parts of weight gradients: products, and sums, reductions and copies beside them."""
         return self.product | self.sum | _like(self._stems, _BESIDE_PRODUCTS)
 
     @cached_property
@@ -108,8 +108,8 @@ class KernelNames:
 
     @cached_property
     def family(self) -> pl.Series:
-        """What a kernel does: texts that are equal for names which differ in sizes of tiles and template arguments
-        only. All matrix products are `PRODUCTS`; attention, which is made of them, is not."""
+        """The function of a kernel: equal texts for names that differ in sizes of tiles and template arguments only.
+        All matrix products are `PRODUCTS`; attention, which is made of them, is not."""
         apart = self.product & ~self._like(ATTENTION)
         return pl.Series(np.where(apart, PRODUCTS, self._stems.to_numpy()), dtype=pl.String)
 

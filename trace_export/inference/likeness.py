@@ -1,4 +1,4 @@
-"""How alike rows of kernels are: forwards of one chunk launch the same row of kernels, or nearly."""
+"""The likeness of rows of kernels: forwards of one chunk launch the same row of kernels, or nearly."""
 
 from __future__ import annotations
 

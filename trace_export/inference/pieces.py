@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 def cut_sets(timeline: Timeline) -> Iterator[Cuts]:
-    """What may stand for transfers, the most certain first.
+    """The cuts that may stand for transfers, the most certain first.
 
     Every two passes of a stage have a transfer between them, unless the thread changes there too. NCCL's sends and
     receives are launched by the calling thread; without any, activations go through the host, and its waits show

@@ -1,4 +1,4 @@
-"""What a reader knows of a process without named passes, and the blocks that are found in it."""
+"""A process without named passes, as a reader knows it, and the blocks that are inferred in it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trace_export.inference.threads import Threads, calling_thread, engine_threa
 from trace_export.inference.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
 
 BLOCKS = {"kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "pair": pl.Int32()}
-"""A block that was found: its time on the device, when its first work was launched, and `pair` where sequence numbers
-say it (see model.SPANS)."""
+"""An inferred block: its time on the device, when its first work was launched, and `pair` if sequence numbers say it
+(see model.SPANS)."""
 INTERVAL = {"start": pl.Int64(), "end": pl.Int64()}
 TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end": pl.Int64()}
 """A kernel that sends, receives or does both, of the pipeline."""
@@ -130,8 +130,8 @@ def _in_steps(begins: Ints, launched: Ints) -> Ints:
 
 
 def _on_one_thread(process: Process, why: str) -> Inferred:
-    """The blocks of a process whose calling thread runs the backwards, too: by sequence numbers, where they were
-    recorded; `why` nothing else tells them apart."""
+    """The blocks of a process whose calling thread runs the backwards, too: by sequence numbers, if they were recorded;
+    `why` says why nothing else tells them apart."""
     work, operators = process.work, process.operators
     main = calling_thread(operators)
     if main is None:

@@ -16,15 +16,15 @@ from trace_export.inference.work import Timeline
 ALIKE = 0.8
 """Likeness from which on a row was seen before."""
 LEAST_WEIGHTS = 3
-"""So few weight gradients have no usual row."""
+"""Fewer weight gradients than this have no usual row."""
 
 
 def by_repetition(step: Step) -> list[Rows] | None:
     """The forwards of a step; None where repetition does not give one for each backward.
 
-    What lies between two backwards is one forward, if it also occurs before the first backward. What lies before it is
-    read as a row of such forwards. With nothing in between (GPipe) the row is cut into equal parts, if they are equal
-    and the capture holds all backwards of the step.
+    A row between two backwards is one forward, if it also occurs before the first backward. The rows before that are
+    read as a series of such forwards. With nothing in between (GPipe) the row is cut into equal parts, if they are
+    equal and the capture holds all backwards of the step.
 
     Example: with three backwards, `e a b a b A B a b C D …` is `a b`, `a b`, `a b`, and `e` belongs to none.
     """

@@ -24,7 +24,8 @@ OPERATORS = {
 """Ranges around operators and nodes, in CPU time; `seq`: their sequence number, null where they have none."""
 
 _NO_OPERATOR = r"^(?:c10d::|gloo:|nccl:|Optimizer\.|ProfilerStep|autograd::|record_param_comms)"
-"""Communication, whose ranges another thread closes, so that their ends are wrong; and what is not an operator."""
+"""Communication, whose ranges another thread closes, so that their ends are wrong; and ranges that are not
+operators."""
 
 
 class Numbered(NamedTuple):
@@ -46,8 +47,8 @@ def by_numbers(
 ) -> Numbered | None:
     """The passes of a process; None where no backward has a number, or no forward with such numbers is there.
 
-    `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer; None: its kernels say it. `cuts`: what
-    lies between passes. `weights`: start and end of weight gradients of the calling thread, which have no numbers:
+    `operators`: schema OPERATORS. `optimizers`: start and end of each optimizer; None: its kernels say it. `cuts`:
+    moments between passes. `weights`: start and end of weight gradients of the calling thread, which have no numbers:
     zero-bubble Megatron computes them without the engine.
     """
     passes = numbered_passes(operators, threads.main, timeline.calls) if operators.height else None

@@ -27,8 +27,8 @@ SHORT = 0.04
 
 @dataclass(frozen=True)
 class Step:
-    """`pieces` from the end of one optimizer to that of the next. `evidence`: what they were cut by. `ended`: the
-    capture does not end inside the step."""
+    """`pieces` from the end of one optimizer to that of the next. `evidence`: what cut them. `ended`: the capture does
+    not end inside the step."""
 
     timeline: Timeline
     pieces: tuple[Piece, ...]

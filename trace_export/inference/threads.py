@@ -14,14 +14,14 @@ import polars as pl
 from trace_export.inference.work import COMPUTE, Ints, Work
 
 AUTOGRAD = "pt_autograd"
-"""How the names of the threads of PyTorch's autograd engine begin (torch/csrc/autograd/engine.cpp)."""
+"""The names of the threads of PyTorch's autograd engine begin with this (torch/csrc/autograd/engine.cpp)."""
 ENGINE_NODE = "autograd::engine::evaluate_function"
-"""How the ranges around the nodes that it executes begin."""
+"""The names of the ranges around the nodes that the engine executes begin with this."""
 
 LEAST_SHARE = 0.1
-"""The part of the kernels that a nameless thread must have launched to be taken for the engine's."""
+"""A nameless thread that launched at least this part of the kernels counts as the engine's."""
 ONE_GRAPH = 0.5
-"""The part of the device's time in graphs from which on a process with one launching thread replays whole steps."""
+"""If graphs take at least this part of the device's time, a process with one launching thread replays whole steps."""
 
 
 class Threads(NamedTuple):

@@ -1,4 +1,4 @@
-"""GPU work joined with its launches: what is known of a process in which no pass is named."""
+"""GPU work joined with its launches, of a process in which no pass is named."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ TASKS = {
 
 
 class Counts(NamedTuple):
-    """The device work of a process: how many `tasks` there were, how many `orphans` without a call; of how many calls
-    the work began before them and was left out (`early`), and of how many it ended after the next one of its stream had
-    begun, which is now its end (`cut`); and how many kernels were launched whose work is not in the file (`lost`)."""
+    """Numbers of device work of a process: all `tasks`; `orphans` without a call; `early`: calls whose work began
+    before them and was left out; `cut`: calls whose work ended after the next work of its stream had begun, and now
+    ends there; `lost`: kernels that were launched and are not in the file."""
 
     tasks: int = 0
     orphans: int = 0
@@ -46,7 +46,7 @@ class Counts(NamedTuple):
 @dataclass(frozen=True)
 class Work:
     """The device work of one process, one row for each call that launched any, in order of launch: when and by which
-    `thread` it was launched, its first start and last end on the device. `names`: what the codes in `name` mean.
+    `thread` it was launched, its first start and last end on the device. `names`: the texts of the codes in `name`.
     `calls` are the calls of the process that concern the device: start, thread, waits."""
 
     launch: Ints
@@ -220,7 +220,7 @@ class Timeline:
         return int(min(self._heavy_until[begin], end)) - begin if begin < end else 0
 
     def is_weight(self, begin: int, end: int) -> bool:
-        """Whether these rows consist of what weight gradients do."""
+        """Whether these rows consist only of parts of weight gradients."""
         return begin >= end or bool(self._weight_until[begin] >= end)
 
     def backward_time(self, begin: int, end: int) -> int:

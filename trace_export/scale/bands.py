@@ -1,4 +1,4 @@
-"""The figures of an overview: every rank in every step, and what the ranks of a stage have in common."""
+"""The figures of an overview: of every rank in every step, and of the ranks of a stage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CELLS: Schema = {
 }  # fmt: skip
 """A rank in a step, sorted by replica, stage, tp, rank, run and step. `pipeline_ns`: from its replica's first block to
 the last; `step_ns`: to the first block of the next step (null where that is absent); `busy`: its busy time by the
-median of its stage in that step; `idle`: its bubble, as a share of the pipeline time; `waiting`: what of it lies
-between its first block and its last; `behind_ns`: how much later than the first replica its own begins the step."""
+median of its stage in that step; `idle`: its bubble, as a share of the pipeline time; `waiting`: the part of it between
+its first block and its last; `behind_ns`: how much later than the first replica its replica begins the step."""
 BANDS: Schema = {
     "stage": INT, "ranks": INT, "p5_ns": REAL, "p50_ns": REAL, "p95_ns": REAL, "max_ns": REAL, "max_rank": INT,
     "idle": REAL,
 }  # fmt: skip
-"""Of each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the mean
+"""For each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the mean
 idle share."""
 STEP_FIGURES: Schema = {
     "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "pipeline_ns": REAL, "longest_ns": REAL,
@@ -53,7 +53,7 @@ def cells(summary: Summary) -> pl.DataFrame:
 
 
 def bands(cells: pl.DataFrame) -> pl.DataFrame:
-    """The table `BANDS` of whole steps, or where there are none, of all."""
+    """The table `BANDS` of whole steps, or, if there are none, of all steps."""
     chosen = cells.filter("whole") if cells["whole"].any() else cells
     ranks = chosen.group_by("stage", "rank").agg(pl.col("busy_ns").mean(), pl.col("idle").mean()).sort("stage", "rank")
     busy = pl.col("busy_ns")
@@ -90,13 +90,13 @@ def _step_times(summary: Summary) -> pl.DataFrame:
 
 
 def mean_of(steps: pl.DataFrame, column: str) -> float | None:
-    """The mean of a column of `STEP_FIGURES` over the whole steps, where there are any; None where nothing is known."""
+    """The mean of a column of `STEP_FIGURES` over the whole steps, else over all; None if there is no value."""
     mean = counted(steps)[column].mean()
     return float(mean) if isinstance(mean, float | int) else None
 
 
 def bubble_of(summary: Summary, steps: pl.DataFrame) -> float | None:
-    """The bubble of the run: of its whole steps, where it has any."""
+    """The bubble of the run: of its whole steps, else of all."""
     rows = summary.rank_steps.join(counted(steps), on=STEP_KEY, how="semi", nulls_equal=True)
     length = int((rows["step_end_ns"] - rows["step_start_ns"]).sum())
     return 1 - int(rows["busy_ns"].sum()) / length if length else None

@@ -32,23 +32,22 @@ from trace_export.sources.input_files import seconds
 from trace_export.workers import work
 
 S_PER_RANK = 0.005
-"""What one core takes to interpret, align and measure a rank of some 130 blocks."""
+"""The time of one core to interpret, align and measure a rank of some 130 blocks."""
 WHOLE_RANKS, EXPLAINED, SOME_REPLICAS = 1024, 256, 4
-"""This many ranks are read whole and all explained. Of a larger run, which is read in parts, replicas with this many
-ranks are explained, or this many replicas where they are large."""
+"""Up to this many ranks are read whole and all explained. A larger run is read in parts, and replicas with this many
+ranks are explained, or this many replicas if they are large."""
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What is known of a run of any number of ranks: tables of a row for each rank and less.
+    """The overview of a run of any number of ranks, as tables with at most a row for each rank and step.
 
-    `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with
-    the schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
+    `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with the
+    schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
     `failures` as in `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of
-    `Explanation`, of the replicas `explained`. `representative` is the
-    replica that is most like the others. `sources` counts those found, `unread` those that could not be read,
-    `missing_ranks` those of the run that are not here, as its sizes and the other replicas show.
-    `inputs`: what was read, as words of a command.
+    `Explanation`, of the replicas `explained`. `representative` is the replica that is most like the others. `sources`
+    counts all sources, `unread` those that could not be read, `missing_ranks` the ranks of the run that are not here,
+    by its sizes and the other replicas. `inputs`: the inputs, as words of a command.
     """
 
     cells: pl.DataFrame
@@ -83,9 +82,9 @@ def overview(
     progress: Progress = silent,
     whole_ranks: int = WHOLE_RANKS,
 ) -> Overview:
-    """An overview of the ranks of `wanted` in the `replicas` (all) that `placed` finds (None: of a table); of at most
-    `whole_ranks` ranks from the run read whole. Raises NothingToExportError where no source has a block,
-    AlignmentError, UsageError where there is no such replica."""
+    """An overview of the ranks of `wanted` in the `replicas` (all) that `placed` finds (None: of a table). A run of at
+    most `whole_ranks` ranks is read whole. Raises NothingToExportError where no source has a block, AlignmentError,
+    UsageError where there is no such replica."""
     if placed is None:
         run = wanted.run(progress)
         return of_run(run, run.profile.ranks["source"].n_unique())
@@ -149,8 +148,8 @@ def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Pr
 
 
 def _worth_explaining(summary: Summary, alike: pl.DataFrame, different: pl.DataFrame, count: int) -> Numbers:
-    """Replicas with about this many ranks, several also where they are large: half of them those of the first
-    exceptions, and others from all over."""
+    """Replicas with about this many ranks in all, several even if they are large: half of them have the first
+    exceptions, the others are spread over the run."""
     there, size = alike["replica"].to_list(), max(int(alike["ranks"].to_numpy().max()), 1)
     most = max(count // size, min(SOME_REPLICAS, WHOLE_RANKS // size), 2)
     places = summary.ranks.select("rank", "replica")
@@ -165,8 +164,8 @@ def _worth_explaining(summary: Summary, alike: pl.DataFrame, different: pl.DataF
 
 
 def _refuse_wrong_places(places: Places, notes: Sequence[Note]) -> None:
-    """Raises NothingToExportError where the parts contradict places that are no user's word: those of more ranks than a
-    few, whose recording was cut."""
+    """Raises NothingToExportError if the parts contradict places that the user did not give, on more ranks than the few
+    whose recording may be cut."""
     contradicted = [note for note in notes if note.code == "stages-contradict"]
     if not contradicted or (places.table["origin"] == "user-specified").any():
         return
@@ -175,7 +174,7 @@ def _refuse_wrong_places(places: Places, notes: Sequence[Note]) -> None:
 
 
 def _of_several_runs(summary: Summary) -> list[Note]:
-    """A warning where the newest complete run of some replicas is another one than that of the others."""
+    """A warning if the newest complete run of some replicas is not that of the others."""
     runs = summary.rank_steps["run"].drop_nulls().unique().sort().to_list()
     if len(runs) < 2:
         return []

@@ -1,8 +1,8 @@
-"""What was found in a folder, kept in a file, so that a second look opens only what is asked for.
+"""The index of a folder, kept in a file, so that later commands open only the sources that they need.
 
-The file holds for each source where it is, its size and its time of change, and of each of its ranks the place, and
-once an overview has read it, its steps and when it began and ended. It counts as long as no folder below the log_dir
-has changed, nor a source whose ranks are not told by its name.
+The file holds the path, size and time of change of each source, and the place of each of its ranks; once an overview
+has read a rank, also its steps, begin and end. It is valid as long as no folder below the log_dir has changed, and no
+source whose ranks its name does not tell.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _SOURCES: Schema = {
     "kind": TEXT, "path": TEXT, "host": TEXT, "machine": INT, "own_rank": INT, "rank_origin": TEXT, "device": INT,
     "local_rank": INT, "ranks_per_machine": INT, "machine_name": TEXT, "size": TIME, "changed_ns": TIME,
 }  # fmt: skip
-"""The fields of a source (its rank as `own_rank`), and what its file was like."""
+"""The fields of a source (its rank as `own_rank`), and the state of its file."""
 HELD: Schema = {"rank": INT, "first_step": INT, "last_step": INT, "start_ns": TIME, "end_ns": TIME}
-"""What a rank was found to hold: its steps, and its time on the axis of its replica; null where its source has changed
-since, or was not read yet."""
+"""The steps of a rank, and its time on the axis of its replica; null if its source has changed since, or was not read
+yet."""
 
 
 def load(cache: Path, options: LoadOptions) -> tuple[Located, Places, pl.DataFrame] | None:
-    """What an earlier look with the same options found, and what its ranks hold (`HELD`); None where there is none or
-    it is out of date."""
+    """The index of an earlier command with the same options, and the steps of its ranks (`HELD`); None if there is
+    none, or it is out of date."""
     path = cache / NAME
     if not is_file(path):
         return None
@@ -69,7 +69,7 @@ def load(cache: Path, options: LoadOptions) -> tuple[Located, Places, pl.DataFra
 def store(
     cache: Path, options: LoadOptions, located: Located, places: Places, held: pl.DataFrame | None = None
 ) -> None:
-    """Keeps what was found, and what the ranks hold (`HELD`). Raises OutputError, UsageError."""
+    """Keeps the index, and the steps of the ranks (`HELD`). Raises OutputError, UsageError."""
     rows = [(number, *_row(source)) for number, source in enumerate(located.sources)]
     sources = pl.DataFrame(rows, {"source": pl.UInt32(), **_SOURCES}, orient="row")
     contents = empty(HELD) if held is None else held
@@ -93,7 +93,7 @@ def refuse_beside_profiles(cache: Path, options: LoadOptions) -> None:
 
 
 def _key(options: LoadOptions) -> str:
-    """By what the sources were found and placed, in which code."""
+    """A hash of the options and the code by which the sources were found and placed."""
     read = options.read
     asked = (
         str(real_path(options.log_dir)), [str(file) for file in options.files], options.family, options.follow_links,

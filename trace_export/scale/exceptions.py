@@ -1,7 +1,8 @@
-"""What differs from its peers, by name: ranks, links, hosts' clocks and replicas; and which replicas behave alike.
+"""Exceptions, by name: ranks, links, hosts' clocks and replicas that differ from their peers; and the replicas that
+behave alike.
 
 Ranks and links are compared as for the causes of `analysis.explanation`, by the sums of all that were read, whether or
-not a step would be shorter without what is slow.
+not a step would be shorter without them.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from trace_export.scale.summary import Summary
 from trace_export.steps.graph import Ints
 
 MOST_NAMED = 24
-"""Exceptions of ranks, and of links, that are named."""
+"""At most this many exceptions of ranks, and of links, are named."""
 SLOW, SLOW_LINK = 1.1, 1.5
-"""Blocks and transfers are exceptions from this many times the length of their peers: what is less is named where it
-costs something. (The first is the threshold of MegaScan, arXiv 2507.19845; transfers vary more than computation.)"""
+"""Blocks and transfers are exceptions from this many times the length of their peers on: smaller excesses are named if
+they cost something. (The first is the threshold of MegaScan, arXiv 2507.19845; transfers vary more than
+computation.)"""
 DRIFT = 60e-6
 """A host whose rate differs more than this from the usual one has a drifting clock: twice the largest difference that
 Huygens measured between sound hosts (30 µs/s, NSDI '18)."""
 STANDS_OUT = 6.0
-"""And by this many robust standard deviations (1.4826 × the median absolute deviation): of a million normal values none
-does."""
+"""An exception must also stand out by this many robust standard deviations (1.4826 × the median absolute deviation): of
+a million normal values none does."""
 MOST_ARE_SOUND = 3
-"""Of this many hosts of a replica the median is the rate of a sound one where one drifts."""
+"""If one of this many hosts of a replica drifts, the median is still the rate of a sound one."""
 SAME_SPEED = 0.03
-"""Replicas of the same settings behave alike where their speeds, in order, lie no further apart than this."""
+"""Replicas of the same settings behave alike if their speeds, in order, lie no further apart than this."""
 
 EXCEPTIONS: Schema = {
     "kind": TEXT, "replica": INT, "rank": INT, "to_rank": INT, "stage": INT, "host": TEXT, "ranks": pl.List(INT),
@@ -190,8 +192,8 @@ def _short(number: str) -> pl.Expr:
 def _drifting(summary: Summary) -> pl.DataFrame:
     """The hosts whose clock runs faster or slower than those of the others.
 
-    What replicas exchange hardly says how fast the hosts of one run as a whole. So one clock that drifts may move the
-    rates of its replica the opposite way until their mean is as usual: these are compared with the replica's median.
+    The exchanges of replicas hardly show the common rate of all hosts of one replica. So one clock that drifts may move
+    the rates of its replica the opposite way until their mean is as usual: they are compared with the replica's median.
     """
     fitted = summary.hosts.filter(pl.col("status").is_in(["fitted", "confirmed"]))
     hosts = summary.ranks.group_by("host").agg(pl.col("replica").min(), pl.col("stage").min())

@@ -141,7 +141,7 @@ def _linked(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
 
 
 def _typical(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
-    """That of the replica that is most like the others, beside the largest group."""
+    """The trace of the replica that is most like the others, for the largest group."""
     typical = overview.representative
     return {0: links[typical]} if typical is not None and typical in links else {}
 
@@ -149,7 +149,7 @@ def _typical(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
 def _traces(
     overview: Overview, links: Mapping[int, str]
 ) -> tuple[pl.DataFrame, str, dict[int, tuple[int, int]], dict[int, str]]:
-    """An index of the traces that were written: why each was, and its file."""
+    """An index of the traces: why each was written, and its file."""
     why = {} if overview.representative is None else {overview.representative: ["most like the others"]}
     for replica, kind in overview.exceptions.select("replica", "kind").unique(maintain_order=True).iter_rows():
         why.setdefault(replica, []).append(words.KINDS[kind][0])
@@ -159,7 +159,7 @@ def _traces(
 
 
 def _map_cells(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:
-    """Where the map has the rank, or else the replica, of each exception."""
+    """The rows of the map with the rank, or else the replica, of each exception."""
     places = {}
     first = pl.coalesce("rank", pl.col("ranks").list.first())
     for row, (rank, replica) in enumerate(overview.exceptions.select(first, "replica").iter_rows()):

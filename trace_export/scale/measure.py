@@ -1,4 +1,4 @@
-"""What an overview keeps of a part of the run: sums and small tables of its ranks and steps."""
+"""The summary of a part of the run for an overview: sums and small tables of its ranks and steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Task:
 def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
     """The part interpreted and aligned, and the errors of sources that cannot be read.
 
-    Raises the error of a source where none has a block, AlignmentError.
+    Raises the error of a source if none has a block, AlignmentError.
     """
     results = read_each(part.sources, task.options, silent)
     profiles = (result for result in results if isinstance(result, Profile))
@@ -56,8 +56,8 @@ def read_part(part: Part, task: Task) -> tuple[Profile, list[TraceExportError]]:
 
 
 def _expected(profile: Profile, part: Part) -> tuple[Profile, list[SourceError]]:
-    """The profile without ranks that have no place in the part, and an error for each source that holds one: its name
-    tells other ranks than its content."""
+    """The profile without ranks that have no place in the part, and an error for each source with such a rank: its name
+    and its content tell different ranks."""
     strange = profile.ranks.join(part.places, on="rank", how="anti").sort("source", "rank")
     if strange.is_empty():
         return profile, []
@@ -81,8 +81,8 @@ def summarise(part: Part, task: Task) -> Summary:
 
 
 def measure(bubbles: Bubbles, axis: pl.DataFrame) -> Summary:
-    """The figures of what is shown of a profile, whose hosts are each on an `axis` (host, axis), without what it shares
-    with others and what could not be read. What ranks and links are compared by is of the whole profile."""
+    """The figures of the shown part of a profile, whose hosts are each on an `axis` (host, axis), without shared
+    collectives and failures. Sums for comparing ranks and links are over the whole profile."""
     whole, graph = bubbles.whole, bubbles.graph
     return Summary(
         rank_steps=_rank_steps(bubbles),
@@ -172,7 +172,7 @@ def _replicas(profile: Profile) -> pl.DataFrame:
 
 
 def failures_of(errors: Sequence[TraceExportError]) -> pl.DataFrame:
-    """What is wrong, without the path, so that a thousand sources with the same flaw are one row."""
+    """The errors without their paths, so that a thousand sources with the same flaw are one row."""
     rows = [(str(error.args[1]) if isinstance(error, SourceError) else error.what, str(error)) for error in errors]
     frame = pl.DataFrame(rows, {"what": TEXT, "first": TEXT}, orient="row")
     return conform(frame.group_by("what", maintain_order=True).agg(pl.col("first").first(), count=pl.len()), FAILURES)

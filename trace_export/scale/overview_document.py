@@ -1,5 +1,5 @@
-"""The JSON document of an overview. Of the tables with a row for each rank it has the cells of the map, as columns; the
-others are Parquet files."""
+"""The JSON document of an overview. It has the cells of the map as columns; other tables with a row for each rank are
+Parquet files."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class BandRow(Struct):
 
 
 class ExceptionRow(Struct):
-    """What differs from its peers, whether or not it costs anything. `rank`, `host` and so on where it is one, `ranks`
-    all of them; a link goes from `rank` to `to_rank`. `ratio`: the length of its blocks or transfers by that of its
-    peers. `value` and `usual`: of clocks ns/ns; of settings micro-batches in a step, or 1 and 0 where the order of
-    blocks is another one."""
+    """Something that differs from its peers, whether or not it costs anything. `rank`, `host` and so on where it is
+    one, `ranks` all of them; a link goes from `rank` to `to_rank`. `ratio`: the length of its blocks or transfers by
+    that of its peers. `value` and `usual`: of clocks ns/ns; of settings micro-batches in a step, or 1 and 0 where the
+    order of blocks is another one."""
 
     kind: Literal["settings", "slow-replica", "slow-stage", "slow-host", "slow-rank", "slow-link", "drifting-clock"]
     replica: int | None
@@ -77,9 +77,9 @@ class ReplicaRow(Struct):
 
 class Cells(Struct):
     """The cells of the map, a list for each column: a rank in a step. `busy`: its busy time by the median of its stage
-    in that step; `idle`: its bubble; `waiting`: what of it lies between its first block and its last; `pipeline_ns`:
-    from its replica's first block to the last; `behind_ns`: how much later than the first replica its own begins the
-    step."""
+    in that step; `idle`: its bubble; `waiting`: the part of it between its first block and its last; `pipeline_ns`:
+    from its replica's first block to the last; `behind_ns`: how much later than the first replica its replica begins
+    the step."""
 
     replica: list[int | None]
     stage: list[int | None]
@@ -94,7 +94,7 @@ class Cells(Struct):
 
 
 class FailureRow(Struct):
-    """Sources that could not be read: how many for one reason, and the first."""
+    """Sources that could not be read for one reason: their number, and the first."""
 
     what: str
     first: str

@@ -1,4 +1,4 @@
-"""Which sources are read together: whole replicas, as many as make a task worth its start."""
+"""The sources that one task reads: whole replicas, enough to make the task worth its start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_RANKS = 2048
 
 @dataclass(frozen=True)
 class Part:
-    """Some sources, and the places (`places.PLACES`) of the ranks in them: those of whole replicas."""
+    """The sources of whole replicas, and the places (`places.PLACES`) of the ranks in them."""
 
     number: int
     sources: tuple[Source, ...]
@@ -29,7 +29,7 @@ class Part:
 
     @property
     def path(self) -> Path:
-        """By which errors name the part."""
+        """The path by which errors name the part."""
         return self.sources[0].path
 
     @property

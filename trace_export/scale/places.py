@@ -24,7 +24,7 @@ RANK_PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
 """A rank of a source (an index), and where it is; `origin` as `stage_origin` in `model.RANKS`. Ranks of one `dp` form a
 replica: they exchange activations."""
 SOURCES_SAMPLED = 32
-"""This many sources are read to find sizes that nobody gives: the first ones, and as many spread over all."""
+"""This many sources are read to find unknown sizes: the first ones, and as many spread over all."""
 REMEDY = "give `pp` and `tp`, and `dp` where ranks are missing"
 
 
@@ -39,8 +39,8 @@ class Places:
 
 
 def ranks_of(source: Source, options: ReadOptions) -> pl.DataFrame:
-    """The ranks of a source (`OF_RANK`; what it does not say is null): from its name, from a few of its columns, or
-    where both are silent, by reading it whole. Raises SourceError."""
+    """The ranks of a source (`OF_RANK`; unknown values are null): from its name, from a few of its columns, or else by
+    reading it whole. Raises SourceError."""
     if source.rank is not None:
         return pl.DataFrame([(source.rank, None, None, None, None)], OF_RANK, orient="row")
     if source.kind == "span_table":
@@ -84,7 +84,7 @@ def _sizes(placed: pl.DataFrame) -> Declared:
 
 
 def missing_ranks(places: Places) -> int:
-    """How many ranks the run has besides those in the table: fewer on a stage of a replica than on most."""
+    """The number of ranks that the table lacks: a stage of a replica has fewer ranks than most."""
     table, declared = places.table.drop_nulls(["dp", "stage"]), places.declared
     if table.is_empty():
         return 0
@@ -124,7 +124,7 @@ class _Sample:
         return _Sample(profile, first_ranks)
 
     def tensor_size(self, stages: pl.DataFrame) -> int | None:
-        """How many ranks of a stage (rank, stage) do the same at the same time; None where that is not regular."""
+        """How many ranks of a stage (rank, stage) do the same at the same time; None if that differs between stages."""
         places = self.profile.ranks.select("rank", "dp", "tp", "cp").join(stages.select("rank", "stage"), on="rank")
         near = places.filter(pl.col("rank").is_in(self.first)).with_columns(origin=pl.lit("assumed"))
         spans = self.profile.spans
@@ -144,7 +144,7 @@ def _placed(table: pl.DataFrame, placed: pl.DataFrame, sizes: Declared, notes: t
 
 
 def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
-    """The places of all ranks by the arrangement that the ranks of the sample, which are a part of them, show."""
+    """The places of all ranks in the arrangement that the ranks of the sample show."""
     profile, ranks = sample.profile, table.select("rank", "stage", "tp", "dp", "cp").unique("rank").sort("rank")
     declared, inferred = profile.declared, stages_from_work.of_profile(profile)
     evidence = stages.seen(profile.ranks, inferred)

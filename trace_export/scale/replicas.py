@@ -1,4 +1,4 @@
-"""Which replicas there are in a folder, and some of them alone: `--replica 17` reads what that replica needs."""
+"""The replicas in a folder, and how to read only some of them: `--replica 17` opens the sources of that replica."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from trace_export.workers.sizing import Workers, choose_workers
 
 Result = TypeVar("Result")
 S_TO_OPEN = 0.003
-"""What one core takes to look for the ranks in a source whose name does not tell them."""
+"""The time of one core to find the ranks of a source whose name does not tell them."""
 
 
 @dataclass(frozen=True)
 class Placed:
-    """What lies in a folder, and where the ranks of it are in the run. `failures`: places without a source, and sources
-    whose ranks could not be found out. `held`: what an earlier overview found in the ranks (`catalogue.HELD`)."""
+    """The sources in a folder, and the places of their ranks in the run. `failures`: folders without a source, and
+    sources whose ranks are unknown. `held`: the steps of the ranks by an earlier overview (`catalogue.HELD`)."""
 
     located: Located
     places: Places
@@ -41,7 +41,7 @@ class Placed:
     held: pl.DataFrame = field(default_factory=lambda: empty(catalogue.HELD))
 
     def with_steps(self, steps: Numbers | None) -> pl.DataFrame:
-        """The places of the ranks that have one of the steps, as far as that is known."""
+        """The places of the ranks that have, or may have, one of the steps."""
         table = self.places.table
         if steps is None or self.held.is_empty():
             return table
@@ -75,8 +75,8 @@ def find_ranks(options: LoadOptions, located: Located, progress: Progress = sile
 
 
 def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
-    """The request for some replicas of the run that it is for: only their sources are opened. Raises UsageError where
-    there is none of them."""
+    """The request for some replicas of its run: only their sources are opened. Raises UsageError if there are none of
+    them."""
     options, table = wanted.source, placed.places.table
     chosen = placed.with_steps(wanted.part.steps).filter(replicas.holds("dp"))
     if chosen.is_empty():
@@ -111,10 +111,10 @@ def of_ranks(wanted: Request, placed: Placed) -> Request:
 def narrowed_request(
     wanted: Request, replicas: Numbers | None, cache: Path | None = None, progress: Progress = silent
 ) -> Request:
-    """The request for some replicas alone, or for what its ranks and steps need. `cache` as for `look`.
+    """The request for some replicas alone, or for the sources that its ranks and steps need. `cache` as for `look`.
 
-    Without replicas the places of ranks are wanted for the cache alone: where they cannot be told, all is read, and a
-    note says so.
+    Without replicas only the cache needs the places of ranks: if they are unknown, everything is read, and a note says
+    so.
     """
     if replicas is not None:
         return of_replicas(wanted, replicas, look(wanted.source, cache, progress))
@@ -131,8 +131,8 @@ def narrowed_request(
 
 
 def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) -> Placed:
-    """What lies in the folder of the options, and where its ranks are; from the `cache` where an earlier look kept it
-    there and nothing has changed since. Raises as `reading.locate` and `place` do."""
+    """The sources in the folder of the options, and the places of their ranks; from the `cache` if they are there and
+    nothing has changed since. Raises as `reading.locate` and `place` do."""
     whole = all_ranks(options)
     if cache is not None:
         catalogue.refuse_beside_profiles(cache, whole)
@@ -146,13 +146,13 @@ def look(options: LoadOptions, cache: Path | None, progress: Progress = silent) 
 
 
 def remember(options: LoadOptions, cache: Path, placed: Placed, held: pl.DataFrame) -> None:
-    """Keeps in the cache what the ranks were found to hold (`catalogue.HELD`). Raises OutputError, UsageError."""
+    """Keeps the steps of the ranks in the cache (`catalogue.HELD`). Raises OutputError, UsageError."""
     if not placed.failures and not held.equals(placed.held.filter(pl.col("rank").is_in(held["rank"].implode()))):
         catalogue.store(cache, all_ranks(options), placed.located, placed.places, held)
 
 
 def workers_for(times: Sequence[float], options: LoadOptions) -> Workers | Cluster:
-    """The cluster, or here as many processes as pay off where each item takes `times` seconds."""
+    """The cluster, or as many processes here as pay off if each item takes `times` seconds."""
     if options.cluster is not None:
         return options.cluster
     workers = choose_workers(times, 0, releases_gil=False)

@@ -1,4 +1,4 @@
-"""The command `overview`: from what is wanted to files."""
+"""The command `overview`: from options to files."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from trace_export.writers.paths import output_folder
 CHART_RANKS = 256
 """A report of more ranks has an overview beside it: its chart shows one rank of each stage."""
 MOST_TRACES = 24
-"""Exceptions of this many replicas get a trace of their own; of more, those of the first ones in the table."""
+"""At most this many replicas with exceptions get a trace, the first ones in the table."""
 
 
 @dataclass(frozen=True)
 class OverviewOptions:
-    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too.
-    `cache`: where to keep what was found, see `replicas.look`. `replicas`: those to read (None: all)."""
+    """What to write: `formats` to `out`, a folder or the page; `traces`: also traces of the replicas that differ.
+    `cache`: the folder of the index, see `replicas.look`. `replicas`: those to read (None: all)."""
 
     formats: Sequence[OverviewFormat]
     out: Path | None
@@ -75,8 +75,8 @@ def overview(
 
 
 def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
-    """Where the ranks are; None of a table, and with `devices`, which are read whole as for a report. Raises UsageError
-    for what needs replicas that are read apart."""
+    """The places of the ranks; None for a table, and with `devices`: these are read whole as for a report. Raises
+    UsageError for options that need replicas to be read apart."""
     source = wanted.source
     one_table = span_table.is_table(source.log_dir, source.columns)
     if source.devices is None and not one_table:
@@ -90,8 +90,8 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
 
 
 def overview_page(report: Path, located: Located) -> list[Path]:
-    """The page of an overview beside that of a report, where the run has too many ranks for a chart: as far as its
-    sources, which may have several, show that."""
+    """The page of an overview beside that of a report, if the run has too many ranks for a chart, by the number of its
+    sources or the ranks in them."""
     return [_page(report)] if len(located.sources) > CHART_RANKS else []
 
 

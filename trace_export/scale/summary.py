@@ -1,4 +1,4 @@
-"""What comes back of a part of the run: small tables, whose size does not depend on that of the sources."""
+"""The result for a part of the run: small tables, whose size does not depend on that of the sources."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ row of their own."""
 LINKS: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": TEXT, "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
 }  # fmt: skip
-"""The same of the transfers of a link, as `steps.graph` has them."""
+"""The same for the transfers of a link, as `steps.graph` has them."""
 HOSTS: Schema = {**CLOCKS, "axis": TEXT}
 REPLICAS: Schema = {"replica": INT, "schedule": TEXT, "certainty": TEXT}
 FAILURES: Schema = {"what": TEXT, "first": TEXT, "count": TIME}
-"""Sources that could not be read, by what is wrong with them."""
+"""Sources that could not be read, by their error."""
 
 TABLES: dict[str, Schema] = {
     "rank_steps": RANK_STEPS, "ranks": RANKS, "work": WORK, "links": LINKS, "hosts": HOSTS, "replicas": REPLICAS,

@@ -1,4 +1,4 @@
-"""An overview in words and tables: what the page, the terminal and the JSON document say."""
+"""An overview in words and tables, for the page, the terminal and the JSON document."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KINDS = {
     "slow-link": ("slow link", "slow links"),
     "drifting-clock": ("host with a drifting clock", "hosts with a drifting clock"),
 }
-"""What an exception of a kind is called, one and several."""
+"""The name of an exception of each kind, singular and plural."""
 NAMED = 3
-"""Exceptions of a kind that a sentence names."""
+"""A sentence names at most this many exceptions of a kind."""
 
 
 def heading(overview: Overview) -> str:
@@ -41,7 +41,7 @@ def heading(overview: Overview) -> str:
 
 
 def missing(overview: Overview) -> str:
-    """What share could not be read; empty where nothing is missing."""
+    """The share that could not be read; empty if nothing is missing."""
     if not overview.unread:
         return ""
     share = overview.unread / overview.sources
@@ -65,7 +65,7 @@ def sentences(overview: Overview) -> list[Sentence]:
 
 
 def _explained(overview: Overview) -> Iterator[Sentence]:
-    """From which replicas the causes were worked out, if not from all."""
+    """The replicas from which the causes were worked out, if not all."""
     some, all_of = len(overview.explained), overview.replicas.height
     if some < all_of:
         text = f"What costs most was worked out from {some} of {all_of:,} replicas: those that differ most, and others."
@@ -73,7 +73,7 @@ def _explained(overview: Overview) -> Iterator[Sentence]:
 
 
 def _exceptions(overview: Overview) -> Sentence:
-    """What differs from its peers, whatever it costs."""
+    """The exceptions, whatever they cost."""
     facts, then = dict(overview.exceptions.group_by("kind").len().iter_rows()), ""
     named = [
         f"{_count(facts[kind], words[0], words[1])} ({_which(overview.exceptions.filter(pl.col('kind') == kind))})"
@@ -90,7 +90,7 @@ def _exceptions(overview: Overview) -> Sentence:
 
 
 def _which(exceptions: pl.DataFrame) -> str:
-    """The places of exceptions of one kind, of many the first ones."""
+    """The places of exceptions of one kind; of many only the first."""
     named = [_whereabouts(row) for row in exceptions.head(NAMED).iter_rows(named=True)]
     return ", ".join(named) + (", …" if exceptions.height > NAMED else "")
 
