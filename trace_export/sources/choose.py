@@ -17,7 +17,7 @@ from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.source import Source
 
 NAMED_REASONS = 3
-"""Of files that are no source, an error names one for this many reasons."""
+"""An error names one file that is not a source for each of at most this many reasons."""
 NAMED_HOSTS = 4
 SEE = "see what is there with trace-export inspect"
 MARK = "mark the passes (trace-export docs lists the guides), or say which ranges are passes with `markers` 'REGEX=>F'"

@@ -1,4 +1,4 @@
-"""Directory walk shared by the format detectors, and what they return."""
+"""The directory walk that the format detectors share, and their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ ALONE = "machine0"
 """The clock domain of profiles directly in the given folder."""
 
 RESOURCES = "._"
-"""So begins the name of what macOS keeps beside each file in archives and on foreign disks, with the file's suffix."""
+"""macOS keeps a file whose name begins with this beside each file in archives and on foreign disks, with the same
+suffix."""
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ class Reader(Protocol):
     """The module that reads a format; `read_tasks` is called only where the format has device tasks."""
 
     def read(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | SourceError]:
-        """What each of the sources gives, or its error. An error that is raised is of all sources together: they are
-        then read in smaller parts, and one by one in the end."""
+        """The profile of each source, or its error. An error that is raised is of all sources together: they are then
+        read in smaller parts, and one by one in the end."""
         ...
 
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...

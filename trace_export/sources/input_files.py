@@ -39,7 +39,7 @@ def files_of(sources: Iterable[Source]) -> Iterator[Path]:
 
 
 OPENING_S: Final = 0.015
-"""What any source takes, however small."""
+"""The time that any source takes, even the smallest."""
 
 
 def seconds(source: Source, *, device_tasks: bool = False, one_of_many: bool = False) -> float:

@@ -29,7 +29,8 @@ NOT_FETCHED = f"{POINTER}: {FETCH}"
 
 
 def not_unpacked(folders: list[Folder]) -> Iterator[Unrecognised]:
-    """The files that a reader would take if they were not packed, but those that lie unpacked beside them."""
+    """The packed files that a reader would take if they were unpacked, without those that also lie unpacked beside
+    them."""
     names = [(row.kind, re.compile(row.packed)) for row in formats.FORMATS if row.packed]
     for folder in folders:
         for name in folder.files:
@@ -44,13 +45,13 @@ def not_unpacked(folders: list[Folder]) -> Iterator[Unrecognised]:
 
 
 def _plain(name: str) -> str:
-    """The name without what says that the file is packed or an archive."""
+    """The name without the suffix of a packed file or archive."""
     match = _ENDING.fullmatch(name)
     return match["plain"] if match else name
 
 
 def packed(name: str) -> str:
-    """What a packed file is, to complete "PATH is …"."""
+    """The kind of a packed file, to complete "PATH is …"."""
     return ARCHIVE if is_archive(name) else f"packed: unpack it with {UNPACKING[Path(name).suffix]}"
 
 
@@ -88,9 +89,9 @@ def starts_pointer(start: bytes) -> bool:
 _CHART = re.compile(rb'(?:"generator"\s*:\s*"|\tgenerator\x1a.)' + re.escape(GENERATOR.encode()))
 """In JSON, and in the attributes of a Perfetto trace, where a tab is the length of the key."""
 _EXECUTION_TRACE = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"[\d.]+-chakra')
-"""What torch.profiler.ExecutionTraceObserver writes."""
+"""The beginning of a file of torch.profiler.ExecutionTraceObserver."""
 _PADDLE_TRACE = re.compile(rb'"SpanNumber"\s*:\s*"\d+"')
-"""At the beginning of what paddle.profiler writes (paddle/fluid/platform/profiler/chrometracing_logger.cc), which has
+"""At the beginning of a trace of paddle.profiler (paddle/fluid/platform/profiler/chrometracing_logger.cc), which has
 other categories and names of arguments."""
 _ASCEND_MERGED = re.compile(rb'"Ascend Hardware_\d')
 """The processes of a file into which msprof-analyze merged those of several ranks."""
@@ -98,7 +99,7 @@ _ASCEND = re.compile(rb'"Ascend Hardware|"ts"\s*:\s*"\d+(?:\.\d+)?"')
 """The device's process, or a time as text, which no other profiler writes."""
 _ROCPROF = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
 OF_ROCPROF = "{} of rocprofv3, which is not read: record with rocprofv3 --output-format rocpd"
-"""What else rocprofv3 writes, to complete "PATH is …"."""
+"""Other outputs of rocprofv3, to complete "PATH is …"."""
 _PLAIN_ONLY = (
     ("megascan", re.compile(rb'^\s*\[(?=.*"model_chunk")(?=.*"pp_rank")', re.DOTALL), ""),
     ("primus", re.compile(rb'^\s*\{\s*"\d+"\s*:\s*\{.*"(?:fwd|bwd)_(?:start|end)"', re.DOTALL),

@@ -51,7 +51,7 @@ def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
 
 
 def _usable(result: Result, source: Source) -> Result:
-    """The result without what no later part of the program can use."""
+    """The result without rows that no later part of the program can use."""
     if isinstance(result, SourceError):
         return result
     return caught(source.path, lambda: _with_notes(result, source))

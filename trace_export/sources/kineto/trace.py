@@ -18,7 +18,7 @@ class KinetoTrace(JsonTrace[Event]):
 
     @property
     def offset_ns(self) -> int:
-        """What turns its time into unix time. Before Kineto had a base the times were unix microseconds."""
+        """The offset that turns its time into unix time. Before Kineto had a base the times were unix microseconds."""
         base = whole_number(self.header.get("baseTimeNanoseconds"))
         return base if base is not None and 0 <= base < 1 << 62 else 0
 

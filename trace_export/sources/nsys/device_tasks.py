@@ -18,15 +18,15 @@ from trace_export.sources.source import TaskRequest
 
 CLEAR_TABLE = "CUPTI_ACTIVITY_KIND_MEMSET"
 NAME_COLUMN = {KERNEL_TABLE: "shortName", GRAPH_TABLE: "graphId", COPY_TABLE: "copyKind", CLEAR_TABLE: "0"}
-"""Table → the column that identifies what the task is."""
+"""Table → the column that identifies the task."""
 COPY_KINDS = dict(enumerate(["HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"], start=1))
 """CUpti_ActivityMemcpyKind: from host, device or array to the other; P between two devices."""
 
 
 def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[KernelFile, ...]:
-    """One file per rank with what the request asks for: NCCL's kernels, or all work.
+    """One file per rank with the tasks that the request asks for: NCCL's kernels, or all work.
 
-    `offset_ns` is what turns session time into unix time.
+    `offset_ns` turns session time into unix time.
     """
     writer = TaskWriter(request.folder)
     numbers = [

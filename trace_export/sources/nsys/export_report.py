@@ -52,8 +52,8 @@ def opened(path: Path, beginning: int = 0) -> Iterator[Database]:
 def _exported(path: Path) -> Iterator[Path]:
     """The SQLite file to read for `path`: itself, or the export of a report.
 
-    Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. What it prints is not passed
-    on: it may name anything that ran on the machine.
+    Raises SourceError when there is no `nsys` on the PATH, or it fails or does not end. Its output is not passed on: it
+    may name anything that ran on the machine.
     """
     if path.suffix not in SUFFIXES:
         yield path
@@ -77,7 +77,7 @@ def _exported(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _as_wrong_with(path: Path) -> Iterator[None]:
-    """What is wrong with the temporary export is wrong with what it was made of."""
+    """Errors of the temporary export are errors of the report from which it was made."""
     try:
         yield
     except SourceError as error:

@@ -12,7 +12,7 @@ from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
 OURS = (".sqlite", ".sqlite3")
-"""The suffixes of `nsys export`. What cannot be read is taken for one: the reader says what is wrong with it."""
+"""The suffixes of `nsys export`. An unreadable file is taken for one: the reader says what is wrong with it."""
 
 
 def exports(root: Path, folders: list[Folder]) -> SearchResult:

@@ -83,7 +83,7 @@ def _recorded(db: Database) -> Iterator[pl.DataFrame]:
 
 
 def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
-    """Adds the names behind ids of strings to `names`, "" where there is none, as of -1, which stands for no id."""
+    """Adds the names of ids of strings to `names`, "" if there is none; -1 stands for no id."""
     names[-1] = ""
     if ids.max() == -1:  # nearly always: names are seldom registered
         return
@@ -110,7 +110,7 @@ def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
 
 DOMAIN = "NCCL"
 _IS_CALL = pl.col("text").is_in([*MOVES, *(name.removeprefix("nccl") for name in MOVES)])
-"""Whether the name of a range may be that of a call of NCCL, whose own ranges leave `nccl` out."""
+"""Whether a range may be a call of NCCL, by its name; NCCL's ranges leave `nccl` out."""
 HEADER_BYTES = 32
 _WIDTHS = {5: 4, 6: 4, 15: 4, 16: 4, 17: 8, 18: 8, 22: 8}
 """The types of values (NVTX_PAYLOAD_ENTRY_TYPE_…) → bytes: int, uint, int32, uint32; int64, uint64, size."""
@@ -150,7 +150,7 @@ class Calls:
             self._members.append(opened.select(MEMBERS.keys()).drop_nulls().unique())
 
     def calls(self) -> list[pl.DataFrame]:
-        """The sends, receives and collectives, all with NCCL's own names."""
+        """The sends, receives and collectives, all with the names of NCCL."""
         if not self._calls:
             return []
         domains = pl.concat([pl.DataFrame(schema={"process": pl.Int64, "domain": pl.Int64}), *self._domains])
@@ -170,7 +170,7 @@ class Calls:
 
 
 def ranks_of(members: pl.DataFrame) -> ByProcess:
-    """The rank of each process in the largest communicator, which most often is that of the whole job."""
+    """The rank of each process in the largest communicator, which usually spans the whole job."""
     if members.is_empty():
         return {}
     largest = members.filter(pl.col("size") > 1, pl.col("size") == pl.col("size").max())

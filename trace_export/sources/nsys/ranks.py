@@ -1,6 +1,6 @@
 """Which rank each process of an Nsight Systems export is.
 
-Processes are distinguished by their own id and never by the device's: every rank may call its GPU device 0.
+Processes are distinguished by their id and never by that of the device: every rank may call its GPU device 0.
 Precedence: names of step ranges, MPI's ranks, the environment of a session around a single rank, NCCL's largest
 communicator, pipeline stages in the names of ranges, the file's name, and at last the order of devices and processes.
 """

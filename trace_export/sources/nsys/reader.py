@@ -1,6 +1,6 @@
 """Nsight Systems: `nsys export --type sqlite` files → the time that each pipeline block spent on the GPU.
 
-A block is an NVTX range on a CPU thread; its time is that of the GPU work launched while it was open, from the first
+A block is an NVTX range on a CPU thread; it lasts as long as the GPU work launched while it was open, from the first
 kernel's start to the last one's end. What counts as work: kernels and CUDA graphs, but not NCCL's kernels, which wait
 for their partners, nor copies, which run beside the block.
 """
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
 EVENTS = (nvtx.TABLE, LAUNCH_TABLE, KERNEL_TABLE, GRAPH_TABLE)
-"""What blocks are made of."""
+"""The tables from which blocks are made."""
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:

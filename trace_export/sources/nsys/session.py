@@ -41,9 +41,9 @@ THREADS = 1 << THREAD_BITS
 
 _LOSSES = ("events might have been", "events might be missing")
 _AT_THE_END = ("cudaProfilerStop", "process exit")
-"""What the profiler does when the recording ends."""
+"""Operations of the profiler at the end of the recording."""
 _NOTABLE_NS = 1_000_000
-"""What the profiler does for so long is worth a note."""
+"""An operation of the profiler this long gets a note."""
 _WARNING = 2
 """The severity from which on a diagnostic is shown; those about lost events are shown in any case."""
 
@@ -189,8 +189,8 @@ def _without_secrets(text: str) -> str:
 
 
 def interruptions(db: Database, path: Path, first: int) -> list[Note]:
-    """A note where the profiler itself worked for a while after the first block, whose session time is `first`. What
-    it does at the end, and the cost of tracing each launch, are not part of that."""
+    """A note where the profiler itself worked for a while after the first block, whose session time is `first`. Its
+    operations at the end, and the cost of tracing each launch, do not count."""
     if not db.has("PROFILER_OVERHEAD", "start", "end", "nameId"):
         return []
     at_the_end = " OR ".join(f"value GLOB '*{words}*'" for words in _AT_THE_END)
@@ -208,7 +208,7 @@ def interruptions(db: Database, path: Path, first: int) -> list[Note]:
 
 
 def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
-    """Process → its threads whose names are those of the autograd engine."""
+    """Process → its threads with names of the autograd engine."""
     if not db.has("ThreadNames", "globalTid", "nameId"):
         return {}
     rows = db.texts(

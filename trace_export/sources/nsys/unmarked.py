@@ -1,8 +1,7 @@
 """The launches of an Nsight Systems export, for the processes in which no pass is named.
 
 Beside the calls that launch kernels those are read that copy, fill or wait: what the calling thread has the device do
-between two launches of the autograd engine tells its calls apart. What stays in memory is 25 bytes a call and 32 a
-kernel.
+between two launches of the autograd engine tells its calls apart. 25 bytes a call and 32 a kernel stay in memory.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def _kinds(db: Database, tasks: Parts) -> _Kinds:
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
-    """What the numbers of names mean."""
+    """The texts of the numbers of names."""
     sql = f"SELECT id, substr(value, 1, {LONGEST}) FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
     texts = dict(db.texts(sql, [json.dumps(ids.tolist())]))
     graphs = {n: f"{GRAPH}{_GRAPH - n}" for n in ids.tolist() if n <= _GRAPH}

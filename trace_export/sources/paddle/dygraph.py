@@ -25,7 +25,7 @@ READ_BYTES = 4 << 20
 NAME = r'"name": *"([FB])(\d{1,6})(?:_VP(\d{1,4}))?"'
 FIELDS = {"ph": r'"ph": *"([BE])"', "tid": r'"tid": *(\d{1,6})\b', "ts": r'"ts": *(\d{1,13})\b'}
 BLOCK = ["kind", "microbatch", "chunk"]
-"""What names a block; it comes again in every step."""
+"""The columns that name a block; it comes again in every step."""
 MILLISECOND = 1_000_000
 LATEST_MS = 2**63 // MILLISECOND
 RESTART_GAPS = 10
@@ -35,7 +35,7 @@ RESTART_MS = 10_000
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
+    """The result of `read_one` for each of the sources."""
     return each(read_one, sources, options)
 
 

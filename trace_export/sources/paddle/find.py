@@ -23,7 +23,7 @@ ENV_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class _Worker:
-    """What the launcher wrote about one worker. Of its environment only these keys are ever read."""
+    """The launcher's data on one worker. Of its environment only these keys are ever read."""
 
     rank: int | None = None
     local: int | None = None

@@ -19,7 +19,7 @@ from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
 MOST_RECORDS = 250_000
-"""From this many new records on, old steps are dropped before more is read."""
+"""After this many new records, old steps are dropped before more is read."""
 MOST_STEPS = 50
 """This many steps are kept at most, however long nobody asks for them."""
 COLUMNS = {**RECORDS, "log": pl.Int32()}
@@ -27,9 +27,9 @@ COLUMNS = {**RECORDS, "log": pl.Int32()}
 
 @dataclass
 class _Log:
-    """What was read of a log. `number` is its place among the logs; `replaced`, whether it holds something else since
-    it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether it was read to its
-    end."""
+    """The part of a log that was read. `number` is its place among the logs; `replaced`, whether it holds something
+    else since it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether it was
+    read to its end."""
 
     source: Source
     number: int
@@ -40,7 +40,7 @@ class _Log:
     at_end: bool = False
 
     def read(self) -> bool:
-        """Scans what was appended, at most about MOST_RECORDS records at once; whether there were any."""
+        """Scans the appended part, at most about MOST_RECORDS records at once; whether there were any."""
         before = self.scanner.waiting
         if not self.tail.goes_on(self.source.path):
             self.tail.begin_anew()
@@ -86,7 +86,8 @@ class Follower:
         """How often each member was started again, and when it was last."""
 
     def advance(self, source: Source) -> bool:
-        """Reads what was appended to a log; whether there were records. Raises SourceError where it cannot be read."""
+        """Reads the part that was appended to a log; whether there were records. Raises SourceError where it cannot be
+        read."""
         log = self._logs.setdefault(source, _Log(source, len(self._logs)))
         any_new = False
         try:
@@ -104,7 +105,7 @@ class Follower:
         return any_new
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:
-        """The tables of all logs, without what belongs to no step."""
+        """The tables of all logs, without records that belong to no step."""
         self._number()
         for log in self._logs.values():
             log.followed = True

@@ -27,7 +27,7 @@ LONGEST = 512
 
 MARKER = b"Profiler "
 NEEDLES = (b"Profiler Info: Job (", b"Profiler start at step ")
-"""What RECORD's matches begin with; long, because a search may skip as many bytes as its needle has."""
+"""Matches of RECORD begin with these; long, because a search may skip as many bytes as its needle has."""
 TRIES = 64
 """How many bytes "P" of a chunk are looked at before it is searched for the needles: a search for a single byte takes a
 fortieth of the time, and most text of a training log has few."""
@@ -54,7 +54,7 @@ RECORDS: dict[str, pl.DataType] = {
 changes of that text, and `announcement` those after which steps do not go on: another run."""
 
 Said = tuple[int | None, int, int]
-"""What a log last announced: `announced`, `announcement` and `section` of RECORDS."""
+"""The last announcement of a log: `announced`, `announcement` and `section` of RECORDS."""
 
 
 def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
@@ -197,7 +197,7 @@ def _first(buffer: bytearray, start: int, end: int) -> int:
 
 
 def _frame(records: list[Match], threads: list[int | None], said: list[tuple[Said, int]]) -> pl.DataFrame:
-    """`records` and what else is known of each, as RECORDS."""
+    """`records` with the other columns of RECORDS."""
     _, _, jobs, microbatches, starts, ends = zip(*records, strict=True)
     facts, counts = zip(*said, strict=True)
     announced = pl.DataFrame(facts, dict.fromkeys(("announced", "announcement", "section"), pl.Int32), orient="row")
@@ -249,7 +249,7 @@ def last_ends(path: Path) -> list[bytes]:
 
 
 def latest_us(ends: Sequence[Sequence[bytes]]) -> list[int | None]:
-    """The latest of each log's `ends`, None where it has none. The texts of all become numbers together."""
+    """The latest of each log's `ends`, None if it has none. The texts of all become numbers together."""
     texts = pl.DataFrame({"end": pl.Series(list(chain.from_iterable(ends)), dtype=pl.Binary).cast(pl.String)})
     times = texts.select(thousandths(pl.col("end")))["end"]
     latest = (

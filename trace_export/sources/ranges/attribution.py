@@ -245,7 +245,7 @@ class GpuActivity:
             counts.update((stream[inside] >> DEVICE_SHIFT).tolist())
 
     def outside_shares(self) -> dict[int, float]:
-        """By process, the share of the time of computing that lies outside all blocks."""
+        """For each process, the share of the time of computing that lies outside all blocks."""
         return {process: outside / every for process, (outside, every) in self.times.items() if every}
 
     def _after_launch(

@@ -1,5 +1,5 @@
-"""Finds the files of the recorder: `rankN.blocks`, or any `*.blocks` that begins as one does, and what a start of the
-rank before the last one left as `*.blocks.earlier`."""
+"""Finds the files of the recorder: `rankN.blocks`, or any `*.blocks` that begins like one, and the `*.blocks.earlier`
+that an earlier start of the rank left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trace_export.sources.source import Source
 
 SUFFIX = ".blocks"
 EARLIER = ".earlier"
-"""What the recorder appends to the name of a file that has reached its limit, or that it finds as it starts."""
+"""The recorder appends this to the name of a file that has reached its limit, or that it finds as it starts."""
 NAME = re.compile(r"rank(\d{1,7})\.blocks(?:\.earlier)?")
 
 
@@ -49,7 +49,7 @@ def is_other(earlier: Path) -> bool:
 
 
 def header_of(path: Path) -> Header | None:
-    """The header that a file begins with; None where there is none that can be read."""
+    """The header that a file begins with; None if there is no readable one."""
     return _header(_first_line(path))
 
 

@@ -35,13 +35,13 @@ MOST_STEPS = 100
 MOST_UNNUMBERED = 20_000
 """This many blocks are kept of a rank whose steps are not numbered."""
 MOST_BYTES = 16 << 20
-"""From this many new bytes on, old steps are dropped before more is read."""
+"""After this many new bytes, old steps are dropped before more is read."""
 COLUMNS = {**BLOCKS, "file": pl.UInt32()}
 
 
 @dataclass
 class _File:
-    """What was read of the file of a rank. `number` is its place among the files."""
+    """The part of the file of a rank that was read. `number` is its place among the files."""
 
     source: Source
     number: int
@@ -78,7 +78,8 @@ class Follower:
         """The last step that is not asked for any more."""
 
     def advance(self, source: Source) -> bool:
-        """Reads what was appended to a file; whether there was anything. Raises SourceError where it cannot be read."""
+        """Reads the part that was appended to a file; whether there was anything. Raises SourceError where it cannot be
+        read."""
         any_new = False
         if source.path.name.endswith(EARLIER):  # of a start before the one that is followed
             self._again.setdefault(source.path.with_name(source.path.name.removesuffix(EARLIER)), 1)
@@ -98,7 +99,7 @@ class Follower:
         return any_new
 
     def _read(self, source: Source) -> Iterator[tuple[_File, Lines]]:
-        """What is new in the file of a rank, and in the one that it was before."""
+        """Reads the new part of the file of a rank, and of its earlier file."""
         path, earlier = source.path, source.path.with_name(source.path.name + EARLIER)
         file = self._files.get(path)
         if file is None:
@@ -172,7 +173,7 @@ class Follower:
         return list(newest.values())
 
     def _gather(self) -> None:
-        """Takes what was read, and drops all but the last steps of each rank."""
+        """Takes the blocks that were read, and drops all but the last steps of each rank."""
         if self._new:
             numbers = [number for number, _ in self._new]
             blocks = blocks_of([lines for _, lines in self._new])

@@ -29,15 +29,16 @@ from trace_export.sources.shared.growing import lines
 VERSION = 1
 VERSION_FIELD = "trace_export_blocks"
 MAGIC = b'#{"' + VERSION_FIELD.encode() + b'":'
-"""What every header begins with."""
+"""Every header begins with this."""
 
 PIECE_BYTES = 8 << 20
 LONGEST_LINE = 1 << 16
 """In bytes; a block has some fifty, a header some hundreds."""
 LATEST_NS = 1 << 62
-"""Of a header; a time and a length of a block are less than half of it, so that their sum fits into 64 bits."""
+"""The latest time in a header. A time and a length of a block are less than half of it, so that their sum fits into 64
+bits."""
 LARGEST_LABEL = 10**9 - 1
-"""Of a step, a micro-batch or a chunk."""
+"""The largest number of a step, a micro-batch or a chunk."""
 LARGEST_NUMBER = 10**7
 """Ranks and sizes of a job are smaller."""
 
@@ -58,7 +59,8 @@ _BLOCK = re.compile(rb"(?:F|B|W|FB|OPT)," + rb",".join([_NUMBER] * len(NUMBERS))
 
 @dataclass(frozen=True)
 class Header:
-    """What the process says of itself; None where it did not know it then. `clock_ns` and `unix_ns` are one moment."""
+    """The facts that the process states; None where it did not know it then. `clock_ns` and `unix_ns` are one
+    moment."""
 
     host: str
     boot: str | None
@@ -79,7 +81,7 @@ class Header:
 
     @property
     def process(self) -> tuple[object, ...]:
-        """What is the same in all headers of a process."""
+        """The fields that are the same in all headers of a process."""
         return self.host, self.boot, self.pid, self.clock_ns, self.unix_ns
 
     @property
@@ -88,7 +90,7 @@ class Header:
         return self.host if self.boot is None else f"{self.host}@{self.boot}"
 
     def then(self, later: Header) -> Header:
-        """What is known once a later header of the same process was written."""
+        """The header, completed by a later header of the same process."""
         news = {f.name: value for f in fields(later) if (value := getattr(later, f.name)) is not None}
         return replace(self, **news)
 
@@ -135,8 +137,9 @@ class Lines(NamedTuple):
 
 @dataclass
 class Scanner:
-    """What the lines of a file say, piece by piece. `header` is all that is known of the process; `malformed` counts
-    the lines that are neither a block nor a header, `first_malformed` is the number of the first, from 1."""
+    """The blocks and headers in the lines of a file, piece by piece. `header` holds all known facts of the process;
+    `malformed` counts the lines that are neither a block nor a header, `first_malformed` is the number of the first,
+    from 1."""
 
     path: Path
     header: Header | None = None
@@ -233,7 +236,7 @@ def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
 
 
 def too_long(path: Path) -> Callable[[bytes], int]:
-    """What refuses a line of more than `LONGEST_LINE` bytes."""
+    """Raises the error for a line of more than `LONGEST_LINE` bytes."""
 
     def refuse(_: bytes) -> int:
         raise SourceError(path, f"holds a line of more than {LONGEST_LINE:,} bytes", "record it again")

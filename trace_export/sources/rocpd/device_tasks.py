@@ -16,7 +16,7 @@ from trace_export.sources.source import TaskRequest
 
 
 def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFile, ...]:
-    """One file per rank with what the request asks for: RCCL's kernels, or all work."""
+    """One file per rank with the tasks that the request asks for: RCCL's kernels, or all work."""
     writer = TaskWriter(request.folder)
     for tables in processes:
         if (rank := request.ranks.get(tables.process)) is None:

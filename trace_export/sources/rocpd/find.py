@@ -15,7 +15,7 @@ SUFFIXES = (".db", ".rpd")
 OTHER_OUTPUT = re.compile(
     r"(?:.+_)?(?:kernel|marker_api|hip_api|hsa_api|rccl_api|memory_copy)_trace\.(?P<csv>csv)|(?:.+_)?results\.pftrace"
 )
-"""What rocprofv3 writes with --output-format csv or pftrace."""
+"""Files that rocprofv3 writes with --output-format csv or pftrace."""
 
 
 def databases(root: Path, folders: list[Folder]) -> SearchResult:

@@ -1,6 +1,6 @@
 """rocpd: the databases of rocprofv3 → the time that each pipeline block spent on the GPU.
 
-A block is a ROCTx range on a CPU thread; its time is that of the kernels launched while it was open, as for Nsight
+A block is a ROCTx range on a CPU thread; it lasts as long as the kernels launched while it was open, as for Nsight
 Systems. Times count from the boot of the host. A file holds one process, unless several were merged.
 """
 

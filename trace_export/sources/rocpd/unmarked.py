@@ -1,6 +1,6 @@
 """The launches of a process in a rocpd database, for one in which no pass is named.
 
-What HIP's calls and the dispatches of kernels say is what CUPTI's do (see sources/nsys/unmarked.py). Most of RCCL's
+HIP's calls and the dispatches of kernels say the same as those of CUPTI (see sources/nsys/unmarked.py). Most of RCCL's
 kernels have one name; which of them send and receive follows from the calls of RCCL, where these were recorded.
 """
 
@@ -71,7 +71,7 @@ def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
 
 
 def _names(tables: Tables, numbers: pl.Series) -> pl.Series:
-    """What the numbers of names mean."""
+    """The texts of the numbers of names."""
     symbols = tables.name("info_kernel_symbol")
     sql = f"SELECT id, substr(display_name, 1, {LONGEST}) FROM {symbols} WHERE display_name IS NOT NULL"
     texts = dict(tables.db.texts(sql))

@@ -19,18 +19,18 @@ from trace_export.sources.source import ReadOptions, Source
 
 Made = TypeVar("Made")
 Result = Profile | SourceError
-"""What there is to read in a source, or why it cannot be read."""
+"""The profile of a source, or why it cannot be read."""
 
 
 def each(
     read: Callable[[Source, ReadOptions], Profile], sources: Sequence[Source], options: ReadOptions
 ) -> list[Result]:
-    """What `read` gives for each of the sources, one after another."""
+    """The result of `read` for each of the sources, one after another."""
     return [caught(source.path, partial(read, source, options)) for source in sources]
 
 
 def caught(path: Path, make: Callable[[], Made]) -> Made | SourceError:
-    """What `make` gives, or the error that it raises."""
+    """The result of `make`, or the error that it raises."""
     try:
         with as_source_error(path):
             return make()
@@ -73,8 +73,7 @@ def split(whole: Profile, numbers: Sequence[int], owners: Sequence[int]) -> list
 
 
 def _by_source(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
-    """The rows of each of `count` sources: `owner` says which one has a row. Columns become what they are `changed`
-    to."""
+    """The rows of each of `count` sources: `owner` says which one has a row. Columns are replaced as `changed` says."""
     if count == 1:
         return [frame.with_columns(**changed) if changed else frame]
     placed = frame.with_columns(owner.alias("owner"), **changed)

@@ -29,9 +29,9 @@ from trace_export.model import Note
 from trace_export.units import thousandths
 
 READ_BYTES = 1 << 20
-"""Of more the memory would go back to the system and be fetched again with each piece, a fifth of the time."""
+"""With larger pieces the memory would go back to the system and be fetched again for each, a fifth of the time."""
 PIECE_BYTES = 1 << 18
-"""What `ReadOptions.beginning` counts, and how much is read of the end."""
+"""The unit of `ReadOptions.beginning`; as much is read of the end."""
 DECODED_BYTES = 2 << 20
 """This many of the wanted events are decoded together, some 8,000."""
 MAX_EVENT = 4 << 20
@@ -52,7 +52,7 @@ _KINETOS_END = b"\n  ],"
 Value = int | float | str | None
 """A field of an event."""
 ABSENT = msgspec.Raw(b"")
-"""A field that is kept as it is written, where there is none."""
+"""Stands for an absent field."""
 Kind = TypeVar("Kind")
 _Structure = TypeVar("_Structure", bound=msgspec.Struct)
 _WHOLE = msgspec.json.Decoder(list[msgspec.Raw])
@@ -193,7 +193,7 @@ class JsonTrace(TraceFile, Generic[Kind]):
         yield self._decoded()
 
     def _skip_to_end(self) -> None:
-        """Leaves out what is before the events of the last piece."""
+        """Leaves out everything before the events of the last piece."""
         left = self._file.left()
         if left is not None and left <= PIECE_BYTES:
             return
@@ -205,7 +205,7 @@ class JsonTrace(TraceFile, Generic[Kind]):
         self.has_end = bool(self._buffer)
 
     def _read_header(self) -> tuple[dict[str, Any], bytes]:
-        """The fields around the events, and what was read of the events."""
+        """The fields around the events, and the part of the events that was read."""
         start = self._read(self._at_once)
         if (document := start.removeprefix(codecs.BOM_UTF8).lstrip()).startswith(b"["):
             self._inside_object = False
@@ -237,7 +237,7 @@ class JsonTrace(TraceFile, Generic[Kind]):
         return False
 
     def _take_last_events(self) -> None:
-        """Takes what is left at the end of the file: events, a bracket and the fields after them."""
+        """Takes the rest at the end of the file: events, a bracket and the fields after them."""
         if _LINES in self._buffer:  # without those whose names are not escaped the bracket is found
             self._take_whole_events()
         at = list_end(self._buffer, inside_object=self._inside_object)

@@ -43,7 +43,7 @@ class Tail:
     seen: bytes = b""
 
     def goes_on(self, path: Path) -> bool:
-        """Whether the file at `path` has still what was read."""
+        """Whether the file at `path` still begins with the part that was read."""
         with open_file(path) as file:
             if file.read(len(self.first)) != self.first:
                 return False

@@ -52,7 +52,7 @@ COMMUNICATION = rf"^(?:void )?(?:{'|'.join(_LIBRARIES)})"
 GLOBS = tuple(f"{before}{library}*" for before in ("", "void ") for library in _LIBRARIES)
 """The same as patterns of the shell."""
 SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
-"""What the name of a kernel contains that sends, receives or does both."""
+"""The name of a kernel that sends, receives or does both contains this."""
 GENERIC = r"(?i)Kernel_?Generic"
 """RCCL's kernel for most operations, which only the operation's name tells apart."""
 

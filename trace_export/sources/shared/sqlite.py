@@ -219,7 +219,7 @@ class Database:
         return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
 
     def check_types(self, frame: pl.DataFrame, real: Collection[str], blobs: Collection[str]) -> None:
-        """Raises SourceError where a column holds what `frame` does not allow."""
+        """Raises SourceError if a column holds values that `frame` does not allow."""
         allowed = {pl.Float64: real, pl.Binary: blobs, pl.String: ()}
         for name, dtype in frame.schema.items():
             if name not in allowed.get(dtype.base_type(), (name,)):
@@ -312,8 +312,8 @@ def decoded(column: pl.Series) -> pl.Series:
 
 
 def overlapping(window_ns: tuple[int, int] | None, start: str, end: str, earlier_ns: int = 0) -> str:
-    """The condition in SQL that what lasts from column `start` to column `end` touches the window (None: any does).
-    The columns' clock shows `earlier_ns` less than the window's."""
+    """The condition in SQL that a row from column `start` to column `end` touches the window (None: any does). The
+    columns' clock shows `earlier_ns` less than the window's."""
     if window_ns is None:
         return "TRUE"
     first, last = (t - earlier_ns for t in window_ns)
@@ -363,7 +363,7 @@ def _check_lock(path: Path) -> None:
 
 
 def _refused(path: Path, error: Exception) -> SourceError:
-    """SQLite's own message in the user's words. The messages name columns and tables, never stored values."""
+    """SQLite's message in the user's words. The messages name columns and tables, never stored values."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     text = text.rpartition("[SQLite] ")[2].removeprefix("Failed to prepare query: ")[:_LONGEST_REASON]
     if "locked" in text:

@@ -157,7 +157,7 @@ def _taken(piece: _Piece) -> pl.DataFrame:
 
 
 def _sorted(tasks: pl.DataFrame) -> pl.DataFrame:
-    """`tasks` by start and end, and those of equal times by stream and name, whatever their order was."""
+    """`tasks` by start and end, and those of equal times by stream and name, so that their order does not matter."""
     if is_ordered(tasks, *_TIMES, strictly=True):
         return tasks
     start, end = (tasks[time].to_numpy() for time in _TIMES)

@@ -24,7 +24,8 @@ LONGEST_TASK_NS: Final = 86_400 * 10**9
 NO_TIME_NS: Final = -LATEST_NS
 """Stands for a time that cannot be read; no time is as early, of whatever clock."""
 FAR_NS: Final = 60 * 10**9
-"""So far, and FAR_TIMES as far as nearly all lie apart, lies a time beside a recording that is of another clock."""
+"""A time belongs to another clock if it is this far from a recording, and FAR_TIMES as far as nearly all times are
+apart."""
 FAR_TIMES: Final = 10
 
 ZERO_NS: Final = 1_000_000_000
@@ -43,8 +44,8 @@ def valid_task_times(start: pl.Expr, end: pl.Expr) -> pl.Expr: ...
 @overload
 def valid_task_times(start: Ints, end: Ints) -> npt.NDArray[np.bool_]: ...
 def valid_task_times(start: Any, end: Any) -> Any:
-    """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's own time in which a
-    device can have run one task.
+    """Whether `start` and `end`, expressions or arrays, are a valid interval in the profiler's time in which a device
+    can have run one task.
 
     A profiler writes 0 for a time that it does not know. Its clock may have been shifted, so that other times are
     below 0.

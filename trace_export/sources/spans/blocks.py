@@ -27,11 +27,12 @@ KINDS = {
         "OPT": ("opt", "optimizer", "optimizer_step", "step"),
     }.items() for name in names},
 }  # fmt: skip
-"""What a block may be called, in lower case and with _ for each - and space, and its kind."""
+"""Possible names of a block, in lower case and with _ for each - and space, and its kind."""
 
 
 MOST = 0.5
-"""Part of the steps of ranks that begin before the one before has ended, above which each has a zero of its own."""
+"""If more than this part of the ranks' steps begin before the previous step has ended, each step counts from its own
+zero."""
 
 AGAIN_NS = 60 * 10**9
 """A job takes longer to be started again; within a step no table has such a gap."""
@@ -149,7 +150,7 @@ def _begins_run(passes: pl.DataFrame, key: list[str], at: int, step: int) -> boo
 
 
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (rank, kind, start_ns, end_ns) as they are; where each step counts from a zero of its own, `in_sequence`.
+    """`rows` (rank, kind, start_ns, end_ns), `in_sequence` if each step counts from its own zero.
 
     Then most ranks seem to work on several steps at once. On one clock a rank does not, though its receives for a step
     may begin before the one before has ended, and so do its blocks before those of other ranks.
@@ -164,13 +165,13 @@ def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (step, start_ns, end_ns) with each step after the one before, see `step_zeros`."""
+    """`rows` (step, start_ns, end_ns) with each step after the previous one, see `step_zeros`."""
     moved = rows.join(step_zeros(rows, blocks), on="step", how="left", nulls_equal=True, maintain_order="left")
     return moved.with_columns(pl.col("start_ns", "end_ns") + pl.col("zero_ns")).drop("zero_ns")
 
 
 def step_zeros(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """step, zero_ns: where the zero of each step lies if each follows the one before, in the order of their numbers.
+    """step, zero_ns: the zero of each step if each follows the previous one, in the order of their numbers.
 
     Between two steps lies more time than a step has before the first of its `blocks` or after the last, so that it is
     clear which step the other operations belong to.

@@ -1,7 +1,7 @@
 """A span table of some ranks, `NAME.spans.parquet`: one of several in a folder, one for each host, say.
 
-Its columns are those of the one table that `--format parquet` writes, but its times are in the clock of its host, and
-are aligned with those of the others.
+Its columns are those of `--format parquet`, but its times are in the clock of its host, and are aligned with the
+others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PLACES = ("rank", "stage", "dp", "tp", "cp")
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
+    """The result of `read_one` for each of the sources."""
     return each(read_one, sources, options)
 
 

@@ -33,7 +33,7 @@ def state(folder: Path) -> int:
 
 
 ITERATION = re.compile(r"(.*iter)(\d{1,9})\.json")
-"""What the files of a run have in common, and the iteration."""
+"""The common part of the names of a run's files, and the iteration."""
 START = 64 << 10
 """Bytes in which a trace of MegaScan has the end of a block."""
 

@@ -1,4 +1,4 @@
-"""Tables of anybody's own tool, Parquet, CSV or Chrome JSON, by the columns that the user names or a preset does."""
+"""Tables of any other tool, Parquet, CSV or Chrome JSON, by the columns that the user or a preset names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEGASCAN = Columns.parse(
 """The pipeline traces of MegaScan (arXiv 2507.19845): B and E events whose numbers stand on the E event."""
 TEXTS = ("kind", "host")
 OTHERS = 40
-"""Fields of events that are kept beside those that are wanted, so that an error can name them."""
+"""Besides the wanted fields of events at most this many others are kept, so that an error can name them."""
 REMEDY = "say which column means what with `columns`"
 LARGEST_NS = float(1 << 62)
 NESTED = (dict, list)
@@ -50,7 +50,7 @@ ANOTHER_UNIT = 500
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
+    """The result of `read_one` for each of the sources."""
     return each(read_one, sources, options)
 
 
@@ -237,7 +237,7 @@ def _plain(value: Decimal) -> object:
 
 
 def _number(value: object) -> Decimal | None:
-    """A time of an event, also as a text; None for what is no number."""
+    """A time of an event, also as a text; None for anything but a number."""
     if isinstance(value, Decimal):
         return value
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
@@ -257,7 +257,7 @@ def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[s
 
 
 def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series:
-    """A column of the table as what it means. Raises SourceError where it holds values of another type."""
+    """A column of the table in the type of its meaning. Raises SourceError where it holds values of another type."""
     dtype = values.dtype
     if field in TIMES and isinstance(dtype, pl.Datetime):
         return values.dt.epoch("ns")
@@ -346,7 +346,7 @@ def _placed(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
 
 
 def _refuse_units(placed: pl.DataFrame, path: Path) -> None:
-    """Raises SourceError where the forwards of one rank seem to be timed in another unit than those of another."""
+    """Raises SourceError if the forwards of two ranks seem to be timed in different units."""
     length = pl.col("end_ns") - pl.col("start_ns")
     usual = placed.filter(pl.col("kind") == "F").group_by("rank").agg(length.median().alias("ns"))
     usual = usual.filter(pl.col("ns") > 0).sort("ns", "rank")

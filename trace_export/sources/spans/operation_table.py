@@ -38,7 +38,7 @@ LONGEST_S = 1e6
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
+    """The result of `read_one` for each of the sources."""
     return each(read_one, sources, options)
 
 
@@ -119,7 +119,7 @@ START, DURATION = ((pl.col(name).cast(pl.Float64) * 1e9).round().cast(TIME) for 
 
 
 def _steps(table: pl.DataFrame) -> pl.DataFrame:
-    """step, zero_ns: where the zero of each step lies, as `step_zeros`; and `first`, what is added to a number in a
+    """step, zero_ns: where the zero of each step lies, as `step_zeros`; and `first`, which is added to a number in a
     step so that numbers of different steps differ."""
     is_block = pl.col("optype").is_in([*BLOCKS, GC])
     times = table.lazy().select("step", start_ns=START, end_ns=START + DURATION, block=is_block)

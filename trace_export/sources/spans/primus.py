@@ -1,7 +1,7 @@
 """The pipeline timings of Primus (AMD): `pp_rank_N.json` for each stage, and `config.json`.
 
 By iteration `total` and lists of milliseconds from the start of the iteration, `fwd_start`, `fwd_end`, `bwd_start` and
-`bwd_end`, in the order of execution. The zero of each rank is its own.
+`bwd_end`, in the order of execution. Each rank has a different zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REMEDY = "give the files as Primus writes them"
 Object = dict[str, msgspec.Raw]
 """A JSON object whose values are decoded one at a time, so that memory does not hold all numbers as Python objects."""
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for text that is not JSON, or not UTF-8."""
+"""The errors that msgspec raises for text that is not JSON, or not UTF-8."""
 
 
 class _Total(msgspec.Struct, gc=False):
@@ -47,7 +47,7 @@ _Kind = TypeVar("_Kind")
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """What `read_one` gives for each of the sources."""
+    """The result of `read_one` for each of the sources."""
     return each(read_one, sources, options)
 
 
