@@ -56,19 +56,18 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
 
     What to read: `family` is one format, such as "nsys" (None: whatever is there), `devices` the local worker indexes
     on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, without the sources of the
-    others (`cache`: a folder with an index of ranks and steps, so that later calls open less); `run` which of several
-    runs of the job is read, by its number (1 is the oldest), "latest" (the newest complete one) or "all";
-    `multi_machine` demands a folder for each machine. `follow_links` also searches folders outside `log_dir` that links
-    in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are "2-4,7", a number, a range or a
-    list. How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data do not have them, `declared`
-    what else is known of it. `host_ranges` takes CPU-side ranges where the default is device time. `markers` are rules
-    for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of another tool's table mean, where
-    `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer` says whether blocks are found from
-    the launches of GPU work: where no pass is named (auto), never (off), or whatever is named (only). `detail` says
-    which device tasks `Run.write` will draw: spans (none), comm, kernels. Who reads: `jobs` processes (None: chosen
-    from the data size), or the workers of the Dask `scheduler`; `at` names folders on the disks of its machines,
-    MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is being done, how much of it is
-    done, and out of how much.
+    others; `run` which of several runs of the job is read, by its number (1 is the oldest), "latest" (the newest
+    complete one) or "all"; `multi_machine` demands a folder for each machine. `follow_links` also searches folders
+    outside `log_dir` that links in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are
+    "2-4,7", a number, a range or a list. How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data
+    do not have them, `declared` what else is known of it. `host_ranges` takes CPU-side ranges where the default is
+    device time. `markers` are rules for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of
+    another tool's table mean, where `log_dir` is one: "rank=rank,kind=optype,start=start_ts:s,end=end_ts:s". `infer`
+    says whether blocks are found from the launches of GPU work: where no pass is named (auto), never (off), or whatever
+    is named (only). `detail` says which device tasks `Run.write` will draw: spans (none), comm, kernels. Who reads:
+    `jobs` processes (None: chosen from the data size), or the workers of the Dask `scheduler`; `at` names folders on
+    the disks of its machines, MACHINE:DIR or a TOML file, in place of `log_dir`. `progress` is called with what is
+    being done, how much of it is done, and out of how much.
 
     Raises UsageError for a wrong value or a missing folder, NothingToExportError if no source has a block.
     """
@@ -84,17 +83,13 @@ def _request(log_dir: Inputs, values: dict[str, Any]) -> Request:
 
 
 def _wanted(log_dir: Inputs, values: dict[str, Any]) -> Request:
-    """The same of some replicas only where these are given, or of what the cache says that it needs."""
+    """The same of some replicas only, where these are given."""
     wanted = _request(log_dir, values)
-    replica, cache = values.get("replica"), values.get("cache")
-    if replica is None and cache is None:
+    if (replica := values.get("replica")) is None:
         return wanted
-    if replica is None and wanted.source.read.ranks is None and wanted.part.steps is None:
-        what = "helps only if a part of the run is read"
-        raise UsageError(what, "give it together with `replica`, `ranks` or `steps`", parameter="cache")
-    from trace_export.scale.replicas import narrowed_request
+    from trace_export.scale.replicas import look, of_replicas
 
-    return narrowed_request(wanted, replica, cache, values["progress"])
+    return of_replicas(wanted, replica, look(wanted.source, values["progress"]))
 
 
 @dataclass(frozen=True)
@@ -217,9 +212,8 @@ def overview(
 
     `path`: the folder of the `formats` (html, parquet; None: no file), or the page; None: the folder that was read.
     `traces` adds those of the replica that is most like the others and of those that have exceptions, in the folder
-    traces. `cache` is a folder with an index of ranks and steps. Of `ranks`, whole replicas are read. Other
-    parameters as in `load`. Raises UsageError, NothingToExportError where no replica can be read or the number of
-    stages is not known, OutputError.
+    traces. Of `ranks`, whole replicas are read. Other parameters as in `load`. Raises UsageError, NothingToExportError
+    where no replica can be read or the number of stages is not known, OutputError.
     """
     from trace_export.scale import requests as overviews
 

@@ -46,11 +46,6 @@ NOTES: dict[str, Explanation] = {
         "Ranges during which the device did nothing were left out, for example the input gradient of the first stage.",
         "Nothing. If blocks with work are missing, check that the profile was taken with device activity.",
     ),
-    "cache-unused": Explanation(
-        "`--cache` could not be used, for the reason in the text: it was not possible to tell where the ranks of the "
-        "run are. The result is the same as without a cache.",
-        "Give `--pp`, `--tp` and `--dp` if the number of stages is the reason, else leave `--cache` out.",
-    ),
     "capture-not-exported": Explanation(
         "The folder also has raw data of a profiler, or output without device tasks. Its ranks are missing from the "
         "chart. The text names the first folder and the command that makes a profile of it.",

@@ -228,14 +228,8 @@ class Mapped(TypedDict, total=False):
 
 
 class Replica(TypedDict, total=False):
-    """A part of a large run, and where its ranks and steps are kept."""
+    """A part of a large run."""
 
-    cache: Annotated[
-        "str | PathLike[str] | None",
-        _path(
-            "Keep the index of ranks and steps in DIR, so that later runs open less.", panel=SELECTION, metavar="DIR"
-        ),
-    ]
     replica: Annotated[NumberSet, _numbers("Read only these data-parallel replicas.")]
 
 

@@ -85,11 +85,6 @@ class Numbers:
             return pl.col(column).is_in(pl.Series(numbers, dtype=pl.Int64).implode()).fill_null(False)
         return pl.any_horizontal(pl.col(column).is_between(low, high) for low, high in self.ranges).fill_null(False)
 
-    def reach_into(self, first: str, last: str) -> pl.Expr:
-        """True where one of these lies between two columns, False where none does or one of the columns is null."""
-        inside = [(pl.col(first) <= high) & (pl.col(last) >= low) for low, high in self.ranges]
-        return pl.any_horizontal(inside).fill_null(False)
-
     def __str__(self) -> str:
         """As `parse` reads it, shortened where there are very many ranges."""
         shown = self.ranges if len(self.ranges) <= SHOWN else (*self.ranges[: SHOWN - 1], None, self.ranges[-1])

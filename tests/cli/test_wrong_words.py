@@ -79,10 +79,6 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         ((*MODEL, "--times", "F=-1ms"), "--times: -1 ms is negative, which a duration cannot be"),
         ((*MODEL, "--comm", "soon"), '--comm: "soon" is not a time'),
         ((*MODEL, "--format", "gif"), '--format: "gif" is unknown'),
-        (
-            ("export", LOGS, "--cache", "c"),
-            "--cache helps only if a part of the run is read; give it together with --replica",
-        ),
         (("compare", "nowhere", "here"), "nowhere: no such file or folder; give the folder that holds the profiles\n"),
     ],
 )

@@ -188,7 +188,7 @@ FORMATS: dict[str, Callable[[Path], None]] = {
 DRAWN = [
     ["export", "--detail", "kernels", "--bubbles", "--format", "perfetto,chrome,svg,html", "--json", "--verbose"],
     ["export", "--format", "parquet", "--table", "blocks,messages,ranks,steps"],
-    ["export", "--format", "csv", "--steps", "0-99", "--cache", "{place}/cache"],
+    ["export", "--format", "csv", "--steps", "0-99"],
     ["inspect", "--json"],
     ["report", "--json"],
     ["report", "--format", "html", "--out", "{place}/why.html"],

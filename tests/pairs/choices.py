@@ -21,7 +21,6 @@ READING: dict[str, Values] = {
     "--jobs": (None, "1", "2"),
     "--run": (None, "all"),
     "--infer": (None, "off"),
-    "--cache": (None, "cache"),
 }
 EXPORT: dict[str, Values] = {
     **SELECTION,
@@ -79,9 +78,7 @@ def numbers(value: str | None) -> set[int] | None:
 
 def asked(row: Row) -> bool:
     """Whether the options of a row go together."""
-    if row.get("--offset") and row["--align"] != "none":
-        return False
-    return not (row.get("--cache") and not (row["--steps"] or row["--ranks"] not in (None, "all")))
+    return not (row.get("--offset") and row["--align"] != "none")
 
 
 def window(truth: pl.DataFrame, row: Row) -> tuple[int, int] | None:

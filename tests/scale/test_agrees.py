@@ -83,7 +83,7 @@ def test_overview_and_report_name_the_same(
 def in_parts(folder: Path, ranks: int) -> Overview:
     """The overview of a run with more than this many ranks, which is read replica by replica."""
     wanted = Request(load_options(folder, {"jobs": 1}))
-    return overview(wanted, look(wanted.source, None), whole_ranks=ranks)
+    return overview(wanted, look(wanted.source), whole_ranks=ranks)
 
 
 def test_of_some_devices_overview_and_report_say_the_same(tmp_path: Path) -> None:

@@ -269,14 +269,14 @@ RUNS: dict[str, GoldenRun] = {
             "simulate --schedule 1f1b --stages 2 --micro-batches 4 --time 20ms-60ms --format svg,csv --out f",
         ],
     ),
-    "cache_and_links": GoldenRun(
+    "links": GoldenRun(
         {"logs": "nsys/two_hosts", "elsewhere": "nsys/two_hosts"},
         [
-            "export logs --cache cache --steps 1 --format csv --out one",
+            "export logs --steps 1 --format csv --out one",
             "export linked --format csv --out without",
             "export linked --follow-links --format csv --out with",
-            "report linked --follow-links --cache cache --steps 1",
-            "overview linked --follow-links --cache cache --steps 1 --out overview",
+            "report linked --follow-links --steps 1",
+            "overview linked --follow-links --steps 1 --out overview",
             "inspect linked --follow-links",
             "compare linked logs --follow-links",
         ],
@@ -358,13 +358,9 @@ def _command(asked: str, folder: Path) -> Iterator[str]:
 
 
 def _checksums(folder: Path) -> dict[str, int]:
-    """What lies in a folder; a cache says when its sources changed, and counts as a whole."""
+    """What lies in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
-    return {
-        str(path.relative_to(folder)): zlib.crc32(path.read_bytes())
-        for path in files
-        if "cache" not in path.relative_to(folder).parts
-    }
+    return {str(path.relative_to(folder)): zlib.crc32(path.read_bytes()) for path in files}
 
 
 def _notes(printed: str) -> Iterator[str]:

@@ -43,11 +43,11 @@ class Overview:
     """The overview of a run of any number of ranks, as tables with at most a row for each rank and step.
 
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with the
-    schedule of each), `ranks` (with the steps and the time of each, as `catalogue.HELD`), `links`, `hosts` and
-    `failures` as in `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of
-    `Explanation`, of the replicas `explained`. `representative` is the replica that is most like the others. `sources`
-    counts all sources, `unread` those that could not be read, `missing_ranks` the ranks of the run that are not here,
-    by its sizes and the other replicas. `inputs`: the inputs, as words of a command.
+    schedule of each), `ranks` (with the steps and the time of each), `links`, `hosts` and `failures` as in
+    `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of `Explanation`, of the
+    replicas `explained`. `representative` is the replica that is most like the others. `sources` counts those found,
+    `unread` those that could not be read, `missing_ranks` those of the run that are not here, as its sizes and the
+    other replicas show. `inputs`: what was read, as words of a command.
     """
 
     cells: pl.DataFrame
@@ -88,7 +88,7 @@ def overview(
     if placed is None:
         run = wanted.run(progress)
         return of_run(run, run.profile.ranks["source"].n_unique())
-    table, ranks = placed.with_steps(wanted.part.steps), wanted.source.read.ranks
+    table, ranks = placed.places.table, wanted.source.read.ranks
     if ranks is not None:
         table = table.filter(ranks.holds("rank"))
     if replicas is not None:
@@ -239,7 +239,7 @@ def _named_causes(explanation: Explanation, run: Run) -> pl.DataFrame:
 
 
 def _held(summary: Summary) -> pl.DataFrame:
-    """The steps and the time of each rank (`catalogue.HELD`)."""
+    """The first and last step of each rank, and its first and last time, on the axis of its replica."""
     return summary.rank_steps.group_by("rank").agg(
         first_step=pl.col("step").min(),
         last_step=pl.col("step").max(),

@@ -16,9 +16,8 @@ from trace_export.run import Request, Run, outputs
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
-from trace_export.scale.catalogue import HELD
-from trace_export.scale.replicas import Placed, look, of_replicas, remember
-from trace_export.selection import Numbers, Selection
+from trace_export.scale.replicas import Placed, look, of_replicas
+from trace_export.selection import Numbers
 from trace_export.sources import span_table
 from trace_export.write import WriteOptions
 from trace_export.writers.outputs import Outputs
@@ -32,13 +31,12 @@ MOST_TRACES = 24
 
 @dataclass(frozen=True)
 class OverviewOptions:
-    """What to write: `formats` to `out`, a folder or the page; `traces`: also traces of the replicas that differ.
-    `cache`: the folder of the index, see `replicas.look`. `replicas`: those to read (None: all)."""
+    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too.
+    `replicas`: those to read (None: all)."""
 
     formats: Sequence[OverviewFormat]
     out: Path | None
     traces: bool = False
-    cache: Path | None = None
     replicas: Numbers | None = None
 
 
@@ -60,14 +58,6 @@ def overview(
         if result.cells.is_empty():
             what = f"{log_dir}: no step has a forward or a backward, so there is nothing to compare"
             raise NothingToExportError(what, "draw what is there with trace-export export")
-        if (
-            output.cache
-            and placed
-            and output.replicas is None
-            and wanted.part == Selection()
-            and wanted.source.read.ranks is None
-        ):
-            remember(wanted.source, output.cache, placed, result.ranks.select(HELD.keys()))
         traces = _traces(result, wanted, placed, folder, force) if output.traces and placed else {}
         name = path_text(log_dir.resolve().name or log_dir)
         files.write(result, name, traces, output.formats, output.out, log_dir, written)
@@ -80,9 +70,9 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
     source = wanted.source
     one_table = span_table.is_table(source.log_dir, source.columns)
     if source.devices is None and not one_table:
-        return look(source, output.cache, progress)
+        return look(source, progress)
     whole = f"{source.log_dir} is one table" if one_table else f"with devices {source.devices} the run is read whole"
-    given = {"replica": output.replicas is not None, "cache": output.cache is not None, "traces": output.traces}
+    given = {"replica": output.replicas is not None, "traces": output.traces}
     for name in (name for name, asked in given.items() if asked):
         what = f"{whole}, so its replicas cannot be read apart"
         raise UsageError(what, "leave it out", parameter=name)
