@@ -125,7 +125,7 @@ def export(
         what = "writes into databases on this machine, and these profiles are on others"
         raise UsageError(what, "run it on each of them, or with a log_dir that all share", parameter="step_task_info")
     paths = planned(output, source.log_dir)
-    with outputs(wanted, force=values["force"], further=output.inputs) as files, ExitStack() as stack:
+    with outputs(wanted, force=values["force"]) as files, ExitStack() as stack:
         if into_copies:
             from trace_export import step_tasks
 

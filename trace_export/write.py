@@ -68,11 +68,6 @@ class WriteOptions:
     max_slices: int | None = None
     figure: FigureStyle = FigureStyle()
 
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """The files that the options name."""
-        return (self.figure.font,) if self.figure.font is not None else ()
-
 
 def write_options(path: object, formats: object, values: Mapping[str, Any]) -> WriteOptions:
     """What the checked values of options ask to write. Raises UsageError."""

@@ -47,7 +47,7 @@ def test_the_help_of_a_command_has_what_is_usual_and_all_on_request(run_cli: Cli
     usual, everything = options(run_cli("export", "--help").stdout), options(run_cli("export", "--help-all").stdout)
     assert len(usual) <= 24
     assert {"--steps", "--out", "--format", "--bubbles", "--json"} < usual < everything
-    assert {"--devices", "--log_dir", "--multi_machine", "--infer", "--scheduler", "--font"} < everything - usual
+    assert {"--devices", "--log_dir", "--multi_machine", "--infer", "--scheduler", "--letters"} < everything - usual
     assert not {"--range", "--figure-steps", "--no-legend"} & everything
 
 

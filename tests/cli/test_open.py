@@ -24,7 +24,6 @@ from tests.conftest import ROOT, Cli
 from tests.support.browser import browser
 from tests.support.charts import write_trace
 from tests.support.wait import HANGS_S, wait_until
-from tests.viewer.test_trace_processor import stand_in
 from tests.writers.pictures.test_picture import run_of
 from trace_export.chart.layout import lay_out
 from trace_export.viewer import serve
@@ -152,30 +151,6 @@ def test_other_files_get_a_sentence(name: str, content: bytes, sentence: str, tm
     assert result.stderr.startswith(f"trace-export: {tmp_path / name}")
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.usefixtures("port_of_the_ui")
-def test_a_trace_processor_serves_the_trace_until_ctrl_c(trace: Path, tmp_path: Path) -> None:
-    """With the stand-in of tests/viewer/test_trace_processor.py, and on the port that the UI asks."""
-    said = stand_in(tmp_path)
-    with command(trace, "--server", "--no-browser", PATH=f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}") as one:
-        assert link_of(one) == "https://ui.perfetto.dev"
-        assert said.read_text() == f"--httpd --http-port 9001 {trace}"
-        assert taken(9001)
-        one.send_signal(signal.SIGINT)
-        _, errors = one.communicate(timeout=HANGS_S)
-        assert one.returncode == 130
-        assert "YES, use loaded trace" in errors
-        assert "Traceback" not in errors
-    assert not taken(9001)
-
-
-def test_a_trace_processor_that_is_not_there(trace: Path, run_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(trace.parent))
-    result = run_cli("open", trace, "--server")
-    assert result.returncode == 2
-    assert "--server needs Perfetto's trace processor" in result.stderr
-    assert run_cli("open", trace, "--server", "--offline").returncode == 2
 
 
 def test_impossible_time_out(trace: Path, run_cli: Cli) -> None:

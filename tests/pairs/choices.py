@@ -56,7 +56,7 @@ PICTURE: dict[str, Values] = {
 ELSEWHERE = {
     "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp",
     "--cp", "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
-    "--no-legend", "--figure-steps", "--range", "--font", "--no-letters", "--source", "--help-all", "--at",
+    "--no-legend", "--figure-steps", "--range", "--no-letters", "--source", "--help-all", "--at",
     "--max-clock-error", "--scheduler", "--quiet", "--verbose", "--debug", "--strict", "--json",
 }  # fmt: skip
 """Options that are given in every run or by the tests of what they choose."""

@@ -320,8 +320,8 @@ RUNS: dict[str, GoldenRun] = {
         files={"empty/readme.txt": "nothing here"},
     ),
 }
-ELSEWHERE = {"--scheduler", "--at", "--font", "--help-all"}
-"""Options that need a cluster or a font, and help: tests/workers, tests/writers/pictures and tests/cli."""
+ELSEWHERE = {"--scheduler", "--at", "--help-all"}
+"""Options that need a cluster, and help: tests/workers and tests/cli."""
 COMMANDS = ("export", "report", "overview", "compare", "inspect", "simulate")
 """Commands whose every option is in a golden run. The others serve, follow or start something."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn, Unpack
+from typing import Unpack
 
 import typer
 
@@ -16,7 +16,7 @@ def open_trace(**given: Unpack[Open]) -> None:
     """Show a trace in the Perfetto UI, with its first step in view and its critical path, if it has one, at the top.
 
     The trace stays on this machine: it is served from 127.0.0.1 to that one page, and the command ends when the page
-    has it (with --offline and --server, when you press Ctrl-C).
+    has it (with --offline, when you press Ctrl-C).
     """
     from trace_export.viewer import serve
     from trace_export.viewer.first_step import first_step, trace_in, track_to_pin
@@ -27,17 +27,13 @@ def open_trace(**given: Unpack[Open]) -> None:
         raise UsageError(f'"{timeout}" is not above 0', "give a positive time, such as 90s", parameter="timeout")
     file = trace_in(Path(given["file"]))
     view = first_step(file)
-    if given["server"]:
-        if offline:
-            raise UsageError("--server is for ui.perfetto.dev", "leave out --offline", parameter="server")
-        _with_trace_processor(file, no_browser)
     with serve.with_bundled_ui(file) if offline else serve.for_public_ui(file) as server:
         link = serve.link(server, view, track_to_pin(file))
         shown = not no_browser and serve.open_browser(link)
         typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {link}")
         typer.echo(_advice(server.host, offline, timeout), err=True)
         if serve.is_large(file):
-            advice = "use --server, or export fewer --steps or --ranks"
+            advice = "load it with trace_processor --httpd, or export fewer --steps or --ranks"
             typer.echo(f"The trace is large: if the page runs out of memory, {advice}.", err=True)
         fetched = server.serve(idle_s, once=not offline)
     if not fetched:
@@ -45,18 +41,6 @@ def open_trace(**given: Unpack[Open]) -> None:
             f"no browser requested {file.name} within {timeout}", "open the link, or give a longer --timeout"
         )
     typer.echo("The page has the trace; the server has ended.", err=True)
-
-
-def _with_trace_processor(file: Path, no_browser: bool) -> NoReturn:
-    """Serves the trace until the user ends the command."""
-    from trace_export.viewer import serve, trace_processor
-
-    typer.echo("Loading the trace; a large one takes minutes.", err=True)
-    with trace_processor.serving(file) as process:
-        shown = not no_browser and serve.open_browser(serve.PUBLIC_UI)
-        typer.echo('The page asks: answer "YES, use loaded trace". Ctrl-C ends the trace processor.', err=True)
-        typer.echo(f"{'Opening' if shown else 'Open this link in a browser:'} {serve.PUBLIC_UI}")
-        raise trace_processor.ended(process)
 
 
 def _advice(host: str, offline: bool, timeout: str) -> str:

@@ -1,4 +1,4 @@
-"""How pictures are made to fit a paper: width, colours, numbers, legend, a part of the time, fonts, PDF."""
+"""How pictures are made to fit a paper: width, colours, numbers, legend, a part of the time, PDF."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 import polars as pl
 import pypdfium2
 import pytest
-from fontTools.fontBuilder import FontBuilder
-from fontTools.pens.ttGlyphPen import TTGlyphPen
 from playwright.sync_api import Browser
 
 import trace_export
@@ -166,63 +164,6 @@ def test_a_part_of_the_time_is_cut_at_both_ends(tmp_path: Path) -> None:
     assert any(text.startswith("1.5 ms to 4 ms after the first block") for text in texts_of(root))
     with pytest.raises(NothingToExportError, match="no block to draw; widen `figure"):
         styled(tmp_path, FigureStyle(range=Window(1_000 * MS, 2_000 * MS)), "gpipe", 1, 4)
-
-
-@pytest.fixture(scope="module")
-def font(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A font whose glyphs are squares of half an em, without a glyph for the letter Z."""
-    path = tmp_path_factory.mktemp("font") / "squares.ttf"
-    letters = {code: f"c{code}" for code in [*range(32, 127), 0xB5, 0xB7] if chr(code) != "Z"}
-    pen = TTGlyphPen(None)
-    for command, point in (("moveTo", (0, 0)), ("lineTo", (0, 500)), ("lineTo", (500, 500)), ("lineTo", (500, 0))):
-        getattr(pen, command)(point)
-    pen.closePath()
-    square = pen.glyph()
-    names = [".notdef", *letters.values()]
-    builder = FontBuilder(1000)
-    builder.setupGlyphOrder(names)
-    builder.setupCharacterMap(letters)
-    builder.setupGlyf(dict.fromkeys(names, square))
-    builder.setupHorizontalMetrics(dict.fromkeys(names, (500, 0)))
-    builder.setupHorizontalHeader(ascent=800, descent=-200)
-    builder.setupNameTable({"familyName": "Squares", "styleName": "Regular"})
-    builder.setupOS2()
-    builder.setupPost()
-    builder.save(path)
-    return path
-
-
-def test_text_as_outlines(font: Path, tmp_path: Path, browser: Browser) -> None:
-    root = styled(tmp_path, FigureStyle(font=font), "gpipe", 2, 4)
-    assert list(root.iter(f"{SVG}text")) == []
-    plain = styled(tmp_path, FigureStyle(), "gpipe", 2, 4)
-    words = texts_of(plain)
-    styled(tmp_path, FigureStyle(font=font), "gpipe", 2, 4)
-    with opened(browser, tmp_path / "a.svg") as page:
-        widths = page.evaluate(
-            "() => [...document.querySelectorAll('path.text')].map((path) => path.getBBox().width"
-            " * path.transform.baseVal.consolidate().matrix.a)"
-        )
-        fills = page.evaluate("() => new Set([...document.querySelectorAll('.n .text')].map((p) => "
-                              "getComputedStyle(p).fill)).size")  # fmt: skip
-    sizes = {"title": 15.0, "quiet": 11.0, "n": 11.0}
-    texts = list(plain.iter(f"{SVG}text"))
-    styles = [(text.get("class") or "n").split()[0] for text in texts]
-    of_font = [0.5 * len(word) * sizes.get(style, 12.0) for word, style in zip(words, styles, strict=True)]
-    fitted = [float(text.get("textLength", width)) for text, width in zip(texts, of_font, strict=True)]
-    assert fitted != of_font  # the words of the legend
-    assert widths == pytest.approx(fitted, rel=0.01)
-    assert fills == 1
-    for format in ("png", "pdf"):
-        picture.write(lay_out(run_of("gpipe", 2, 4)), tmp_path / f"a.{format}", format, style=FigureStyle(font=font))
-
-
-def test_a_font_that_cannot_be_used(font: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"squares.ttf has no glyph for Z; choose"):
-        styled(tmp_path, FigureStyle(font=font, title="ZB"))
-    (tmp_path / "no.ttf").write_text("no font")
-    with pytest.raises(UsageError, match=r"no.ttf is not a font that can be read"):
-        styled(tmp_path, FigureStyle(font=tmp_path / "no.ttf"))
 
 
 def test_schedules_are_drawn_on_one_scale_of_time(tmp_path: Path) -> None:

@@ -67,8 +67,7 @@ def draw(table: HeatTable) -> Still:
         ink.append(_text(MARGIN, y, remark, "quiet"))
     longest = max([len(table.title) * 1.3, *map(len, remarks)], default=0)
     width = round(max(left + wide * len(table.columns), MARGIN + longest * LETTER) + MARGIN)
-    fonts = {"n": SMALL, "title": TITLE, "quiet": SMALL, "": WORDS}
-    return Still(_document(table, width, y + MARGIN, "".join(ink)), width, y + MARGIN, fonts)
+    return Still(_document(table, width, y + MARGIN, "".join(ink)), width, y + MARGIN)
 
 
 def _text(x: float, y: float, words: str, style: str) -> str:

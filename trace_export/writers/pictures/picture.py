@@ -8,7 +8,6 @@ further dependencies, with fonts inside, kept by the Vega project. A PDF embeds 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from importlib import import_module
 from math import sqrt
 from pathlib import Path
@@ -71,10 +70,6 @@ def write_figure(
         path.write_text(page(shown, contents, at_most), encoding="utf-8")
         return
     still = svg.draw(shown, at_most)
-    if shown.style.font is not None:
-        from trace_export.writers.pictures.outlines import outlined
-
-        still = replace(still, text=outlined(still.text, shown.style.font, still.fonts))
     write_still(still, path, format, SHARPNESS if shown.style.width_mm is None else PRINTED_SHARPNESS)
 
 

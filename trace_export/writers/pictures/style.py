@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from trace_export.choices import Legend, Theme
 from trace_export.selection import Window
@@ -25,8 +24,7 @@ class FigureStyle:
     the blocks, or none. `steps`: how many steps a still picture shows at most; None: the selected ones, or three.
     `range`: only that part of the time, from the first block, in one panel. `first_microbatch`: the number of the
     first micro-batch in the blocks, 0 as in the data or 1 as in most papers. `letters`: whether blocks have the letter
-    of their kind; None: as the theme says. `font`: a TrueType or OpenType file, in whose outlines svg, png and pdf
-    have all their text, so that it looks the same everywhere (extra picture).
+    of their kind; None: as the theme says.
     """
 
     width_mm: float | None = None
@@ -37,7 +35,6 @@ class FigureStyle:
     range: Window | None = None
     first_microbatch: int = 0
     letters: bool | None = None
-    font: Path | None = None
 
     @property
     def lettered(self) -> bool:

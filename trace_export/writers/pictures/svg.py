@@ -7,7 +7,7 @@ a hundred thousand rectangles (one path for all blocks of a colour, about 30 byt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import ceil, floor, inf, log10
@@ -88,12 +88,11 @@ INKS = {
 
 @dataclass(frozen=True)
 class Still:
-    """An SVG document, and its size in pixels; `fonts` is the font size of each class of text, see `outlined`."""
+    """An SVG document, and its size in pixels."""
 
     text: str
     width: float
     height: float
-    fonts: Mapping[str, float]
 
 
 def draw(figure: Figure, at_most: int | None = None) -> Still:
@@ -127,8 +126,7 @@ def draw(figure: Figure, at_most: int | None = None) -> Still:
         parts += legend
     lines, y = _lines(size, y, remarks, "quiet", 1.45)
     height = y + size.margin
-    fonts = {"n": size.text, "title": size.title, "quiet": size.small, "": size.words}
-    return Still(_document(figure, shown, size, height, "".join([*parts, *lines])), size.page, height, fonts)
+    return Still(_document(figure, shown, size, height, "".join([*parts, *lines])), size.page, height)
 
 
 def panel(figure: Figure, span_ns: int) -> str:
