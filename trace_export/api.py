@@ -210,10 +210,9 @@ def overview(
     """A run of any number of ranks and what costs it most, as `report` says it; of more than 1,024 ranks each pipeline
     replica is read, aligned and measured by itself, and what comes back is compared. See `trace_export.Overview`.
 
-    `path`: the folder of the `formats` (html, parquet; None: no file), or the page; None: the folder that was read.
-    `traces` adds those of the replica that is most like the others and of those that have exceptions, in the folder
-    traces. Of `ranks`, whole replicas are read. Other parameters as in `load`. Raises UsageError, NothingToExportError
-    where no replica can be read or the number of stages is not known, OutputError.
+    `path`: the folder of the `formats` (html, parquet; None: no file), or the page; None: the folder that was read. Of
+    `ranks`, whole replicas are read. Other parameters as in `load`. Raises UsageError, NothingToExportError where no
+    replica can be read or the number of stages is not known, OutputError.
     """
     from trace_export.scale import requests as overviews
 

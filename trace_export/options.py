@@ -554,16 +554,8 @@ class Inspecting(Sources, OneRun, Known, total=False):
     full: Annotated[bool, _flag("Read large sources whole, not only their beginning.", panel=INPUT, usual=True)]
 
 
-class Traces(TypedDict, total=False):
-    """What an overview writes beside its page."""
-
-    traces: Annotated[
-        bool, _flag("Also write the traces of the most typical replica and of those that have exceptions.", usual=True)
-    ]
-
-
 class Overviewing(
-    Sources, Layout, OneRun, Mapped, Replica, Part, Traces, Replacing, Alignment, Scheduler, Progressing,
+    Sources, Layout, OneRun, Mapped, Replica, Part, Replacing, Alignment, Scheduler, Progressing,
     total=False,
 ):  # fmt: skip
     """What `overview` takes."""

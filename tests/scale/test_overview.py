@@ -276,12 +276,8 @@ def test_json_writes_only_the_files_that_are_asked_for(tmp_path: Path) -> None:
     sizes, before = ("--pp", 2, "--tp", 2, "--dp", 4, "--jobs", 1), sorted(logs.rglob("*"))
     assert command("overview", logs, "--json", *sizes).returncode == 0
     assert sorted(logs.rglob("*")) == before
-    for asked, names in (
-        (("--out", out / "a"), {"pipeline_overview.html"}),
-        (("--out", out / "c", "--traces"), {"pipeline_overview.html", "traces"}),
-    ):
-        assert command("overview", logs, "--json", *asked, *sizes).returncode == 0
-        assert {path.name for path in asked[1].iterdir()} == names
+    assert command("overview", logs, "--json", "--out", out, *sizes).returncode == 0
+    assert {path.name for path in out.iterdir()} == {"pipeline_overview.html"}
     assert trace_export.overview(logs, formats=None, pp=2, tp=2, dp=4, jobs=1).files == ()
     assert sorted(logs.rglob("*")) == before
 
@@ -314,20 +310,6 @@ def test_one_table_is_read_whole(tmp_path: Path) -> None:
     assert_frame_equal(result.steps.drop("run"), logs.steps.drop("run"))
     with pytest.raises(trace_export.UsageError, match="is one table, so its replicas cannot be read apart"):
         trace_export.overview(tmp_path / "blocks.parquet", tmp_path, replica=1)
-
-
-def test_traces_are_those_of_the_replicas_that_differ(one_of_each: Path, tmp_path: Path) -> None:
-    done = trace_export.overview(one_of_each, tmp_path / "out", traces=True, jobs=1)
-    others = {1, 2, 4, 5}
-    assert done.overview.representative not in others
-    names = {path.name for path in (tmp_path / "out" / "traces").iterdir()}
-    assert names == {f"replica{replica}.pftrace" for replica in (done.overview.representative, *others)}
-    assert {path.name for path in done.files} == {*names, "pipeline_overview.html"}
-    page = (tmp_path / "out" / "pipeline_overview.html").read_text(encoding="utf-8")
-    assert all(f'href="traces/{name}"' in page for name in names)
-    assert "<td>most like the others" in page
-    api.export(one_of_each, tmp_path / "alone.pftrace", replica=4, tracks="rank")
-    assert (tmp_path / "alone.pftrace").read_bytes() == (tmp_path / "out" / "traces" / "replica4.pftrace").read_bytes()
 
 
 def test_a_replica_alone_is_as_in_the_whole_run(tmp_path: Path) -> None:

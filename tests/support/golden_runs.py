@@ -225,7 +225,7 @@ RUNS: dict[str, GoldenRun] = {
     "overview": GoldenRun(
         {"logs": "paddle/two_machines"},
         [
-            "overview logs --format html,parquet --traces --out out --jobs 1 --debug --verbose",
+            "overview logs --format html,parquet --out out --jobs 1 --debug --verbose",
             "overview --log_dir logs --ranks 0-3 --steps 2-3 --align wall --strict --json --quiet --out part",
             "overview logs --multi_machine --replica 0 --stages 1-2 --time 0.1s-400ms --json --out some",
             "overview logs --devices 0 --json --out devices",

@@ -24,7 +24,7 @@ def overview(**given: Unpack[Overview]) -> None:
     from trace_export import api
     from trace_export.scale import words
 
-    files_wanted = given["path"] is not None or given["traces"] or not given["json"]
+    files_wanted = given["path"] is not None or not given["json"]
     formats = given["formats"] or ("html" if files_wanted else None)
     with terminal.progress(given) as progress:
         options: Overviewing = {**part(given, Overviewing), "progress": progress}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -55,25 +55,21 @@ def _page(out: Path | None, log_dir: Path) -> Path:
 def write(
     overview: Overview,
     name: str,
-    traces: Mapping[int, Path],
     formats: Sequence[OverviewFormat],
     out: Path | None,
     log_dir: Path,
     outputs: Outputs,
 ) -> None:
-    """Writes the overview of the run called `name`; `traces`: the trace of each replica that has one. Raises
-    OutputError, UsageError."""
+    """Writes the overview of the run called `name`. Raises OutputError, UsageError."""
     if "html" in formats:
-        target = _page(out, log_dir)
-        links = {replica: path.relative_to(target.parent).as_posix() for replica, path in traces.items()}
-        with outputs.file(target) as temporary:
-            temporary.write_text(page(_contents(overview, name, links)), encoding="utf-8")
+        with outputs.file(_page(out, log_dir)) as temporary:
+            temporary.write_text(page(_contents(overview, name)), encoding="utf-8")
     for table in TABLES if "parquet" in formats else ():
         with outputs.file(output_folder(out, log_dir) / f"{STEM}.{table}.parquet") as temporary:
             write_frame(getattr(overview, table), temporary)
 
 
-def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Contents:
+def _contents(overview: Overview, name: str) -> Contents:
     peers = overview.ranks["stage"].is_duplicated().any()
     cells = heat_map(overview.cells, overview.ranks, (*OF_PEERS, *OF_RANKS) if peers else OF_RANKS)
     ms = [(pl.col(f"{column}_ns") / 1e6).alias(column) for column in ("p5", "p50", "p95", "max")]
@@ -86,22 +82,15 @@ def _contents(overview: Overview, name: str, links: Mapping[int, str]) -> Conten
         warning=words.missing(overview),
         first=[
             Table("Causes", causes, _noted(causes, "Gain: how much shorter a step is without the cause, in a replay.")),
-            Table(
-                "Exceptions",
-                different,
-                _noted(different, _THRESHOLDS),
-                _map_cells(overview, cells),
-                _linked(overview, links),
-            ),
+            Table("Exceptions", different, _noted(different, _THRESHOLDS), _map_cells(overview, cells)),
         ],
         map=cells,
         bands=overview.bands.select("stage", *ms),
         tables=[
             Table("", words.stage_rows(overview)),
-            *_cohorts(overview, links),
+            *_cohorts(overview),
             Table("What a step is made of", words.level_rows(overview)),
             Table("Steps", words.step_rows(overview), _STEPS_NOTE),
-            *([Table("Traces", *_traces(overview, links))] if links else []),
             *([Table("Not read", failures)] if failures.height else []),
         ],
     )
@@ -121,7 +110,7 @@ _STEPS_NOTE = (
 )
 
 
-def _cohorts(overview: Overview, links: Mapping[int, str]) -> Iterator[Table]:
+def _cohorts(overview: Overview) -> Iterator[Table]:
     """The groups of replicas, if there are several replicas."""
     if overview.replicas.height > 1:
         typical = (
@@ -132,30 +121,7 @@ def _cohorts(overview: Overview, links: Mapping[int, str]) -> Iterator[Table]:
             " from one to the next."
         )
         rows = words.cohort_rows(overview)
-        yield Table("Replicas that behave alike", rows, alike + typical, {}, _typical(overview, links))
-
-
-def _linked(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
-    """The trace of the replica of each exception."""
-    return {row: links[replica] for row, replica in enumerate(overview.exceptions["replica"]) if replica in links}
-
-
-def _typical(overview: Overview, links: Mapping[int, str]) -> dict[int, str]:
-    """The trace of the replica that is most like the others, for the largest group."""
-    typical = overview.representative
-    return {0: links[typical]} if typical is not None and typical in links else {}
-
-
-def _traces(
-    overview: Overview, links: Mapping[int, str]
-) -> tuple[pl.DataFrame, str, dict[int, tuple[int, int]], dict[int, str]]:
-    """An index of the traces: why each was written, and its file."""
-    why = {} if overview.representative is None else {overview.representative: ["most like the others"]}
-    for replica, kind in overview.exceptions.select("replica", "kind").unique(maintain_order=True).iter_rows():
-        why.setdefault(replica, []).append(words.KINDS[kind][0])
-    rows = [(replica, ", ".join(why.get(replica, []))) for replica in links]
-    frame = pl.DataFrame(rows, {"replica": pl.Int64, "why": pl.String}, orient="row")
-    return frame, "With all ranks of the replica; for the Perfetto UI.", {}, dict(enumerate(links.values()))
+        yield Table("Replicas that behave alike", rows, alike + typical)
 
 
 def _map_cells(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trace_export.choices import OverviewFormat
 from trace_export.errors import NothingToExportError, UsageError, path_text
-from trace_export.options import drawing
 from trace_export.progress import Progress, silent
 from trace_export.read import Located
 from trace_export.run import Request, Run, outputs
 from trace_export.scale import files
 from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
-from trace_export.scale.replicas import Placed, look, of_replicas
+from trace_export.scale.replicas import Placed, look
 from trace_export.selection import Numbers
 from trace_export.sources import span_table
-from trace_export.write import WriteOptions
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import output_folder
 
 CHART_RANKS = 256
 """A report of more ranks has an overview beside it: its chart shows one rank of each stage."""
-MOST_TRACES = 24
-"""At most this many replicas with exceptions get a trace, the first ones in the table."""
 
 
 @dataclass(frozen=True)
 class OverviewOptions:
-    """What to write: `formats` to `out`, a folder or the page; `traces`: those of the replicas that differ, too.
-    `replicas`: those to read (None: all)."""
+    """What to write: `formats` to `out`, a folder or the page. `replicas`: those to read (None: all)."""
 
     formats: Sequence[OverviewFormat]
     out: Path | None
-    traces: bool = False
     replicas: Numbers | None = None
 
 
@@ -50,18 +42,13 @@ def overview(
     wanted = wanted if placed is None else replace(wanted, located=placed.located)
     with outputs(wanted, force=force) as written:
         written.check(files.planned(output.formats, output.out, log_dir))
-        folder = output_folder(_folder(output.out), log_dir) / "traces"
-        if output.traces and placed:  # which ones will be written is not known yet
-            there = placed.places.table["dp"].drop_nulls().unique().sort()
-            written.check(path for replica in there if os.path.lexists(path := _trace(folder, replica)))
         result = build(wanted, placed, output.replicas, progress)
         if result.cells.is_empty():
             what = f"{log_dir}: no step has a forward or a backward, so there is nothing to compare"
             raise NothingToExportError(what, "draw what is there with trace-export export")
-        traces = _traces(result, wanted, placed, folder, force) if output.traces and placed else {}
         name = path_text(log_dir.resolve().name or log_dir)
-        files.write(result, name, traces, output.formats, output.out, log_dir, written)
-    return result, [*written.written, *traces.values()]
+        files.write(result, name, output.formats, output.out, log_dir, written)
+    return result, written.written
 
 
 def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
@@ -71,11 +58,11 @@ def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Pla
     one_table = span_table.is_table(source.log_dir, source.columns)
     if source.devices is None and not one_table:
         return look(source, progress)
-    whole = f"{source.log_dir} is one table" if one_table else f"with devices {source.devices} the run is read whole"
-    given = {"replica": output.replicas is not None, "traces": output.traces}
-    for name in (name for name, asked in given.items() if asked):
-        what = f"{whole}, so its replicas cannot be read apart"
-        raise UsageError(what, "leave it out", parameter=name)
+    if output.replicas is not None:
+        whole = (
+            f"{source.log_dir} is one table" if one_table else f"with devices {source.devices} the run is read whole"
+        )
+        raise UsageError(f"{whole}, so its replicas cannot be read apart", "leave it out", parameter="replica")
     return None
 
 
@@ -92,35 +79,9 @@ def write_overview_page(run: Run, report: Path, outputs: Outputs) -> str:
         return ""
     result = of_run(run, ranks["source"].n_unique())
     page = _page(report)
-    files.write(result, run.name, {}, ["html"], page, run.log_dir, outputs)
+    files.write(result, run.name, ["html"], page, run.log_dir, outputs)
     return page.name
 
 
 def _page(report: Path) -> Path:
     return report.with_name(f"{files.STEM}.html")
-
-
-def _folder(out: Path | None) -> Path | None:
-    return out.parent if out is not None and out.suffix == ".html" else out
-
-
-def _trace(folder: Path, replica: int) -> Path:
-    return folder / f"replica{replica}.pftrace"
-
-
-def _traces(overview: Overview, wanted: Request, placed: Placed, folder: Path, force: bool) -> dict[int, Path]:
-    """A trace with every rank of the replica that is most like the others, and of each that has an exception, as
-    `export --replica N --tracks rank` draws it."""
-    chosen = [overview.representative, *overview.exceptions["replica"].drop_nulls().unique(maintain_order=True)]
-    written: dict[int, Path] = {}
-    for replica in dict.fromkeys(number for number in chosen if number is not None):
-        if len(written) == MOST_TRACES + 1:
-            break
-        path = _trace(folder, replica)
-        alone = of_replicas(wanted, Numbers.of([replica]), placed)
-        with outputs(alone, force=force) as of_trace:
-            of_trace.check([path])
-            options = WriteOptions(formats=("perfetto",), out=path, drawing=drawing(tracks="rank"))
-            alone.run()._written(options, of_trace)
-        written[replica] = path
-    return written

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from importlib.resources import files
 from string import Template
 
@@ -26,13 +25,12 @@ MOST_ROWS = 500
 @dataclass(frozen=True)
 class Table:
     """A table of the page. `places`: of some of its rows the rows of the map to show, the first and the one after the
-    last; `traces`: a file to open."""
+    last."""
 
     title: str
     frame: pl.DataFrame
     note: str = ""
     places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
-    traces: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,9 +81,9 @@ def _table(table: Table) -> str:
         return title
     frame = table.frame.head(MOST_ROWS)
     head, columns = cells(frame)
-    if table.places or table.traces:
+    if table.places:
         head += "<th></th>"
-        columns.append([f"<td>{_links(table, row)}</td>" for row in range(frame.height)])
+        columns.append([f"<td>{_on_map(table, row)}</td>" for row in range(frame.height)])
     rows = [f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True)]
     html = title + grid(head, rows[:ROWS], rows[ROWS:])
     if left := table.frame.height - frame.height:
@@ -93,11 +91,9 @@ def _table(table: Table) -> str:
     return html
 
 
-def _links(table: Table, row: int) -> str:
-    links = []
-    if row in table.places:
-        start, end = table.places[row]
-        links.append(f'<a href="#map" class="place" data-from="{start}" data-to="{end}">▸ map</a>')
-    if row in table.traces:
-        links.append(f'<a class="place" href="{escape(table.traces[row])}" download>▸ trace</a>')
-    return " ".join(links)
+def _on_map(table: Table, row: int) -> str:
+    """The link from a row to its place on the map, "" where it has none."""
+    if row not in table.places:
+        return ""
+    start, end = table.places[row]
+    return f'<a href="#map" class="place" data-from="{start}" data-to="{end}">▸ map</a>'
