@@ -43,11 +43,11 @@ def test_a_function_shows_its_keywords_and_refuses_others(samples: Path) -> None
 
 
 KINDS = """
-from trace_export.writers.mark import METRICS
+from trace_export.writers.mark import STEP_LINE
 from trace_export.writers.tables import span_table
 
 def write(profile, path, beside=None):
-    path.write_text(METRICS + "\\n".join(span_table(profile, beside)["kind"]))
+    path.write_text(STEP_LINE + "\\n".join(span_table(profile, beside)["kind"]))
 """
 TABLE = """def _places(report: Report) -> ReportTable:
     return ReportTable("Where ranks are", report.steps.select("ranks"), "so many ranks have a step")

@@ -22,6 +22,7 @@ from trace_export.files import real_path
 from trace_export.options import (
     Asking,
     Comparing,
+    Drawing,
     Exporting,
     Inspecting,
     Loading,
@@ -30,6 +31,7 @@ from trace_export.options import (
     Saving,
     Watching,
     checked,
+    drawing,
     filled,
     keywords,
     part,
@@ -335,8 +337,6 @@ def inspect(log_dir: Inputs = None, **given: Unpack[Inspecting]) -> Inspection:
 def watch(
     log_dir: Inputs = None,
     *,
-    path: str | PathLike[str] | None = None,
-    formats: str | Sequence[Format] | None = None,
     stop: threading.Event | None = None,
     **given: Unpack[Watching],
 ) -> Iterator[Look]:
@@ -344,25 +344,14 @@ def watch(
     second, until `stop` is set.
 
     `last`: the steps that `Look.run` has; `slowdown`: their figures have the metric S. `jsonl`: a file to which a line
-    of JSON is appended for each step; `prometheus`: a file that holds the figures of the last step (see `StepFigures`).
-    `once_every`: the interval (seconds, or a text such as "30s") at which the last steps are exported, to `path` in the
-    `formats` given. What to read and how as in `load`, how clocks are aligned as in `Run.align`, and what is drawn and
-    written as in `Run.write`.
+    of JSON is appended for each step (see `StepFigures`). What to read and how as in `load`, how clocks are aligned as
+    in `Run.align`, and what the page of the command draws as in `Run.write`.
 
     Raises UsageError for a wrong value, a missing folder or a file that may not be replaced, OutputError.
     """
     from trace_export.live import watching
-    from trace_export.write import write_options
 
     values = checked(given, Watching)
-    wanted, export = _request(log_dir, values | {"jobs": 1}), write_options(path, formats, values)
-    every_s = values["once_every"]
-    of_files = {
-        "path": path is not None, "formats": formats is not None, "gzip": export.gzip,
-        "tables": export.tables != ("blocks",), "figure": export.figure != FigureStyle(),
-    }  # fmt: skip
-    for name in (name for name, given in of_files.items() if given and every_s is None):
-        raise UsageError("says how the last steps are exported", "give it together with `once_every`", parameter=name)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    options = filled(watching.WatchOptions, values, every_s=every_s, export=export)
-    return watching.watch(wanted, options, event)
+    options = filled(watching.WatchOptions, values, drawing=drawing(**part(values, Drawing)))
+    return watching.watch(_request(log_dir, values | {"jobs": 1}), options, event)

@@ -166,14 +166,6 @@ def nanoseconds(value: object, parameter: str, *, negative: bool = False) -> flo
     return number(value, parameter, "a number of nanoseconds", negative=negative)
 
 
-def seconds(value: object, parameter: str) -> float:
-    """A time above 0, as a number of seconds or as a text with its unit. Raises UsageError."""
-    time = units.nanoseconds(value, parameter) / 1e9 if isinstance(value, str) else number(value, parameter)
-    if time <= 0:
-        raise UsageError(f"{shown(value)} is not a time above 0", parameter=parameter)
-    return time
-
-
 def numbers(value: object, parameter: str) -> Numbers | None:
     """A set as `NumberSet` says; None for all."""
     from trace_export.selection import Numbers

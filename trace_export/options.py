@@ -609,23 +609,13 @@ class Following(TypedDict, total=False):
         Option("Steps to show.", arguments.whole, SELECTION, 5, arguments.whole_of_text, metavar="N", usual=True),
     ]
     slowdown: Annotated[bool, _flag("Also say how much stragglers cost each step (S), which takes longer.", usual=True)]
-    prometheus: Annotated[
-        "str | PathLike[str] | None",
-        _path("Keep the figures of the last step in this file, for Prometheus' textfile collector.", metavar="FILE",
-              usual=True),
-    ]  # fmt: skip
     jsonl: Annotated[
         "str | PathLike[str] | None",
         _path("Append a line of JSON for each step to this file.", metavar="FILE", usual=True),
     ]
-    once_every: Annotated[
-        "str | float | None",
-        Option("Export the last steps to --out at this interval.", optional(arguments.seconds), metavar="TIME",
-               usual=True),
-    ]  # fmt: skip
 
 
-class Watching(Sources, Layout, Following, Detail, Packing, Tables, Drawing, Styled, Replacing, Clocks, total=False):
+class Watching(Sources, Layout, Following, Detail, Drawing, Replacing, Clocks, total=False):
     """What `watch` takes."""
 
 
@@ -767,10 +757,7 @@ class Open(Tracing, total=False):
     ]
 
 
-class Watch(
-    Folder, Sources, Layout, Following, Detail, Target, Packing, Tables, Drawing, Replacing, Figure, Unexplained,
-    Clocks, Tracing, total=False,
-):  # fmt: skip
+class Watch(Folder, Watching, Tracing, total=False):
     """The options of the command `watch`."""
 
     port: Annotated[

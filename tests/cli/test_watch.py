@@ -64,13 +64,11 @@ def logs(tmp_path: Path) -> GrowingLogs:
 
 
 def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> None:
-    steps, metrics, out = tmp_path / "steps.jsonl", tmp_path / "job.prom", tmp_path / "out"
-    options = ("--jsonl", steps, "--prometheus", metrics, "--once-every", "1ms", "--out", out, "--slowdown")
-    with watching(logs.folder, *options) as process:
+    steps = tmp_path / "steps.jsonl"
+    with watching(logs.folder, "--jsonl", steps, "--slowdown") as process:
         wait_until(lambda: len(lines(steps)) == 2, by=process)
         logs.write(2)
         wait_until(lambda: len(lines(steps)) == 3, by=process)
-        wait_until((out / "pipeline_profile.pftrace").exists, by=process)
         assert process.stdout is not None
         printed = [process.stdout.readline() for _ in range(4)]  # a look is printed when its files are written
         _, stderr = interrupted(process)
@@ -81,21 +79,6 @@ def test_a_job_is_followed_until_ctrl_c(logs: GrowingLogs, tmp_path: Path) -> No
     assert re.fullmatch(r"Open this page in a browser: http://127\.0\.0\.1:\d+\n", printed[0])
     assert [line.split(",")[0] for line in printed[1:]] == ["step 0", "step 1", "step 2"]
     assert "ssh -L" in stderr
-    assert "trace_export_last_step 2\n" in metrics.read_text()
-    assert _is_prometheus(metrics.read_text())
-    assert not list(tmp_path.rglob(".trace-export-*"))
-
-
-def _is_prometheus(text: str) -> bool:
-    """Whether each metric has its help and its type before its one sample, as the text format demands."""
-    head, *result = text.splitlines()
-    assert head.startswith("# ")
-    for help_line, type_line, sample in zip(result[::3], result[1::3], result[2::3], strict=True):
-        name = sample.split(" ")[0]
-        assert help_line.startswith(f"# HELP {name} ")
-        assert type_line in (f"# TYPE {name} gauge", f"# TYPE {name} counter")
-        float(sample.split(" ")[1])
-    return text.endswith("\n")
 
 
 def test_the_files_are_continued_by_the_next_watch(logs: GrowingLogs, tmp_path: Path) -> None:
@@ -120,15 +103,9 @@ def test_a_folder_without_profiles_is_waited_for(tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         (("--jsonl", "notes.txt"), "notes.txt exists, and trace-export did not write it"),
-        (("--prometheus", "notes.txt"), "notes.txt exists, and trace-export did not write it"),
         (("--last", "0"), "--last"),
-        (("--out", "there"), "give it together with --once-every"),
-        (("--once-every", "soon"), "--once-every"),
-        (("--once-every", "0"), "is not a time above 0"),
-        (("--once-every", "-1s"), "is not a time above 0"),
         (("--port", "65536"), "--port: 65536 is not a port"),
         (("--port", "-1"), "--port: -1 is not a port"),
-        (("--jsonl", "same", "--prometheus", "./same"), "two outputs cannot be the same file"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(

@@ -15,15 +15,6 @@ from tests.support.growing_logs import GrowingLogs
 from tests.support.traces import decode
 from trace_export.live.board import Board
 
-FILES: dict[str, dict[str, Any]] = {
-    "path": {"path": "there"},
-    "formats": {"formats": ["csv", "svg"]},
-    "gzip": {"gzip": True},
-    "tables": {"formats": "parquet", "tables": ["blocks", "ranks"]},
-    "figure": {"figure": trace_export.FigureStyle(180)},
-}
-"""Parameters of the files that `once_every` asks for."""
-
 
 def board(folder: Path, **given: Any) -> Board:
     """What the page shows of the logs in a folder."""
@@ -73,13 +64,8 @@ def test_an_option_without_use_is_refused_with_what_to_do(tmp_path: Path, run_cl
     for words, remedy in (
         ("--steps=3", "give their number with --last"),
         ("--jobs=2", "see trace-export watch --help"),
+        ("--out=there", "draw the steps so far with export"),
     ):
         done = run_cli("watch", tmp_path, words)
         option = words.partition("=")[0]
         assert (done.returncode, done.stderr) == (2, f"trace-export: there is no option {option}; {remedy}\n")
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_options_of_files_need_files(name: str, tmp_path: Path) -> None:
-    with pytest.raises(trace_export.UsageError, match="give it together with `once_every`"):
-        trace_export.watch(tmp_path, **FILES[name])

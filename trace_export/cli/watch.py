@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 import typer
 
 from trace_export.cli import terminal
-from trace_export.cli.inputs import one_folder, style
+from trace_export.cli.inputs import one_folder
 from trace_export.errors import path_text, printable
 from trace_export.options import Watch, Watching, part
 from trace_export.units import duration
@@ -35,14 +35,12 @@ def watch(**given: Unpack[Watch]) -> None:
     """Follow a job that still runs: its last steps on a page that changes as the profiles grow.
 
     Worker logs are read on as they grow, other profiles when they are finished. The page is served from 127.0.0.1.
-    Ctrl-C ends the watch. What is drawn is on the page, in the trace that its button opens, and in the files of
-    --once-every; options of the files and of pictures are for the latter.
+    Ctrl-C ends the watch.
     """
     from trace_export import api
 
-    options: Watching = {**part(given, Watching), "figure": style(given)}
     folder = one_folder(given)
-    looks = api.watch(folder, path=given["path"], formats=given["formats"], **options)
+    looks = api.watch(folder, **part(given, Watching))
     first = next(looks)  # raises what is wrong with the options before a page is served
     with _page(first, folder, given["port"], given["no_browser"]) as put, _terminal(live=given["no_browser"]) as show:
         for look in chain([first], looks):

@@ -14,7 +14,9 @@ HINTS = {
 }  # fmt: skip
 """What those mean who use the words of other programs for the same."""
 NOT_LIVE = {"--steps": "give their number with --last", "--time": "give their number with --last",
-            "--json": "use --jsonl FILE, a line for each step"}  # fmt: skip
+            "--json": "use --jsonl FILE, a line for each step",
+            "--out": "draw the steps so far with export", "--format": "draw the steps so far with export",
+            "--once-every": "draw the steps so far with export"}  # fmt: skip
 """What a watch has in place of options of other commands."""
 SIMULATED = {
     "--pp": "did you mean --stages?",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
 from importlib.resources import files
@@ -26,6 +26,7 @@ from trace_export.plot import Plot, plot
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection
 from trace_export.viewer.server import Resource
+from trace_export.write import WriteOptions
 from trace_export.writers import mark
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.pictures.style import FigureStyle
@@ -102,7 +103,7 @@ class Board:
         drawn = next((panel for panel in self._panels if panel.step is step), None)
         if drawn is None:
             self._count += 1
-            drawn = _Panel(self._count, step, self._look._export.drawing)
+            drawn = _Panel(self._count, step, self._look._drawing)
         return drawn
 
     def _name(self, panel: _Panel) -> str:
@@ -150,12 +151,11 @@ class Board:
 
     def trace(self) -> bytes:
         """The last steps as a Perfetto trace. Raises NothingToExportError."""
-        run, export = self._look.run, self._look._export
-        if run is None:
+        if (run := self._look.run) is None:
             raise NothingToExportError(NO_STEP)
         with scratch_folder() as folder, Outputs() as outputs:
             path = Path(folder, "steps.pftrace")
-            run._written(replace(export, formats=("perfetto",), out=path, gzip=False, tables=()), outputs)
+            run._written(WriteOptions(formats=("perfetto",), out=path, drawing=self._look._drawing), outputs)
             return path.read_bytes()
 
 

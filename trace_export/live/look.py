@@ -13,8 +13,8 @@ from trace_export.live.growth import Growth
 from trace_export.live.step_figures import StepFigures, step_figures
 from trace_export.live.window import FURTHER, LastSteps, Window
 from trace_export.model import Note, empty
+from trace_export.options import Drawing, drawing
 from trace_export.run import Request, Run
-from trace_export.write import WriteOptions
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Look:
     notes: tuple[Note, ...] = ()
     failures: tuple[TraceExportError, ...] = ()
     _shown: LastSteps | None = field(default=None, repr=False)
-    _export: WriteOptions = field(default_factory=WriteOptions, repr=False)
-    """What is drawn of the run, and how the last steps are exported."""
+    _drawing: Drawing = field(default_factory=drawing, repr=False)
+    """What is drawn of the run."""
 
     @property
     def run(self) -> Run | None:

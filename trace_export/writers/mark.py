@@ -42,9 +42,6 @@ _ALIGNMENT: Final = b'{\n  "format": "trace_export clock alignment '
 _BASELINE: Final = b'{\n  "format": "trace_export baseline '
 """The start of the files that analysis/baseline.py writes."""
 
-METRICS: Final = f"# generator: {GENERATOR}\n"
-"""The first line of a file of metrics."""
-
 STEP_LINE: Final = f'{{"generator":"{GENERATOR}","step":'
 """The start of each line that says something of a step."""
 
@@ -89,7 +86,6 @@ _HEADS: Final = (
     re.escape(CSV.encode()),
     re.escape(b"\x89PNG\r\n\x1a\n") + rb".{25}" + re.escape(png_chunk()),
     re.escape(b"SQLite format 3\0") + rb".{52}" + re.escape(APPLICATION_ID.to_bytes(4, "big")),
-    re.escape(METRICS.encode()),
     re.escape(STEP_LINE.encode()),
     re.escape(_ALIGNMENT),
     re.escape(_BASELINE),

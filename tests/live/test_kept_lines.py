@@ -1,4 +1,4 @@
-"""The files that other programs read: whole lines or none, also where the disk is full."""
+"""The lines that other programs read: whole ones or none, also where the disk is full."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from samples.generators.paddle import Job
 from tests.live.test_look import looks
 from tests.support.growing_logs import GrowingLogs
 from trace_export.errors import OutputError
-from trace_export.live.machine_files import append_lines
-from trace_export.live.watching import KeptFiles, WatchOptions
+from trace_export.live.watching import KeptLines, append_lines
 from trace_export.writers.outputs import Outputs
 
 
@@ -43,14 +42,12 @@ def test_what_was_not_written_follows_with_the_next_look(tmp_path: Path) -> None
     logs = GrowingLogs(tmp_path / "logs", Job(stages=2, microbatches=4, steps=range(4), announced=False))
     logs.write(0)
     result = looks(logs.folder, [lambda s=s: logs.write(s) for s in (1, 2)])  # type: ignore[misc]
-    jsonl, metrics = tmp_path / "steps.jsonl", tmp_path / "job.prom"
-    kept = KeptFiles(WatchOptions(jsonl=jsonl, prometheus=metrics))
+    jsonl = tmp_path / "steps.jsonl"
+    kept = KeptLines(jsonl)
     assert kept.put(result[0]) == []
-    before = metrics.read_text()
-    with full_disk(100):
-        assert [error.path for error in kept.put(result[1])] == [jsonl, metrics]
-    assert metrics.read_text() == before
+    before = jsonl.read_text()
+    with full_disk(len(before) + 10):
+        assert [error.path for error in kept.put(result[1])] == [jsonl]
+    assert jsonl.read_text() == before
     assert kept.put(result[2]) == []
     assert [json.loads(line)["step"] for line in jsonl.read_text().splitlines()] == [0, 1, 2]
-    assert "trace_export_last_step 2\n" in metrics.read_text()
-    assert "trace_export_steps_total 3\n" in metrics.read_text()
