@@ -56,7 +56,7 @@ def here(logs: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
 def written(logs: Path, out: Path, scheduler: str | None = None, progress: Progress = silent) -> dict[str, bytes]:
     """The files of an overview that is read replica by replica."""
     wanted = Request(load_options(logs, {"scheduler": scheduler, "jobs": None if scheduler else 1}))
-    result = overview(wanted, look(wanted.source, None, progress), progress=progress, whole_ranks=8)
+    result = overview(wanted, look(wanted.source, progress), progress=progress, whole_ranks=8)
     assert result.unread == 0
     with Outputs() as outputs:
         files.write(result, "many", {}, ["html", "parquet"], out, logs, outputs)

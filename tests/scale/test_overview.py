@@ -379,5 +379,5 @@ def test_replicas_whose_newest_complete_runs_differ_are_told(tmp_path: Path, mon
                 file.write(log(job, blocks, rank, 22300 + 1000 * run))
     for run, told in (("latest", True), (1, False)):
         wanted = Request(load_options(tmp_path, {"pp": 2, "tp": 1, "dp": REPLICAS, "run": run, "jobs": 1}))
-        result = overview(wanted, look(wanted.source, None), whole_ranks=8)
+        result = overview(wanted, look(wanted.source), whole_ranks=8)
         assert ("replicas-of-runs" in {note.code for note in result.notes}) is told
