@@ -59,7 +59,7 @@ def written(logs: Path, out: Path, scheduler: str | None = None, progress: Progr
     result = overview(wanted, look(wanted.source, progress), progress=progress, whole_ranks=8)
     assert result.unread == 0
     with Outputs() as outputs:
-        files.write(result, "many", {}, ["html", "parquet"], out, logs, outputs)
+        files.write(result, "many", ["html", "parquet"], out, logs, outputs)
     return {path.name: path.read_bytes() for path in outputs.written}
 
 
