@@ -45,9 +45,9 @@ class Overview:
     `cells`, `bands` and `steps` as in `scale.bands`, `exceptions` and `replicas` as in `scale.exceptions` (with the
     schedule of each), `ranks` (with the steps and the time of each), `links`, `hosts` and `failures` as in
     `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of `Explanation`, of the
-    replicas `explained`. `representative` is the replica that is most like the others. `sources` counts those found,
-    `unread` those that could not be read, `missing_ranks` those of the run that are not here, as its sizes and the
-    other replicas show. `inputs`: what was read, as words of a command.
+    replicas `explained`. `representative` is the replica that is most like the others. `sources` counts all sources,
+    `unread` those that could not be read, `missing_ranks` the ranks of the run that are not here, by its sizes and the
+    other replicas. `inputs`: the inputs, as words of a command.
     """
 
     cells: pl.DataFrame

@@ -28,8 +28,8 @@ S_TO_OPEN = 0.003
 
 @dataclass(frozen=True)
 class Placed:
-    """What lies in a folder, and where the ranks of it are in the run. `failures`: places without a source, and sources
-    whose ranks could not be found out."""
+    """The sources in a folder, and the places of their ranks in the run. `failures`: folders without a source, and
+    sources whose ranks are unknown."""
 
     located: Located
     places: Places
@@ -85,7 +85,8 @@ def of_replicas(wanted: Request, replicas: Numbers, placed: Placed) -> Request:
 
 
 def look(options: LoadOptions, progress: Progress = silent) -> Placed:
-    """What lies in the folder of the options, and where its ranks are. Raises as `read.locate` and `find_ranks` do."""
+    """The sources in the folder of the options, and the places of their ranks. Raises as `read.locate` and `find_ranks`
+    do."""
     return find_ranks(options, locate(all_ranks(options)), progress)
 
 
