@@ -132,7 +132,8 @@ class Report:
     @property
     def further(self) -> tuple[Sentence, ...]:
         """The other sentences of `verdict`."""
-        return tuple(sentence for sentence in self.verdict if sentence not in self.answer)
+        answer = self.answer
+        return tuple(sentence for sentence in self.verdict if sentence not in answer)
 
     def deeper(self, said: Mapping[int, Sentence]) -> Report:
         """The report with a further sentence on the causes in some rows, each after the sentence on the cause. Its next

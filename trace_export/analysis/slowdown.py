@@ -16,7 +16,7 @@ import polars as pl
 
 from trace_export.analysis.typical import Typical
 from trace_export.model import INT, REAL, STEP_KEY, TEXT, Schema
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints
+from trace_export.steps.graph import OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Graph, Ints, of_parts
 from trace_export.steps.replay import Replay
 
 SLOWEST_PERCENT = 3
@@ -75,11 +75,10 @@ class _Members:
     def __init__(self, typical: Typical) -> None:
         graph, count = typical.graph, len(typical.graph)
         alone = np.flatnonzero(graph.sort <= OPTIMIZER)
-        moved, joint = (np.flatnonzero(graph.sort == sort) for sort in (TRANSFER, COLLECTIVE))
-        parts = graph.recorded.parts
-        of_part = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1] if len(joint) else joint
-        self._operation = np.concatenate([alone, moved, moved, of_part])
-        self._rank = np.concatenate([graph.rank[alone], graph.src[moved], graph.dst[moved], parts["rank"].to_numpy()])
+        moved, of_member = np.flatnonzero(graph.sort == TRANSFER), of_parts(graph.recorded, graph.sort)
+        members = graph.recorded.parts["rank"].to_numpy()
+        self._operation = np.concatenate([alone, moved, moved, of_member])
+        self._rank = np.concatenate([graph.rank[alone], graph.src[moved], graph.dst[moved], members])
         self._sizes, self._count = np.bincount(self._operation, minlength=count), count
 
     def any_of(self, ranks: Ints) -> Flags:

@@ -102,7 +102,7 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
     table = pl.DataFrame(
         {
-            "rank": graph.rank[rows], "delay": np.maximum(graph.start[rows] - graph.ready[rows], 0),
+            "rank": graph.rank[rows], "delay": graph.delay_of(rows),
             "length": graph.end[rows] - graph.start[rows],
             "before": np.where(there, graph.kind[before], -1), "here": np.isin(graph.step[rows], windows.step),
         }

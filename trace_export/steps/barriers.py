@@ -26,6 +26,7 @@ from trace_export.steps.graph import (
     Waits,
     for_origin,
     needs_transfer,
+    of_parts,
     ready_of,
 )
 from trace_export.steps.operations import Names, Operations, wait
@@ -164,7 +165,7 @@ def _candidates(
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
     block = np.flatnonzero(((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting)
     begins = np.flatnonzero(first & waiting)
-    joined, after = _joined(recorded, operations, begins[~fed[begins]], waits)
+    joined, after = _openings(recorded, operations, begins[~fed[begins]], waits)
     rows = np.concatenate([block, begins, joined])
     named = np.array([*kinds, "first", "fed", "joined"])
     code = np.concatenate([operations.kind[block], len(kinds) + fed[begins], np.full(len(joined), len(kinds) + 2)])
@@ -184,7 +185,7 @@ def _candidates(
     ).with_columns(replica=pl.when(alone).then("replica"))  # fmt: skip
 
 
-def _joined(recorded: Recorded, operations: Operations, begins: Ints, waits: Waits) -> tuple[Ints, Ints]:
+def _openings(recorded: Recorded, operations: Operations, begins: Ints, waits: Waits) -> tuple[Ints, Ints]:
     """The operations that open each step if some ranks begin it with a collective after their last block of the
     previous step: these collectives (except those of all ranks), and the first blocks `begins` of the other ranks; and
     for each of them a first block of its step."""
@@ -192,9 +193,8 @@ def _joined(recorded: Recorded, operations: Operations, begins: Ints, waits: Wai
     alone, before = begins[~np.isin(begins, met.of)], np.maximum(met.of - 1, 0)
     opens = (operations.rank[before] == operations.rank[met.of]) & (operations.step[before] != operations.step[met.of])
     opens &= (met.of < len(recorded.blocks)) & (operations.start[met.on] >= operations.end[before])
-    members = np.bincount(recorded.parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1)
-    place = np.searchsorted(np.flatnonzero(operations.sort == COLLECTIVE), met.on[opens])
-    met = met.only(np.flatnonzero(opens)[members[place] < len(recorded.ranks)])
+    members = np.bincount(of_parts(recorded, operations.sort), minlength=len(operations))
+    met = met.only(np.flatnonzero(opens & (members[met.on] < len(recorded.ranks))))
     collectives, one = np.unique(met.on, return_index=True)
     alone = alone if len(collectives) else alone[:0]
     return np.concatenate([alone, collectives]), np.concatenate([alone, met.of[one]])

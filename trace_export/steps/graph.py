@@ -148,7 +148,11 @@ class Graph(Columns):
     @property
     def delay(self) -> Times:
         """How long after it was ready it started."""
-        delay: Times = np.maximum(self.start - self.ready, 0)
+        return self.delay_of(slice(None))
+
+    def delay_of(self, operations: Ints | slice) -> Times:
+        """The delays of some operations."""
+        delay: Times = np.maximum(self.start[operations] - self.ready[operations], 0)
         return delay
 
     @property
@@ -218,6 +222,15 @@ def happened(on: Ints, whole: Flags, start: Times, end: Times) -> Times:
         begun = np.flatnonzero(~whole)
         at[begun] = start[on[begun]]
     return at
+
+
+def of_parts(recorded: Recorded, sort: Ints) -> Ints:
+    """The operation of each row of `recorded.parts`; `sort` is that of all operations."""
+    collectives = np.flatnonzero(sort == COLLECTIVE)
+    if not len(collectives):
+        return collectives
+    of_part: Ints = collectives[recorded.parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    return of_part
 
 
 def needs_transfer(waits: Waits, sort: Ints) -> Flags:

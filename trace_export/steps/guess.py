@@ -48,8 +48,7 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     late = _lateness(table, blocks)
     table = _waits(table, late)
     ways = _ways(table)
-    link = edges.select("src_rank", "dst_rank")
-    table = table.with_columns(ways[table["way"].to_numpy() - 1]).with_columns(link)
+    table = table.with_columns(*ways[table["way"].to_numpy() - 1], edges["src_rank"])
     of_link = pl.col("usual").max().over("src_rank", "dst_rank")
     table = table.with_columns(usual=pl.when("opening").then(of_link).otherwise("usual"))
     within = ~pl.col("opening")  # before the first block of a step its rank may have paused

@@ -95,7 +95,9 @@ def _joined(parts: pl.DataFrame) -> tuple[Ints, Ints]:
 def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     """A row per part of a collective inside of a block: collective, rank, start, took, waited (what it took longer than
     the shortest), row (of the block), begun, ended."""
-    parts, work = _many(recorded, columns), np.flatnonzero(columns.sort[: len(recorded.blocks)] == WORK)
+    parts, work = recorded.parts, np.flatnonzero(columns.sort[: len(recorded.blocks)] == WORK)
+    if not parts.is_empty():
+        parts = _often(parts, columns.rank[work])
     if parts.is_empty():
         work = work[:0]
     segment = recorded.steps["segment"].to_numpy()[columns.step[work]]
@@ -120,14 +122,10 @@ def _inside(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
     return inside.join(often.filter(pl.col("share") > MOSTLY), on=group, how="semi", nulls_equal=True)
 
 
-def _many(recorded: Recorded, columns: Graph | Operations) -> pl.DataFrame:
+def _often(parts: pl.DataFrame, rank: Ints) -> pl.DataFrame:
     """The parts of the groups that may communicate in most of their blocks, because a rank has enough parts for
     that."""
-    if recorded.parts.is_empty():
-        return recorded.parts
-    work = columns.rank[: len(recorded.blocks)][columns.sort[: len(recorded.blocks)] == WORK]
-    of_rank = pl.DataFrame({"rank": work}).group_by("rank").agg(blocks=pl.len())
-    parts, group = recorded.parts, ["op", "group"]
+    of_rank, group = pl.DataFrame({"rank": rank}).group_by("rank").agg(blocks=pl.len()), ["op", "group"]
     each = parts.group_by(*group, "rank").agg(pl.len()).join(of_rank, on="rank")
-    many = each.filter(pl.col("len") > MOSTLY * pl.col("blocks")).select(group).unique()
-    return parts.join(many, on=group, how="semi", nulls_equal=True)
+    often = each.filter(pl.col("len") > MOSTLY * pl.col("blocks")).select(group).unique()
+    return parts.join(often, on=group, how="semi", nulls_equal=True)

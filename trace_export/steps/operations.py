@@ -88,10 +88,10 @@ class Lanes:
         if len(self.first) > MOST // self._size:
             self._times = np.unique(np.concatenate([self.start, end, parts_end]))
             self._size = len(self._times) + 1
-        latest = np.maximum.accumulate(self.key(self.lane, end)) - self.lane * self._size - 1
+        latest = np.maximum.accumulate(self._key(self.lane, end)) - self.lane * self._size - 1
         self.end = latest + self._zero if self._times is None else self._times[latest]
 
-    def key(self, lane: Ints, at: Times) -> Ints:
+    def _key(self, lane: Ints, at: Times) -> Ints:
         """A number that rises with lane and time, so that one search, and one running maximum, serve all lanes: the
         time since the first block or end of a collective, behind the times of the previous lanes. If that overflows,
         the rank of `at` among all times."""
@@ -113,11 +113,12 @@ class Lanes:
         lane = rows_of(self._names, segment.astype(np.int64) * self._ranks + rank)
         return np.where((rank < self._ranks) & (lane < len(self.first)), lane, np.int64(-1))
 
-    def last(self, times: Times, lane: Ints, at: Times) -> Ints:
+    def last(self, times: Times, lane: Ints, at: Times, of: Ints | None = None) -> Ints:
         """The last block of each lane whose time (of `times`, rising in a lane) is at most `at`; -1 where there is
-        none."""
-        row = np.searchsorted(self.key(self.lane, times), self.key(lane, at), side="right") - 1
-        return np.where((lane >= 0) & (row >= self.first[lane]), row, -1)
+        none. `of`: the lanes of `times`, in their order, where these are not of the blocks."""
+        of = self.lane if of is None else of
+        row = np.searchsorted(self._key(of, times), self._key(lane, at), side="right") - 1
+        return np.where((row >= 0) & (of[row] == lane), row, -1)
 
 
 def wait(of: Ints, on: Ints, begun: Times, operations: Operations, whole: Flags | bool = True) -> Waits:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.steps import batches, guess
-from trace_export.steps.graph import COLLECTIVE, TRANSFER, WORK, Flags, Ints, Times, Waits
+from trace_export.steps.graph import TRANSFER, WORK, Flags, Ints, Times, Waits, of_parts
 from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
 from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
@@ -177,22 +177,16 @@ def _after_collectives(
 ) -> list[Waits]:  # fmt: skip
     """The sends and receives that promptly followed a collective of their rank: a block may end with a collective, such
     as one of tensor-parallel peers, whose result is sent. For receives see `_posted`."""
-    joint = np.flatnonzero(operations.sort == COLLECTIVE)
-    if not len(joint) or not len(rows):
-        return []
-    parts, waits = recorded.parts, []
-    collective = joint[parts["collective"].rank("dense").to_numpy().astype(np.int64) - 1]
+    parts, waits, collective = recorded.parts, [], of_parts(recorded, operations.sort)
     lane, ends = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy()), parts["end"].to_numpy()
-    key = lanes.key(lane, ends)
-    order = np.lexsort((collective, key))
+    order = np.lexsort((collective, ends, lane))
     order = order[lane[order] >= 0]
-    if not len(order):
+    if not len(order) or not len(rows):
         return []
-    key, lane, ends, collective = key[order], lane[order], ends[order], collective[order]
+    lane, ends, collective = lane[order], ends[order], collective[order]
     for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
-        asked = lanes.lane[block[rows]]
-        last = np.searchsorted(key, lanes.key(asked, at[rows]), side="right") - 1
-        there = (last >= 0) & (lane[last] == asked) & (at[rows] - ends[last] <= POSTED_NS)
+        last = lanes.last(ends, lanes.lane[block[rows]], at[rows], lane)
+        there = (last >= 0) & (at[rows] - ends[last] <= POSTED_NS)
         row, on, end = rows[there], collective[last[there]], ends[last[there]]
         binds = end > before[row] if before is not None else (at[row] <= sent[row]) | (end >= sent[row])
         row, on = row[binds], on[binds]
