@@ -797,7 +797,7 @@ class Docs(TypedDict, total=False):
 class Mcp(TypedDict, total=False):
     """The options of the command `mcp`."""
 
-    places: Annotated[
+    paths: Annotated[
         list[str],
         Option("Folders or files of profiles, each a run; nothing else is read.", panel=ARGUMENTS, flag="",
                metavar="DIR...", many=True, required=True),

@@ -17,4 +17,4 @@ def mcp(**given: Unpack[Mcp]) -> None:
     if sys.stdin is None:
         what = "standard input is closed, and the agent asks there"
         raise TraceExportError(what, "let the agent start the command with pipes")
-    server([Path(path) for path in given["places"]]).run()
+    server([Path(path) for path in given["paths"]]).run()
