@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from samples.generators.data_parallel import WRITERS
+from samples.generators.data_parallel import WRITERS, Job
 from samples.generators.pipeline import US
 from tests.support.command import command
 from tests.support.rows import seeds
-from tests.verdicts.cases import AWAITED, IN_PARTS, PLANTED, drawn, drawn_hidden, drawn_late, drawn_nested, drawn_two
+from tests.verdicts.cases import (
+    AWAITED,
+    IN_PARTS,
+    PLANTED,
+    Case,
+    drawn,
+    drawn_hidden,
+    drawn_late,
+    drawn_nested,
+    drawn_two,
+)
 from tests.verdicts.judge import causes, is_at, judge, report
 
 FAST, SEEDS = 1, 16
@@ -169,37 +179,33 @@ TWO = [
 ]
 
 
-@pytest.mark.parametrize("seed", TWO)
-def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
+def each_is_named(folder: Path, job: Job, form: str, cases: Sequence[Case], *, rel: float) -> None:
     """Each with the gain of the same run without it alone."""
-    job, cases = drawn_two(seed)
-    named = causes(report(tmp_path, job, "nsys"))
+    named = causes(report(folder, job, form))
     for case in cases:
         said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
         assert said, f"{case.name} at {case.place} is not named"
-        assert said[0] == pytest.approx(case.gain_ns, rel=0.2)
+        assert said[0] == pytest.approx(case.gain_ns, rel=rel)
+
+
+@pytest.mark.parametrize("seed", TWO)
+def test_two_planted_causes_are_both_named(seed: int, tmp_path: Path) -> None:
+    job, cases = drawn_two(seed)
+    each_is_named(tmp_path, job, "nsys", cases, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 16))
 def test_a_slow_rank_of_a_slow_stage_is_named_beside_it(seed: int, tmp_path: Path) -> None:
-    """Neither takes what the other costs for its own: each has the gain of the same run without it alone."""
+    """Neither takes what the other costs for its own."""
     job, form, cases = drawn_nested(seed)
-    named = causes(report(tmp_path, job, form))
-    for case in cases:
-        said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
-        assert said, f"{case.name} at {case.place} is not named"
-        assert said[0] == pytest.approx(case.gain_ns, rel=0.15)
+    each_is_named(tmp_path, job, form, cases, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 7))])
 def test_what_a_rank_of_a_late_stage_is_later_by_is_a_cause_of_its_own(seed: int, tmp_path: Path) -> None:
     """The stage costs no more for it."""
     job, form, cases = drawn_late(seed)
-    named = causes(report(tmp_path, job, form))
-    for case in cases:
-        said = [sentence["facts"]["gain_ns"] for sentence in named if is_at(sentence, case.place)]
-        assert said, f"{case.name} at {case.place} is not named"
-        assert said[0] == pytest.approx(case.gain_ns, rel=0.15)
+    each_is_named(tmp_path, job, form, cases, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 16))
