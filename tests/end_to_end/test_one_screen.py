@@ -141,6 +141,7 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     assert_adds_up(next(sentence.text for sentence in report.verdict if sentence.code == "step"))
     for sentence in document["verdict"]:
         assert said.wrong(sentence, document) == []
+        assert said.wrong_counts(sentence, document) == []
     printed = " ".join(text.split())
     assert all(sentence.text in printed and sentence.next in printed for sentence in report.answer)
     for full in (False, True):
@@ -371,11 +372,29 @@ def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path,
     document = json.loads(documents.encode(overview_document(result)))
     for sentence in document["verdict"]:
         assert said.wrong(sentence, document) == []
+        assert said.wrong_counts(sentence, document) == []
     assert_only_known_prose([words.heading(result), *words.exception_lines(result, 20)], document)
     html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
     assert_only_known_prose(re.findall(r"<(?:li|p|h2)[^>]*>([^<]*)", html), document)
     for table in tables_of_page(html):
         assert lacking(cells(table), document) == []
+
+
+def test_the_counts_of_an_overview_and_what_it_lacks_are_in_its_document(tmp_path: Path) -> None:
+    """Of 16 logs two cannot be read."""
+    WRITERS["paddle"](tmp_path / "job", Job(stages=4, replicas=4))
+    for rank in (5, 10):
+        (tmp_path / "job" / f"workerlog.{rank}").write_text("no record", "utf-8")
+    result = api.overview(tmp_path / "job", tmp_path / "page", jobs=1).overview
+    document = json.loads(documents.encode(overview_document(result)))
+    counts = ("ranks", document["ranks"]), ("hosts", document["hosts"]), ("replicas", len(document["replicas"]))
+    more = ("stages", len(document["bands"])), ("steps", len(document["steps"]))
+    assert re.findall(r"(\d+) (\w+?)s?\b", words.heading(result)) == [
+        (str(count), name.removesuffix("s")) for name, count in (*counts, *more)
+    ]
+    ((unread, sources, share),) = re.findall(r"^(\d+) of (\d+) sources \((.*)%\)", words.missing(result))
+    assert (int(unread), int(sources)) == (document["unread"], document["sources"]) == (2, 16)
+    assert float(share) == 100 * document["unread"] / document["sources"]
 
 
 def test_a_cell_of_an_overview_is_the_value_of_its_name(tmp_path: Path, run_cli: Cli) -> None:

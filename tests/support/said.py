@@ -14,6 +14,10 @@ from trace_export.analysis.verdict import LEVELS
 
 UNITS = {"ns": 1.0, "µs": 1e-3, "ms": 1e-6, "s": 1e-9, "%": 100.0, "points": 100.0, "×": 1.0}
 FIGURE = re.compile(rf"(?<![\w.])(\d+(?:\.\d+)?) ?({'|'.join(UNITS)})(?!\w)")
+THINGS = "rank|host|stage|micro-batch|chunk|replica|step|block|link|clock|source"
+COUNT = re.compile(
+    rf"(?<![\w.,:×-])(\d[\d,]*)(?: of (?:the )?(\d[\d,]*))? (?:(?:slow|drifting) )?(?:{THINGS})(?:e?s)?\b"
+)
 LIMITS = ("0.01%", "0.5%", "1%", "3 %", "99%")
 """Figures that are of no run: bounds from which on something is named, and a level of confidence."""
 
@@ -90,6 +94,26 @@ def wrong(sentence: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]
             texts = ["shorter by {a_gain_ns} in", "and {b_gain_ns} in"]
     whole = f"{sentence['text']}\n{sentence['next']}"
     return list(_wrong(whole, texts, document, facts))
+
+
+def wrong_counts(sentence: Mapping[str, Any], document: Mapping[str, Any]) -> list[str]:
+    """The counts of things in a sentence that are neither a fact, nor the length of one, nor a size of the schedule."""
+    sizes = document.get("schedule") or {}
+    known = {*_counts(sentence["facts"]), *(sizes.get(name) for name in ("stages", "microbatches", "chunks"))}
+    return [
+        f"{match[0]} is of no key: {sentence['text']}"
+        for match in COUNT.finditer(sentence["text"])
+        if not {int(text.replace(",", "")) for text in match.groups() if text} <= known
+    ]
+
+
+def _counts(value: Any) -> Iterator[int]:
+    if isinstance(value, Mapping | list):
+        yield len(value)
+        for each in value.values() if isinstance(value, Mapping) else value:
+            yield from _counts(each)
+    elif isinstance(value, int):
+        yield value
 
 
 def wrong_notes(text: str, document: Mapping[str, Any]) -> list[str]:
