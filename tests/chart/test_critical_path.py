@@ -10,7 +10,7 @@ import pytest
 from samples.generators.operation_table import Job, usual
 from trace_export import Run, UsageError, load, simulate
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.chart.colours import SEEDS
+from trace_export.chart.colours import IDLE_SEEDS, SEEDS
 from trace_export.chart.critical_path import TRACK
 from trace_export.draw import Content, draw
 from trace_export.options import drawing
@@ -41,6 +41,34 @@ def test_the_path_is_a_track_and_its_blocks_keep_the_colours_of_their_kinds() ->
     assert set(coloured["critical"]) == {"yes"}
     rest = chart.main.slices.filter(pl.col("critical").is_null(), pl.col("category") == "block")
     assert rest["slack ms"].drop_nulls().max() > 0
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """In ms: F0 takes 3 to arrive, stage 1 runs nothing between its blocks for 2, and no stage between steps for 4."""
+    blocks = [(0, "F", 0, 2), (1, "F", 5, 7), (1, "B", 9, 11), (0, "B", 11, 13)]
+    rows = [f"{rank},{kind},{step},{a + 17 * step},{b + 17 * step}" for step in (0, 1) for rank, kind, a, b in blocks]
+    path = tmp_path_factory.mktemp("by_hand") / "blocks.csv"
+    path.write_text("\n".join(("rank,kind,step,start,end", *rows)), "utf-8")
+    return load(path, columns="rank=rank,stage=rank,kind=kind,step=step,start=start:ms,end=end:ms").align()
+
+
+def test_waits_on_the_path_have_the_names_and_colours_of_idle_time(by_hand: Run) -> None:
+    chart = draw(Content(Bubbles(by_hand.profile), explanation=by_hand.explain()), drawing())
+    (track,) = [t for t in chart.main.tracks if t.name == TRACK and not t.lane]
+    waits = chart.main.slices.filter(pl.col("track") == track.id, pl.col("part") != "work").sort("start_ns")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    assert waits.select("name", length / 1e6, "seed").rows() == [
+        ("wire 0 → 1", 3, IDLE_SEEDS["exposed transfer"]),
+        ("late start · stage 1", 2, IDLE_SEEDS["late start"]),
+        ("pause · stage 0", 4, IDLE_SEEDS["late start"]),
+    ]
+
+
+def test_a_picture_says_why_its_last_step_has_no_path(by_hand: Run, tmp_path: Path) -> None:
+    for steps, said in (("0-1", True), ("0", False)):
+        (picture,) = by_hand.select(steps=steps).write(tmp_path / f"{steps}.svg", critical_path=True)
+        assert ("A step has no critical path if no step after it was recorded." in picture.read_text("utf-8")) == said
 
 
 def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:

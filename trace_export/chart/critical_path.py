@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from trace_export.chart.builder import Builder
-from trace_export.chart.colours import SEEDS
+from trace_export.chart.colours import IDLE_SEEDS, SEEDS
 
 TRACK = "critical path"
 WIRE_PARTS = ("sender_late", "receiver_late", "wire")
 WAITS = {
     "wire": "exposed transfer", "collective": "exposed collective", "delay": "late start", "pause": "late start",
 }  # fmt: skip
-"""What a part other than work has in common with idle time: it has its colour."""
+"""The cause of idle time whose colour a part other than work has."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,19 @@ def add_path(builder: Builder, path: PathOverlay, order: int) -> None:
         pl.when(pl.col("part") == "work").then(pl.format("{} · stage {}", "kind", "stage"))
         .when(pl.col("part") == "wire").then(pl.format("wire {} → {}", "from_stage", "stage"))
         .when(pl.col("part") == "collective").then("kind")
-        .otherwise(pl.format("launch · stage {}", "stage"))
+        .when(pl.col("part") == "delay").then(pl.format("late start · stage {}", "stage"))
+        .otherwise(pl.format("{} · stage {}", "part", "stage"))
     )  # fmt: skip
     ordered = path.parts.sort("run", "step", "position")
     begun = pl.max_horizontal("start_ns", pl.col("end_ns").cum_max().shift(1).over("run", "step"))
     slices = ordered.with_columns(start_ns=begun).filter(pl.col("end_ns") > pl.col("start_ns"))
     if slices.is_empty():
         return
-    seed = pl.when(pl.col("part") == "work").then(pl.col("kind").replace_strict(SEEDS, default=None)).otherwise("part")
+    seeds = {part: IDLE_SEEDS[cause] for part, cause in WAITS.items()}
+    seed = (
+        pl.when(pl.col("part") == "work").then(pl.col("kind").replace_strict(SEEDS, default=None))
+        .otherwise(pl.col("part").replace_strict(seeds, default=None, return_dtype=pl.String))
+    )  # fmt: skip
     track = builder.track(TRACK, order, description="What each step waits for, from its start to its end")
     shown = slices.select(
         "start_ns", "end_ns", pl.coalesce(named, "part").alias("name"), pl.lit(TRACK).alias("category"),

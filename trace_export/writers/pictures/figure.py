@@ -15,6 +15,7 @@ from polars import selectors
 from trace_export.chart.block_names import KIND_LABELS
 from trace_export.chart.chart import SLICES, Chart, Track
 from trace_export.chart.colours import DIFFERENT, shade
+from trace_export.chart.critical_path import TRACK
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Numbers
 from trace_export.writers.pictures.panels import lengths, marked, ranged, shares, steps_of
@@ -30,6 +31,7 @@ OTHER_RUN = "other run"
 NOTABLE = 0.1
 """A block of another run whose length differs by more is marked."""
 
+NO_PATH = "A step has no critical path if no step after it was recorded."
 PAIR = "7+13: the forward of micro-batch 7, overlapped with the backward of micro-batch 13"
 
 _OPTIONAL = {
@@ -105,7 +107,15 @@ class Figure:
                 if "origin" in self.blocks.columns and (self.blocks["origin"] == "host").any()
                 else []
             ),
+            *([NO_PATH] if self._lacks_path else []),
         ]
+
+    @property
+    def _lacks_path(self) -> bool:
+        """Whether the critical path is drawn, but not in every step."""
+        rows = [number for number, row in enumerate(self.rows) if row.name == TRACK]
+        drawn = self.blocks.filter(pl.col("row").is_in(rows))["panel"].n_unique()
+        return bool(rows) and drawn < self.panels["step"].count()
 
     @property
     def hatched(self) -> bool:
