@@ -271,8 +271,8 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         f" {_devices(row)}"
     ),
     "slow-link": lambda row: (
-        f"measure the bandwidth between {_between(row)}, and check cable, adapter and route; the table Transfers"
-        " (--full) has all links"
+        f"measure the bandwidth between {_between(row)}, and check cable, adapter and route; to see its transfers:"
+        f" {_draw(row, 'comm')}"
     ),
     "slow-collective": lambda row: f"test the network between its ranks; to see the collectives: {_draw(row, 'comm')}",
     "late-rank": lambda row: (
