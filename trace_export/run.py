@@ -318,8 +318,8 @@ class Run:
 
         remedy = "say how many there are: 80, 20,20,20,20 or Et*20|(t*20|)*2t*20L"
         if self._options.detail != "kernels":
-            what = "no ranges name the passes and layers, and the kernels, which could tell them, were not read"
-            raise UsageError(what, "give it together with `detail` kernels", parameter="layers")
+            what = "no ranges name the passes and layers"
+            raise UsageError(what, "give `detail` kernels to count layers by their kernels", parameter="layers")
         blocks = block_work.forwards(self._checked)
         counted = block_work.layers(blocks, self._tasks_in(blocks, set(blocks["rank"])))
         if counted is None:

@@ -21,7 +21,8 @@ FEW_PERCENT = 1
 
 
 def begins_too_early(later: Ints) -> npt.NDArray[np.bool_]:
-    """Which tasks begin before their launch by more than clocks are off, where they begin so much `later`.
+    """Which tasks begin before their launch by more than clocks are off; `later`: how much later than its launch each
+    begins.
 
     Example: of a hundred tasks, 20 µs later each, one that begins 0.3 ms before its launch has a wrong time. Where
     twenty do, the clock of the device is off by that, and none is wrong before 1 ms.

@@ -216,7 +216,7 @@ def test_layers_that_cannot_be_counted(tmp_path: Path) -> None:
     WRITERS["nsys"](tmp_path / "run", replace(JOB, shapes=None))
     for detail, words in (
         ("kernels", "no attention kernel runs equally often"),
-        ("spans", "the kernels, which could tell them, were not read"),
+        ("spans", "no ranges name the passes and layers"),
     ):
         done = command("report", tmp_path / "run", "--layers", "count", "--detail", detail)
         assert done.returncode == 2

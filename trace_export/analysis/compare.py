@@ -159,8 +159,8 @@ class Comparison:
             *cause_and_place(list(self.causes.iter_rows(named=True))), *(gains if self.gains else there)
         )
         note = (
-            "ms: how much shorter a step would be without the cause, as in report, which does not name what gains"
-            " little or is uncertain; gains do not add up"
+            "ms: how much shorter a step would be without the cause, as in report; a cause that gains little or is"
+            " uncertain has no row; gains do not add up"
         )
         return ReportTable("Causes", frame, note)
 

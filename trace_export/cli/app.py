@@ -108,7 +108,7 @@ def _words(args: list[str]) -> list[int]:
 
 
 def normal(option: str) -> str:
-    """An option in the one of its spellings."""
+    """An option in its usual spelling."""
     return option.replace("_", "-")
 
 

@@ -117,7 +117,7 @@ def _cohorts(overview: Overview) -> Iterator[Table]:
             "" if overview.representative is None else f" Replica {overview.representative} is most like the others."
         )
         alike = (
-            "Those of a group have the same micro-batches and order of blocks, and work that differs by at most 3 %"
+            "Replicas of a group have the same micro-batches and order of blocks, and work that differs by at most 3 %"
             " from one to the next."
         )
         rows = words.cohort_rows(overview)

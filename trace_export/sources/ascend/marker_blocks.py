@@ -37,21 +37,21 @@ OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
 """What the names and types of an optimizer's kernels contain."""
 
 CLOCK_NOISE_NS = 10_000_000
-"""So much may a range seem to begin before it was issued. The profiler places the device's clock by one comparison with
-the host's at its start, so that clocks which differ by 100 in a million are 10 ms apart after 100 s."""
+"""A range may seem to begin this much before it was issued. The profiler places the device's clock by one comparison
+with the host's at its start, so that clocks which differ by 100 in a million are 10 ms apart after 100 s."""
 
 EMPTY_NS = 10_000
 """Where no kernels were recorded, a weight-gradient range shorter than this counts as a pop of an empty store."""
 
 NOT_WITHIN = {"F": ["B", "FB"], "B": ["F", "FB"], "W": PASSES}
-"""What no block of a kind holds. It may hold ranges of its kind that have another name: what wraps a pass."""
+"""Kinds that no block of a kind holds. It may hold ranges of its kind with another name, which wrap a pass."""
 
 FEW = 4
-"""One range of a stream in so many may have wrong times: more are nested on purpose, or of several ranks in one
+"""One range of a stream in this many may have wrong times: more are nested on purpose, or of several ranks in one
 file."""
 
 KERNEL_NS = 20_000
-"""A range that seems to begin or end so long before the end of a kernel of its stream has a wrong time: its marks and
+"""A range that seems to begin or end this long before the end of a kernel of its stream has a wrong time: its marks and
 kernels run one after the other."""
 
 LONGER = 1.05

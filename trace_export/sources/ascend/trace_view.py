@@ -74,7 +74,7 @@ class TraceView:
     tasks: pl.DataFrame | None = None
 
     def moved(self, offset_ns: int) -> TraceView:
-        """With so much added to all times."""
+        """The trace with `offset_ns` added to all times."""
         marks, steps = (
             frame.with_columns(pl.col(times) + offset_ns)
             for frame, times in (

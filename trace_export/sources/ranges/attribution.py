@@ -297,8 +297,8 @@ class Launches:
 
     @staticmethod
     def of_parts(parts: list[tuple[Ints, Ints, Ints]]) -> Launches:
-        """Of columns in pieces, in any order. Of several with one id the one of the earliest range counts, and one
-        outside all ranges last."""
+        """The launches of columns in pieces, in any order. Of several with one id that of the earliest range counts;
+        one outside all ranges counts last."""
         unknown = (np.array([_FIRST]), np.array([NONE], np.int32), np.array([NONE], np.int32))
         correlation, pipeline, call = (np.concatenate(p) for p in zip(unknown, *parts, strict=True))
         order = np.argsort(correlation[1:], kind="stable")

@@ -214,7 +214,7 @@ def _side_by_side(tables: Sequence[Table], figure: Figure) -> str:
 
 
 def _further(sentences: Sequence[Said]) -> str:
-    """Sentences besides the answer, of which only the title is seen."""
+    """Sentences besides the answer, folded under a title."""
     if not sentences:
         return ""
     said = "".join(map(said_item, sentences))
