@@ -66,14 +66,17 @@ class Content:
 def draw(content: Content, drawing: Drawing, *, for_picture: bool = False) -> Chart:
     """The chart of what is drawn. `for_picture` as in `ChartOptions`."""
     profile, other = content.profile, content.other
+    compared = other.measured.profile if other is not None else None
+    schedules = [readable(run.declared.schedule) for run in (profile, compared) if run is not None]
     return lay_out(
         profile,
         ChartOptions(
             tracks=drawing["tracks"],
             detail=content.detail,
             color_by=drawing["color_by"],
-            schedule=readable(profile.declared.schedule),
+            schedule=" and ".join(dict.fromkeys(name for name in schedules if name)) or None,
             runs=other.names if other is not None else None,
+            other=compared,
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
             edges=None if for_picture else drawable_edges(profile)[0],

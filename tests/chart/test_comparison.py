@@ -64,7 +64,8 @@ def test_stages_that_only_the_other_run_has_are_drawn_below() -> None:
         profile([span(rank, "F", 0, 10 * rank, 10 * rank + 5) for rank in range(n)], {rank: rank for rank in range(n)})
         for n in (2, 4)
     )
-    chart = lay_out(few, ChartOptions(runs=("a", "b"), overlays=(overlay_of(many, "b"),)))
+    chart = lay_out(few, ChartOptions(runs=("a", "b"), other=many, overlays=(overlay_of(many, "b"),)))
+    assert chart.title == "PP chart · a and b · 1F1B · PP=2 and 4"
     names = {track.id: track.name for track in chart.main.tracks}
     drawn = chart.main.slices.filter(pl.col("of_run") == "b")["track"].replace_strict(names, return_dtype=pl.String)
     assert drawn.to_list() == [f"stage {rank} · rank {rank} (b)" for rank in range(4)]

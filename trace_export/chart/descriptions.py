@@ -17,16 +17,24 @@ PINNED: Final = "pinned"
 """The attributes of a trace by which `open` knows what to show first, see `first_view`."""
 
 
-def title(profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None) -> str:
-    """`PP chart · 1F1B · PP=4`, without what is unknown; with the names of two `runs` that are compared."""
-    stages = profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
+def title(
+    profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None, other: Profile | None = None
+) -> str:
+    """`PP chart · 1F1B · PP=4`, without unknown parts; with the names of two `runs` that are compared, and the stages of
+    both if those of the `other` differ."""
+    stages = dict.fromkeys(_stages(run) for run in (profile, other) if run is not None)
+    sizes = [str(count) for count in stages if count]
     words = [
         "PP chart",
         f"{runs[0]} and {runs[1]}" if runs else None,
         schedule or profile.declared.schedule,
-        f"PP={stages}" if stages else None,
+        f"PP={' and '.join(sizes)}" if sizes else None,
     ]
     return " · ".join(w for w in words if w)
+
+
+def _stages(profile: Profile) -> int:
+    return profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
 
 
 def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:
