@@ -20,8 +20,8 @@ PINNED: Final = "pinned"
 def title(
     profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None, other: Profile | None = None
 ) -> str:
-    """`PP chart · 1F1B · PP=4`, without unknown parts; with the names of two `runs` that are compared, and the stages of
-    both if those of the `other` differ."""
+    """`PP chart · 1F1B · PP=4`, without unknown parts; with the names of two compared `runs`, and the stages of both if
+    those of the `other` differ."""
     stages = dict.fromkeys(_stages(run) for run in (profile, other) if run is not None)
     sizes = [str(count) for count in stages if count]
     words = [

@@ -68,10 +68,10 @@ class ChartOptions:
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
     `schedule`: its name for the title; `runs`: the names of this run and of the `other` one that is drawn under it;
-    `clocks`: host → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn. `edges`
-    (as from `pipeline.edges.drawable_edges`) become arrows where both blocks are drawn. `step_arguments` has the keys
-    run and step; its other columns become arguments of the steps. `for_picture`: without what pictures do not
-    show: steps, counters and arrows.
+    `clocks`: host → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn.
+    `edges` (as from `pipeline.edges.drawable_edges`) become arrows if both blocks are drawn. `step_arguments` has the
+    keys run and step; its other columns become arguments of the steps. `for_picture`: without steps, counters and
+    arrows, which pictures do not show.
     """
 
     tracks: Tracks = "stage"
