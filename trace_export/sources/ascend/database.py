@@ -116,9 +116,9 @@ def _named(
 
 @dataclass(frozen=True)
 class Rows:
-    """What a database holds. Its `tables` are the marker ranges as the host saw them (`marks`) and as the `device` did,
-    the `calls` of PyTorch that rules of the user name, the `operators` of communication and the `tasks` that these are
-    made of. `communicates`: operators were recorded; otherwise only markers announce them."""
+    """The tables that a database holds. Its `tables` are the marker ranges as the host saw them (`marks`) and as the
+    `device` did, the `calls` of PyTorch that rules of the user name, the `operators` of communication and the `tasks`
+    that these are made of. `communicates`: operators were recorded; otherwise only markers announce them."""
 
     tables: Mapping[str, pl.DataFrame]
     communicates: bool

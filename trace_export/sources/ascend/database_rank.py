@@ -1,4 +1,4 @@
-"""Who wrote an Ascend database, and what it holds: a `Recorded` for each device of its process."""
+"""The rank that wrote an Ascend database, and its content: a `Recorded` for each device of its process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
 
 
 def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
-    """Of a process with several devices a rank for each that has markers."""
+    """A process with several devices has a rank for each device with markers."""
     listed = _devices_of(db, whole.rank)
     if len(listed) < 2 or whole.rows is None:
         return [whole]

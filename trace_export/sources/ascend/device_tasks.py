@@ -18,12 +18,12 @@ from trace_export.sources.source import TaskRequest
 
 PIECE_ROWS = 1 << 19
 _UNNAMED = -1
-"""What a task is whose type alone is recorded, and the number of a type that is missing."""
+"""The names of tasks of which only the type is recorded, and the number of a missing type."""
 _CATEGORIES = pl.Series(["compute", "communication", "memory", None], dtype=WORD)
 
 
 def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
-    """What the request asks for of the table TASK: the small tasks of communication, or everything.
+    """The tasks of the table TASK that the request asks for: the small tasks of communication, or everything.
 
     A task is called as its kernel, as the small task of communication that it is, or as its own type. Raises
     SourceError where none has a valid time.
@@ -61,8 +61,8 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
 
 
 class _Names:
-    """What the tasks of a database are called; `small`: whether it knows the small tasks of communication. Their types
-    are in memory, 16 bytes each."""
+    """The names of the tasks of a database; `small`: whether it knows the small tasks of communication. Their types are
+    in memory, 16 bytes each."""
 
     def __init__(self, db: Database, *, small: bool) -> None:
         self._db = db

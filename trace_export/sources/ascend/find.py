@@ -34,8 +34,8 @@ from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
 TEXTS = (*TRACES, TABLE, "communication.json", "analysis.db")
-"""What a text export can be read from; the traces and kernel_details.csv have the blocks, the others communication
-only."""
+"""The files from which a text export can be read; the traces and kernel_details.csv have the blocks, the others
+communication only."""
 
 COPIES_FOLDER = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
@@ -49,7 +49,7 @@ TABLES_WITHOUT_TIMES = (
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
 _MONITOR_LINES = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.jsonl")
-"""What msMonitor's `--export-type Jsonl` writes (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
+"""Files of msMonitor's `--export-type Jsonl` (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
 _BEFORE_2_3 = re.compile(
     r"(?:(?:ascend_)?timeline_display|step_trace_raw|output_timeline_data|output_op_compute_time)_(\d{1,9})"
     r"(?:_detail_time)?\.(?:json|csv|txt)"
@@ -114,7 +114,7 @@ def captures(root: Path, folders: list[Folder]) -> SearchResult:
 
 
 def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tuple[Unrecognised, ...]:
-    """What the profilers wrote beside the `captures` that are read: raw data, output without device tasks, that of
+    """Other output of the profilers beside the `captures` that are read: raw data, output without device tasks, that of
     MindSpore before 2.3, and JSON lines of msMonitor; with the command that makes a profile of it."""
     lost = []
     below = {folder.path.parent for folder in folders if folder.path.name == "host"}
@@ -173,7 +173,7 @@ def _lost(home: Path, path: Path, what: str) -> Unrecognised:
 
 
 def _command(home: Path, path: Path) -> str:
-    """What turns the raw data at `path`, below the capture `home`, into a profile."""
+    """The command that turns the raw data at `path`, below the capture `home`, into a profile."""
     match = CAPTURE.fullmatch(home.name)
     if not match:
         return f"msprof --export=on --type=db --output={path.name}"

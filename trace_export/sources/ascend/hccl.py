@@ -18,8 +18,8 @@ OPERATORS: Schema = {"op": TEXT, "group": TEXT, "start_ns": TIME, "end_ns": TIME
 """One operator; `op` its whole name, `group` the decimal hash of its group, null where the source does not have it."""
 
 COPIES: Schema = {"op": TEXT, "group": TEXT, "peer": INT, "remote": TIME, "local": TIME}
-"""What a point-to-point operator moved: `remote` bytes read from the member `peer` of the group (its place in it), and
-`local` bytes moved on this rank. Each is null where the source does not have it."""
+"""The data that a point-to-point operator moved: `remote` bytes read from the member `peer` of the group (its place in
+it), and `local` bytes moved on this rank. Each is null where the source does not have it."""
 
 SLACK_BYTES = 1024
 """Local copies hold a few bytes of bookkeeping besides the data sent."""

@@ -24,10 +24,10 @@ _VOTES = (
     ("B", "Grad|Backprop"),
     ("F", "FlashAttention|RmsNorm|LayerNorm|SwiGlu|Swiglu|Gelu|Silu|RotaryPositionEmbedding|RotaryMul"),
 )
-"""Vote → what the type contains; the first that fits. Matrix products and element-wise kernels run everywhere."""
+"""Vote → a part of the type's name; the first that fits. Matrix products and element-wise kernels run everywhere."""
 
 SEGMENT = ["step", "segment"]
-"""What lies between two point-to-point operators of one step."""
+"""The kernels between two point-to-point operators of one step."""
 
 LEAST = 2
 """Fewer runs than this of F or of B are no pipeline: a data-parallel step has one of each."""

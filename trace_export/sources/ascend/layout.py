@@ -14,7 +14,7 @@ TABLE = "kernel_details.csv"
 COMMUNICATION = ("COMMUNICATION", "HCCL")
 """Accelerator Core of the rows of `TABLE` that are communication operators."""
 METADATA = "profiler_metadata.json"
-"""What the training script said of itself."""
+"""The facts that the training script added."""
 
 CAPTURE = re.compile(
     r"(?:(?:rank-(?P<rank>\d{1,9})|(?P<host>.+)_(?P<pid>\d{1,10}))_)?(?P<time>\d{8,17})_ascend_(?P<framework>pt|ms)"

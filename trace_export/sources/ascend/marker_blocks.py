@@ -28,13 +28,13 @@ PASSES = ["F", "B", "FB"]
 """Kinds of blocks; without any of them markers name no pipeline."""
 
 CAPTURE: Schema = {"capture": INT}
-"""What tables of several captures have besides: the place of the row's capture among them."""
+"""Further columns of tables of several captures: the place of the row's capture among them."""
 
 WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME}
 """A compute kernel; `text` is its type, or at Level0 its name."""
 
 OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
-"""What the names and types of an optimizer's kernels contain."""
+"""The names and types of an optimizer's kernels contain one of these."""
 
 CLOCK_NOISE_NS = 10_000_000
 """A range may seem to begin this much before it was issued. The profiler places the device's clock by one comparison
@@ -251,7 +251,7 @@ def _worked(blocks: pl.DataFrame, busy: Busy) -> tuple[pl.DataFrame, list[tuple[
 
 
 def _few(wrong: pl.Expr) -> pl.Expr:
-    """Whether so few ranges of a stream are `wrong` that these may have wrong times (see `FEW`)."""
+    """Whether few enough ranges of a stream are `wrong` to have wrong times (see `FEW`)."""
     return (wrong.sum() * FEW <= pl.len()).over("capture", "stream")
 
 

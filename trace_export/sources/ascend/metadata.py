@@ -50,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What is known of one rank. `groups`: decimal group hash → group. `place` and `job`: columns of model.RANKS."""
+    """The metadata of one rank. `groups`: decimal group hash → group. `place` and `job`: columns of model.RANKS."""
 
     declared: Declared = Declared()
     groups: dict[str, Group] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def json_file(path: Path) -> dict[str, Any]:
 
 
 def info_of(home: Path) -> dict[str, Any]:
-    """What `profiler_info` says of the capture `home`; empty where there is none."""
+    """The content of `profiler_info` of the capture `home`; empty where there is none."""
     path = info_file(home, names_in)
     return json_file(path) if path else {}
 

@@ -1,4 +1,4 @@
-"""What the files of one rank of an Ascend run hold, be they a database or a text export."""
+"""The content of the files of one rank of an Ascend run, a database or a text export."""
 
 from __future__ import annotations
 

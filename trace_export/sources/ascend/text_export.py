@@ -35,7 +35,7 @@ from trace_export.units import thousandths
 KERNELS: Schema = {
     "name": TEXT, "type": TEXT, "core": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "end_ns": TIME,
 }  # fmt: skip
-"""One row of kernel_details.csv. `type` is null at Level0, where only the name identifies what ran."""
+"""One row of kernel_details.csv. `type` is null at Level0: only the name identifies a kernel."""
 
 _COLUMNS = {"name": "Name", "type": "Type", "core": "Accelerator Core", "stream": "Stream ID", "step": "Step Id"}
 _TIMES = ("Start Time(us)", "Duration(us)")
@@ -197,7 +197,7 @@ def operators(rows: pl.DataFrame, folder: Path, notes: list[Note]) -> tuple[pl.D
 def _communication(folder: Path, notes: list[Note]) -> pl.DataFrame:
     """The operators in communication.json: op, group, start_ns, end_ns, bytes (remote).
 
-    A sum of nothing is what the profiler writes where it took no sizes: null.
+    The profiler writes a sum of nothing if it took no sizes: null.
     """
     rows = []
     for name, group, entry in _entries(folder / "communication.json", notes):

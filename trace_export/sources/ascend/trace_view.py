@@ -90,7 +90,7 @@ NOTHING = TraceView(empty(MARKS), empty(STEPS), empty(COUNTERS), ())
 
 
 def read(path: Path, dialects: Dialects) -> TraceView:
-    """What is in the file at `path`. Raises SourceError when it is not a trace."""
+    """The content of the file at `path`. Raises SourceError when it is not a trace."""
     with JsonTrace(path, Events(_Event, partial(_of_use, dialects))) as trace:
         events = pl.concat([empty(KEPT), *map(_columns, trace.pieces())])
     notes = [*trace.losses()]

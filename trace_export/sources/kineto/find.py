@@ -61,7 +61,7 @@ def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
 
 
 def _no_trace(path: Path) -> Unrecognised | None:
-    """What the file is if it is not a trace; None for a trace."""
+    """The kind of the file if it is not a trace; None for a trace."""
     if path.name.endswith(OURS):
         return None
     try:

@@ -51,7 +51,7 @@ _CALL = pl.Enum(list(CALLS))
 
 
 class GpuWork:
-    """What a trace has of launches (start, thread, correlation, and which of `CALLS` it is), and kernels (`KERNELS`).
+    """The launches (start, thread, correlation, and which of `CALLS` it is) and kernels (`KERNELS`) of a trace.
 
     `launched`: whether a call launches a kernel; `replayed`: whether one launches a CUDA graph."""
 
@@ -121,13 +121,13 @@ def append(pieces: list[pl.DataFrame], rows: pl.DataFrame) -> None:
 
 
 def task_id() -> pl.Expr:
-    """What a kernel or copy has in common with its launch, as `correlation`."""
+    """The number that a kernel or copy shares with its launch, as `correlation`."""
     return _id(-2)
 
 
 def _id(none: int) -> pl.Expr:
-    """What a launch and its tasks have in common: the correlation id, which some devices lack; then the number of the
-    operator that launched. No number of the one kind is one of the other."""
+    """The numbers that a launch shares with its tasks: the correlation id, which some devices lack; then the number of
+    the operator that launched. No number of the one kind is one of the other."""
     operator = pl.col("External id")
     return pl.coalesce("correlation", pl.when(operator > 0).then(-2 - operator), none)
 

@@ -24,8 +24,8 @@ NUMBERS = (
     "correlation", "External id", "Src Rank", "Dst Rank", "Seq", "In msg nelems", "Out msg nelems", "Sequence number"
 )  # fmt: skip
 TEXTS = ("stream", "device", "Collective name", "Process Group Name", "dtype", "args name")
-"""What is read of an event's `args`: the columns of Int64, and those of String. `args name` is the `name` of a
-thread."""
+"""The fields of an event's `args` that are read: the columns of Int64, and those of String. `args name` is the `name`
+of a thread."""
 SCHEMA = (
     dict.fromkeys(("cat", "name", "pid", "tid"), pl.String())
     | dict.fromkeys(("start", "end", *NUMBERS), pl.Int64())
@@ -103,7 +103,7 @@ class Wanted:
 
     @property
     def _text(self) -> str:
-        """What the text of each of them has inside."""
+        """The text of each of them contains this."""
         parts = [rf'"cat"\s*:\s*"(?:{self.categories})"']
         if self.marks is not None:
             parts.append(rf'"name"\s*:\s*"{self.marks}')
@@ -119,7 +119,7 @@ class Wanted:
         return self._common[category] is not None
 
     def of(self, events: Sequence[Event]) -> list[Event]:
-        """Those among `events`, with their common categories."""
+        """The wanted ones among `events`, with their common categories."""
         common, kept = self._common, []
         for event in events:
             if event.ph == "X":

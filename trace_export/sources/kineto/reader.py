@@ -65,7 +65,7 @@ DEVICE = pl.col("device").cast(pl.Int32, strict=False)
 """Of kernels, as `_PIDS` and `_DEVICES`."""
 _PIDS, _DEVICES = (pl.col(name).drop_nulls().unique() for name in ("pid", "device"))
 JOB = ("PT_PROFILER_JOB_NAME", "PT_PROFILER_JOB_VERSION", "PT_PROFILER_JOB_ATTEMPT_INDEX")
-"""What the environment called the job and its start (libkineto/src/EnvMetadata.h); since 2026."""
+"""The environment's names of the job and its start (libkineto/src/EnvMetadata.h); since 2026."""
 _NO_CALLS = pl.DataFrame(schema=KERNELS)
 
 
@@ -136,7 +136,7 @@ def _texts_of(ranges: pl.DataFrame, process: int) -> pl.Series:
 
 
 class _Events(reader.Opened):
-    """What a trace holds: see ranges.reader.Opened. `pending`: events of a beginning that are no columns yet."""
+    """The content of a trace: see ranges.reader.Opened. `pending`: events of a beginning that are no columns yet."""
 
     what = "annotation"
 

@@ -64,7 +64,7 @@ def with_chunks(rows: pl.DataFrame, ranges: Ranges) -> pl.DataFrame:
 
 
 def declared(ranges: Ranges, passes: pl.DataFrame) -> Declared:
-    """What the names of a file's ranges and of its blocks (`passes`, as from `blocks`) say about the pipeline."""
+    """The facts about the pipeline in the names of a file's ranges and of its blocks (`passes`, as from `blocks`)."""
     recorded = Declared()
     if (ranges.frame["role"] == "setup").any():
         setups = ranges.of("setup").select(

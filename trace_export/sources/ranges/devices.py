@@ -139,7 +139,7 @@ class Attributed:
 
     @cached_property
     def worked(self) -> pl.DataFrame:
-        """What `with_activity` makes of the ranges."""
+        """The result of `with_activity`."""
         return with_activity(self.ranges, self.activity)
 
 

@@ -35,21 +35,21 @@ NAMES: Schema = {
     "text": TEXT, "dialect": TEXT, "role": TEXT, "kind": TEXT, "microbatch": INT, "chunk": INT, "stage": INT,
     "microbatch_b": INT, "chunk_b": INT, "stage_b": INT, "step": INT, "rank": INT, "place": INT,
 }  # fmt: skip
-"""What one text means. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
-around one training step), boundary (an action of the runtime, not a block), setup (what a process is: rank and
-sizes of the run). `stage` counts over all chunks, `place`
-is the rank's place in its pipeline whatever its chunks (the stage of model.RANKS)."""
+"""The meaning of one text. `role`: block (pipeline work of `kind`, see model.SPANS), p2p (see TRANSFERS), step (a range
+around one training step), boundary (an action of the runtime, not a block), setup (what a process is: rank and sizes of
+the run). `stage` counts over all chunks, `place` is the rank's place in its pipeline whatever its chunks (the stage of
+model.RANKS)."""
 
 TRANSFERS: Schema = {"text": TEXT, "role": TEXT, "direction": TEXT, "microbatch": INT, "chunk": INT, "stage": INT}
 """The transfers that a p2p text names; a fused one has several rows. `role`: send or recv, `direction`: F or B."""
 
 OPERATION_SUFFIX = r", (?:seq = \d+, )?op_id = \d+.*"
-"""What torch's emit_nvtx appends to a name."""
+"""torch's emit_nvtx appends this to a name."""
 
 PITHTRAIN_PASS = r"^(?:for|back)ward chunk \d+ \(phase"
 
 _TELLING = f"_model_graph|{PITHTRAIN_PASS}"
-"""What a marker has inside that says something of the run."""
+"""Parts of a marker that say something about the run."""
 MOST_REMEMBERED = 2000
 """Texts of one source whose meaning is kept for the sources that follow."""
 
@@ -58,7 +58,7 @@ MOST_MESSAGE = 10_000
 
 
 def run_facts(markers: pl.Series) -> Declared:
-    """What the spelling of a run's block markers (String) says about the pipeline as a whole.
+    """The facts about the whole pipeline in the spelling of a run's block markers (String).
 
     MindSpeed calls its steps forward_step_with_model_graph or forward_step_no_model_graph in DualPipeV only, where the
     numbers of forwards count on over the chunks; and `with` only where forwards and backwards are overlapped.
@@ -101,8 +101,8 @@ class Dialects:
         return _dialects((*(rule for marker in markers for rule in user_rules(marker)), *RULES))
 
     def parse(self, texts: pl.Series) -> Names:
-        """What the `texts` (String, repetitions allowed) mean; unknown ones are left out. Raises UsageError when a
-        user's rule takes something else for a number."""
+        """The meanings of the `texts` (String, repetitions allowed); unknown ones are left out. Raises UsageError when
+        a user's rule takes something else for a number."""
         distinct = texts.unique().sort()
         return _of_a_rank(self, tuple(distinct)) if len(distinct) <= MOST_REMEMBERED else self._parse(distinct)
 

@@ -1,4 +1,4 @@
-"""The blocks that were found in the processes of a source, as its content, and what the user should know of them."""
+"""The blocks that were inferred in the processes of a source, as its content, and notes on them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SEPARATED = {
     "transfers": "transfers between them",
     "waits": "waits of the host between them, because there are no transfers",
 }
-"""What separates one pass from the next, the most certain first."""
+"""The evidence that separates one pass from the next, the most certain first."""
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
 
 

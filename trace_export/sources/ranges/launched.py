@@ -21,8 +21,8 @@ DEVICE_CALLS = ("*Launch*", "*Memcpy*", "*Memset*", "*StreamWaitEvent*", "*Synch
 def work_of(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames, between: pl.Series | None = None) -> Work:
     """The work of a process: its `calls` (CALLS) and `tasks` (TASKS but `role`; `name` is a row of `names`).
 
-    What a task is follows from its name, and for NCCL's from `between`: whether the framework, or the call before the
-    launch, says that it is between two ranks (null, or None for all: nothing says it).
+    The role of a task follows from its name, and for NCCL's from `between`: whether the framework, or the call before
+    the launch, says that it is between two ranks (null, or None for all: nothing says it).
 
     | name | between two ranks | otherwise | nothing says it |
     |---|---|---|---|

@@ -78,7 +78,7 @@ class NameCounts:
         """How many names there were, those of frameworks included."""
 
     def add(self, texts: pl.Series) -> None:
-        """Counts `texts` (String), without what torch's emit_nvtx appends."""
+        """Counts `texts` (String), without the suffix of torch's emit_nvtx."""
         names = texts.drop_nulls().str.replace(OPERATION_SUFFIX + "$", "").alias("name")
         names = names.filter(names != "")
         self.total += len(names)
@@ -87,8 +87,8 @@ class NameCounts:
         self._counts = both.sort("count", "name", descending=[True, False]).head(MOST_COUNTED)
 
     def most_frequent(self) -> list[str]:
-        """The `EXAMPLES` most frequent names, of equally frequent ones the first by alphabet. Those that differ by
-        their numbers count as the first of them."""
+        """The `EXAMPLES` most frequent names, of equally frequent ones the first by alphabet. Names that differ only in
+        numbers count as the first of them."""
         alike = self._counts.group_by(pl.col("name").str.replace_all(r"\d+", "#").alias("alike"))
         names = alike.agg(pl.col("name").min(), pl.col("count").sum())
         return names.sort("count", "name", descending=[True, False])["name"].head(EXAMPLES).to_list()

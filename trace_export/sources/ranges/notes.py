@@ -19,7 +19,7 @@ from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.timestamps import UNTIMED
 
 FEW = 0.01
-"""A smaller part of the GPU tasks outside all blocks is what any run has: copies of the data loader, the optimizer."""
+"""Any run has a smaller part of the GPU tasks outside all blocks: copies of the data loader, the optimizer."""
 HOST = "draw the CPU ranges with `host_ranges`"
 
 
@@ -90,7 +90,7 @@ def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
 
 
 def no_kernels(path: Path, without: str, remedy: str, *, launched: bool) -> SourceError:
-    """For a file without a kernel, which was recorded `without` what records them, unless kernels were `launched`."""
+    """For a file without a kernel, recorded `without` the option for kernels, unless kernels were `launched`."""
     if launched:
         what = "no GPU work in the file, though kernels were launched: the profiler lost all of them"
         return SourceError(path, what, f"record again, with a newer version of the profiler, or {HOST}")
@@ -115,8 +115,8 @@ def of_transfers(path: Path, moved: pl.DataFrame) -> list[Note]:
 
 
 def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuActivity | None) -> list[Note]:
-    """What was repaired and left out. `worked`: the ranges with work_count. `activity` is None where CPU-side ranges
-    are drawn."""
+    """Notes on repaired and omitted blocks. `worked`: the ranges with work_count. `activity` is None where CPU-side
+    ranges are drawn."""
     notes = []
 
     def add(rows: pl.DataFrame, note: Note) -> None:

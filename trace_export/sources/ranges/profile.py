@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Content:
-    """What is in a source, or in some of its processes: `blocks`, `p2p` and `collectives` have process, start and end
-    in session time, and otherwise columns of SPANS, P2P and COLLECTIVES. `outside`: by process, as far as that is
+    """The content of a source, or of some of its processes: `blocks`, `p2p` and `collectives` have process, start and
+    end in session time, and otherwise columns of SPANS, P2P and COLLECTIVES. `outside`: by process, as far as that is
     known, see `outside` in model.RANKS."""
 
     blocks: pl.DataFrame

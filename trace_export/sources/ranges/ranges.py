@@ -23,12 +23,12 @@ RANGE = {"row": pl.Int64(), "process": pl.Int64(), "thread": pl.Int64(), "start"
 """The columns of a range as recorded; an open one ends before it starts. The order of the rows means nothing."""
 
 CALL = {"group": pl.String(), "peer": pl.Int64(), "bytes": pl.Int64()}
-"""What else may be known of a call of NCCL: its communicator, the rank of its peer in that, and its size."""
+"""Further columns of a call of NCCL, null if unknown: its communicator, the rank of its peer in that, and its size."""
 
 _HIDING = {PLAIN, OWN, PIPELINING}
 """Only where there are names of these dialects, some names may not count."""
 _SAME_TIMES = ["thread", "text"]
-"""What orders ranges of equal start and end."""
+"""The order of ranges of equal start and end."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +147,10 @@ def _without_weak_names(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame
     """The rows whose names count, and the blocks whose names do not.
 
     Names of several dialects complement each other: plain names ("Forward") count for those kinds of work that the
-    process names in no other dialect, a fused pair being a forward and a backward. Our own marks are the only names of
-    passes in processes that have them, but for the user's. MindSpeed calls some passes as Megatron does, and these are
-    its names, too. Transfers of a stage (PP::fwd_send) count only where torch's runtime names none (PP:0SEND_F3),
-    inside which they may lie.
+    process names in no other dialect, a fused pair being a forward and a backward. In processes with our marks only
+    these and the user's names count as names of passes. MindSpeed calls some passes as Megatron does, and these are its
+    names, too. Transfers of a stage (PP::fwd_send) count only where torch's runtime names none (PP:0SEND_F3), inside
+    which they may lie.
     """
     if not _HIDING & set(frame["dialect"].unique()):
         return frame, frame.clear()

@@ -18,7 +18,7 @@ ByProcess = dict[int, int]
 """Process → its rank, or another number of it, of the processes that the evidence covers."""
 
 Evidence = tuple[str, Callable[[], ByProcess]]
-"""Where ranks come from (see model.RANKS), and the ranks; asked for only where what comes before does not suffice."""
+"""Where ranks come from (see model.RANKS), and the ranks; asked for only if the earlier ones do not suffice."""
 
 
 def assigned(

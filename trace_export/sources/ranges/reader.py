@@ -96,7 +96,7 @@ class Opened(Protocol):
     def launches(
         self, processes: Collection[int] | None, named: Named, others: Ranges
     ) -> Iterator[tuple[int, Process]]:
-        """What these processes launched; `others`: the ranges of steps and optimizers."""
+        """The launches of these processes; `others`: the ranges of steps and optimizers."""
         ...
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
@@ -104,7 +104,7 @@ class Opened(Protocol):
         ...
 
     def no_work(self) -> SourceError | None:
-        """The error of a source whose GPU work cannot be attributed, as there is none."""
+        """The error of a source without any GPU work to attribute."""
         ...
 
     def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
@@ -132,7 +132,7 @@ class Opened(Protocol):
         return None
 
     def notes(self, first: int) -> Sequence[Note]:
-        """What is to be said of the source; its first block begins at `first`. Raises SourceError."""
+        """The notes on the source; its first block begins at `first`. Raises SourceError."""
         return ()
 
 
@@ -154,9 +154,8 @@ class _Start:
 
 @dataclass
 class _Part:
-    """What is known so far of an opened source. `named_in_part`: the processes whose names say only some passes;
-    `tables`: its named blocks, transfers and collectives; `far`: how many kernels of NCCL were left out for their
-    times."""
+    """The state of an opened source. `named_in_part`: the processes whose names say only some passes; `tables`: its
+    named blocks, transfers and collectives; `far`: how many kernels of NCCL were left out for their times."""
 
     opened: Opened
     named: Named = field(init=False)
@@ -272,7 +271,7 @@ def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Diale
 
 
 def _in_steps(process: int, inferred: Inferred, others: Ranges) -> Inferred:
-    """What was found in a process, with the steps of its blocks by the `others` of its ranges and their launches."""
+    """The inferred blocks of a process, with their steps by the `others` of its ranges and their launches."""
     rows = inferred.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
     return inferred._replace(blocks=with_steps(rows, others.of("step"), "launched").drop("process"))
 
@@ -379,7 +378,7 @@ def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
 
 
 def _rank(part: _Part, options: ReadOptions) -> None:
-    """Who the processes are, and what is to be said of all of the source."""
+    """The ranks of the processes, and the notes on the whole source."""
     opened, work = part.opened, part.work
     gpus = {process: one.device for process, one in part.inferred.items() if one.device is not None}
     inferred = {process for process, one in part.inferred.items() if not one.impossible}

@@ -39,7 +39,8 @@ LETTERS = {
     "F": "F", "B": "B", "I": "B", "BW": "B", "W": "W", "R": None, "forward": "F", "backward": "B", "backward_bw": "B",
     "backward_b": "B", "backward_w": "W", "optimizer": "OPT",
 }  # fmt: skip
-"""What a rule's group `kind` captures → kind. I is torch's input gradient, BW a whole backward, R a recomputation."""
+"""The text that a rule's group `kind` captures → kind. I is torch's input gradient, BW a whole backward, R a
+recomputation."""
 
 MOST_TRANSFERS = 8
 """Transfers in one name; runtimes fuse up to four."""

@@ -24,8 +24,8 @@ KERNELS = {
     "process": pl.Int64(), "op": pl.String(), "group": pl.String(), "peer": pl.Int64(), "seq": pl.Int64(),
     "bytes": pl.Int64(), "start": pl.Int64(), "end": pl.Int64(), "device": pl.Int64(),
 }  # fmt: skip
-"""A kernel of NCCL with what the framework knows of it: what it does, the name of its group, the global rank of the
-other side, and its number in the group."""
+"""A kernel of NCCL with the data of the framework: what it does, the name of its group, the global rank of the other
+side, and its number in the group."""
 MOVES = (*ALONE, *TOGETHER)
 """Calls that move data; others (ncclGroupEnd, ncclCommInitRank) do not."""
 
@@ -73,10 +73,10 @@ def transfers(
 
 
 def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    """NCCL's own sends and receives between two blocks: what is sent was made by the block before, what is received is
-    for the block after. Calls inside blocks may be an all-to-all of experts, and with several chunks a receive may be
-    for any later block: they keep no direction. Inside a block a stage receives before it sends; what lies between the
-    first send and the last receive is an `exchange`.
+    """NCCL's own sends and receives between two blocks: the previous block made the data that are sent, the next block
+    needs those that are received. Calls inside blocks may be an all-to-all of experts, and with several chunks a
+    receive may be for any later block: they keep no direction. Inside a block a stage receives before it sends; what
+    lies between the first send and the last receive is an `exchange`.
     """
     kind = pl.when(pl.col("kind").is_in(["F", "B"])).then("kind")
     single = (pl.col("chunk").max().fill_null(0) == 0) & (pl.col("stage").n_unique() <= 1)
