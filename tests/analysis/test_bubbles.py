@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.schedules.test_schedule import planned
 from tests.support.profiles import concluded, with_messages
+from tests.support.rows import examples
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.schedules.schedule import schedule
@@ -176,7 +177,7 @@ def jittered(draw: st.DrawFn) -> Profile:
     return concluded(Profile(ranks=profile.ranks, spans=spans, declared=Declared(schedule=s.name)))
 
 
-@settings(max_examples=8, deadline=None)
+@examples(3)
 @given(profile=jittered(), seed=st.integers(0, 1000))
 def test_rules_of_any_run(profile: Profile, seed: int) -> None:
     ranks = Bubbles(profile).ranks

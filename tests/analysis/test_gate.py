@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import trace_export
 from tests.conftest import Cli
+from tests.support.rows import examples
 from trace_export.analysis import baseline
 from trace_export.analysis.explanation import CAUSES, LEVELS
 from trace_export.analysis.gate import judge
@@ -61,7 +62,7 @@ def test_planted_slowdowns(on: str, slower: float, seeds: int, least: int, most:
     assert least <= result <= most
 
 
-@settings(max_examples=50, deadline=None)
+@examples(15)
 @given(st.lists(st.floats(1e6, 1e9), min_size=3, max_size=20), st.floats(0, 0.5))
 def test_a_run_is_not_worse_than_itself(times: list[float], limit: float) -> None:
     run = figures(times)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trace_export
+from tests.support.rows import examples
 from tests.conftest import UNTIMED
 from trace_export import Declared, Run, TraceExportError, UsageError, Window, api
 
@@ -193,7 +194,7 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@settings(max_examples=15, suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
+@settings(examples(6), suppress_health_check=[*UNTIMED, HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_only_errors_of_the_program_come_out(name: str, data: st.DataObject, run: Run, place: Place) -> None:
     names, call = FUNCTIONS[name]
@@ -207,7 +208,7 @@ def test_only_errors_of_the_program_come_out(name: str, data: st.DataObject, run
 
 
 @pytest.mark.parametrize("parameter", sorted(SLOW))
-@settings(max_examples=40)
+@examples(10)
 @given(value=values.filter(lambda value: value is not None and not isinstance(value, str | int | float)))
 def test_the_slow_parameters_too(parameter: str, value: object, place: Place) -> None:
     with pytest.raises(TraceExportError):

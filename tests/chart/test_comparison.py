@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import profile, span
+from tests.support.rows import examples
 from trace_export.chart.comparison import overlay_of, paired
 from trace_export.chart.layout import ChartOptions, lay_out
 from trace_export.model import STEP_KEY, Profile
@@ -43,7 +44,7 @@ def test_blocks_of_no_step_are_drawn_where_there_are_no_steps() -> None:
     assert paired(mixed, bare)[0].spans["step"].to_list() == [1]
 
 
-@settings(max_examples=30, deadline=None)
+@examples(10)
 @given(
     a=st.lists(st.integers(1, 1000), min_size=1, max_size=6), b=st.lists(st.integers(1, 1000), min_size=1, max_size=6)
 )

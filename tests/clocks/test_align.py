@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csgraph, csr_matrix
 
@@ -19,6 +19,7 @@ from samples.generators.paddle import Job
 from samples.generators.pipeline import MS
 from tests.support.clock_runs import START_NS, Clocks, Run, make
 from tests.support.profiles import concluded
+from tests.support.rows import examples
 from trace_export import load
 from trace_export.clocks import graph
 from trace_export.clocks.align import align
@@ -283,7 +284,7 @@ def test_times_without_sense_do_not_break_the_fit() -> None:
     assert fit.clocks["drift"].is_finite().all()
 
 
-@settings(max_examples=30)
+@examples(12)
 @given(
     lag_us=st.integers(1, 1000),
     ppm=st.lists(st.integers(-15, 15), min_size=4, max_size=4),

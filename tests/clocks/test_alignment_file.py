@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.clocks.test_align import with_messages
 from tests.support.clock_runs import Clocks, make
+from tests.support.rows import examples
 from tests.support.texts import CHARACTERS
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
@@ -101,7 +102,7 @@ PROFILE = make(Clocks(seed=17, stages=2, microbatches=2, steps=1)).profile
 FIELDS = ("offset_ns", "drift", "reference_ns", "messages", "collectives", "sd_us", "bound_us", "status")
 
 
-@settings(max_examples=30)
+@examples(12)
 @given(host=st.dictionaries(st.sampled_from(FIELDS), anything), t0=st.integers(-(2**70), 2**70) | anything)
 def test_whatever_is_in_the_file_is_used_or_refused(
     host: dict[str, Any], t0: Any, tmp_path_factory: pytest.TempPathFactory

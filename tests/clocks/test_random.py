@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock_runs import Clocks, make
+from tests.support.rows import examples
 from trace_export.clocks.align import align
 from trace_export.clocks.bounds import violations
 from trace_export.model import Profile
@@ -28,7 +29,6 @@ CLOCKS = st.builds(
     jitter_us=st.floats(5, 60),
     over_stages=st.booleans(),
 )
-MODEST = settings(max_examples=5, deadline=None, derandomize=True)
 
 
 def paired(clocks: Clocks) -> Profile:
@@ -36,7 +36,7 @@ def paired(clocks: Clocks) -> Profile:
     return pair(replace(run.profile, p2p=run.profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32))))
 
 
-@MODEST
+@examples(5)
 @given(CLOCKS)
 def test_no_message_arrives_before_it_was_sent_and_the_truth_lies_in_the_bound(clocks: Clocks) -> None:
     run = make(clocks)
@@ -49,7 +49,7 @@ def test_no_message_arrives_before_it_was_sent_and_the_truth_lies_in_the_bound(c
         assert abs(left[host]) <= bound / 1e3
 
 
-@MODEST
+@examples(3)
 @given(CLOCKS, st.integers(-(10**12), 10**12), st.integers(0, 4))
 def test_shifting_a_host_shifts_nothing_else(clocks: Clocks, by_ns: int, which: int) -> None:
     profile = paired(clocks)
@@ -69,7 +69,7 @@ def test_shifting_a_host_shifts_nothing_else(clocks: Clocks, by_ns: int, which: 
     assert gaps.max() is None or gaps.max() - gaps.min() <= 1  # type: ignore[operator]
 
 
-@MODEST
+@examples(3)
 @given(CLOCKS, st.randoms(use_true_random=False))
 def test_order_of_rows_changes_nothing(clocks: Clocks, chance: object) -> None:
     profile = paired(clocks)
@@ -81,7 +81,7 @@ def test_order_of_rows_changes_nothing(clocks: Clocks, chance: object) -> None:
     assert again.clocks.equals(align(profile).clocks)
 
 
-@MODEST
+@examples(5)
 @given(CLOCKS, st.floats(0, 60))
 def test_cut_windows_pair_truly(clocks: Clocks, cut_ms: float) -> None:
     run = make(replace(clocks, cut_ms=cut_ms, steps=2))

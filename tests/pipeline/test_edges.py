@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import concluded
+from tests.support.rows import examples
 from trace_export.model import RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline.edges import drawable_edges
 from trace_export.schedules.schedule import schedule, virtual_stage
@@ -94,7 +95,7 @@ def test_nothing_to_link() -> None:
     assert concluded(bare).interpreted.edges.is_empty()
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4)
 @given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "interleaved"]))
 def test_order_of_rows_changes_nothing(seed: int, name: str) -> None:
     profile = planned(name, 3, 3)
@@ -120,7 +121,7 @@ def test_edges_survive_that_blocks_are_filtered_out() -> None:
     assert 0 < len(rows) < len(edges)
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "dualpipev"]))
 def test_a_pass_of_two_blocks_takes_its_input_in_the_first_and_gives_its_result_in_the_last(
     seed: int, name: str
@@ -159,7 +160,7 @@ def test_edges_that_point_backwards_in_time_are_counted_and_left_out() -> None:
     assert edges["direction"].to_list() == ["B", "B"]
 
 
-@settings(max_examples=12, deadline=None)
+@examples(4)
 @given(step=st.integers(0, 2**31 - 2), run=st.integers(0, 2**31 - 1), microbatch=st.integers(0, 2**31 - 8))
 def test_numbers_as_large_as_a_file_can_hold_link_the_same_blocks(step: int, run: int, microbatch: int) -> None:
     """Their product does not fit into 64 bits."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from samples.generators import paddle as generate_paddle
 from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
-from tests.support.rows import crossed
+from tests.support.rows import crossed, examples
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Declared, Profile, conform, empty
 from trace_export.pipeline import labels, steps
 from trace_export.pipeline.interpret import interpret
@@ -391,8 +391,8 @@ def replicas(pipelines: int, stages: int, microbatches: int, steps: int) -> Prof
     return replace(whole, ranks=conform(whole.ranks.with_columns(stage=stage, dp=dp), RANKS)).validate()
 
 
+@examples(5)
 @given(st.integers(2, 4), st.integers(2, 7), st.integers(2, 3), st.integers(1, 3), st.booleans())
-@settings(max_examples=10)
 def test_a_cut_first_stage_without_steps_is_numbered_as_its_replica_or_not_at_all(
     stages: int, microbatches: int, steps: int, lost: int, at_the_end: bool
 ) -> None:

@@ -7,11 +7,12 @@ from unittest.mock import patch
 
 import numpy as np
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 from tests.support.profiles import concluded
+from tests.support.rows import examples
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.model import MESSAGES, RANKS, SPANS, Profile, conform
 from trace_export.pipeline import step_groups
@@ -70,7 +71,7 @@ def _tables(profile: Profile) -> list[pl.DataFrame]:
     return [bubbles.ranks, bubbles.steps, waits, bubbles.slices.sort(pl.all()), sequences(profile.passes())]
 
 
-@settings(max_examples=8, deadline=None)
+@examples(3)
 @given(profile=runs(), size=st.integers(1, 60))
 def test_tables_of_groups_are_those_of_all_steps(profile: Profile, size: int) -> None:
     whole = _tables(profile)

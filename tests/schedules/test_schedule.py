@@ -70,7 +70,7 @@ def sizes() -> list[tuple[str, int, int, int | None]]:
     result = []
     for name in TITLES:
         for stages in (1, 2, 3, 4, 6):
-            for microbatches in (1, 3, 4, 9, 12):
+            for microbatches in (1, 3, 4, 9) if stages < 6 else (3, 12):
                 chunks = 3 if name.startswith("interleaved") and microbatches % 2 else None
                 result.append((name, stages, microbatches, chunks))
     return result
@@ -144,7 +144,7 @@ def test_every_order_is_whole_and_free_of_deadlock() -> None:
         runs = runs_through(s)
         assert runs or not fits, where
         assert acyclic(s.graph) == acyclic(s.with_transfers) == runs, where
-    assert checked > 190
+    assert checked > 140
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import ORIGIN, concluded, span, table, with_messages
+from tests.support.rows import examples
 from trace_export.analysis.transfer_split import links, split_messages
 from trace_export.model import HOSTS, MESSAGES, RANKS, SPANS, Profile, conform
 from trace_export.schedules.catalogue import CATALOGUE
@@ -147,7 +148,7 @@ def slow_replay(graph: Graph, length: Floats, delay: Floats) -> Floats:
     return end
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(runs(), st.integers(0, 1 << 32))
 def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], seed: int) -> None:
     """With the measured times it gives them back; with any others it is as slow as one operation after the other."""
@@ -166,7 +167,7 @@ def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], see
             assert result[n, case] == pytest.approx(expected, abs=1e-3)
 
 
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(runs())
 def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
     """To the nanosecond, and each begins where the one before ended; also where the clocks disagree."""
@@ -181,7 +182,7 @@ def test_the_parts_add_up_to_the_step(run: tuple[Schedule, Profile]) -> None:
     assert all(before[1] == after[0] for before, after in pairwise(parts))
 
 
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(runs(), st.data())
 def test_slack_is_how_much_longer_a_block_may_take(run: tuple[Schedule, Profile], data: st.DataObject) -> None:
     """A block that takes δ longer makes the step longer by max(0, δ - slack), and a block on the path has none."""

@@ -1,4 +1,4 @@
-"""The rows of parametrized tests: those of every run, and those of runs with `--slow`."""
+"""The rows of parametrized tests and the examples of properties: those of every run, and those with `--slow`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def seeds(fast: int, count: int) -> list[Any]:
@@ -24,6 +25,11 @@ def crossed(*factors: Iterable[object], every: int = 1) -> list[Any]:
         _row([each[i] for each, i in zip(values, index, strict=True)], fast=index in fast)
         for index in product(*map(range, sizes))
     ]
+
+
+def examples(count: int) -> settings:
+    """For a property: so many examples in every run, always the same; ten times as many new ones with `--slow`."""
+    return settings(max_examples=count if settings().derandomize else 10 * count)
 
 
 def slow(values: Iterable[object]) -> list[Any]:

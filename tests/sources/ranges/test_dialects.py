@@ -7,9 +7,10 @@ from typing import Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import examples
 from tests.support.texts import CHARACTERS
 from trace_export.errors import UsageError
 from trace_export.sources.ranges.dialects import NAMES, TRANSFERS, Dialects
@@ -219,7 +220,7 @@ def test_no_rule_takes_long() -> None:
     assert sorted(dialects.parse(names).names["text"]) == sorted([names[0], names[2]])
 
 
-@settings(max_examples=40)
+@examples(15)
 @given(
     st.lists(
         st.one_of(*(st.from_regex(rule.pattern, fullmatch=True, alphabet=CHARACTERS) for rule in RULES)), max_size=8

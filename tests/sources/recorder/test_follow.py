@@ -7,11 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from samples.generators import recorder as generate
 from samples.generators.pipeline import Block
+from tests.support.rows import examples
 from trace_export.errors import SourceError
 from trace_export.instrument.backends.block_file import BlockFile
 from trace_export.sources.find import find
@@ -56,7 +57,7 @@ def source(path: Path) -> Source:
     return result
 
 
-@settings(max_examples=20)
+@examples(8)
 @given(cuts=st.lists(st.integers(0, len(LINES)), max_size=8), keep=st.integers(1, 3), limit=st.integers(2800, 6000))
 def test_what_the_recorder_appends(cuts: list[int], keep: int, limit: int) -> None:
     """Its own file, which becomes another one whenever half of the limit is reached."""

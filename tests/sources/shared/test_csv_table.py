@@ -6,9 +6,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.rows import examples
 from trace_export.errors import SourceError
 from trace_export.sources.shared import csv_table
 
@@ -18,7 +19,7 @@ cells = st.text(
 tables = st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12)
 
 
-@settings(max_examples=50)
+@examples(20)
 @given(tables, st.booleans())
 def test_the_rows_are_those_of_the_table(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], newline: bool

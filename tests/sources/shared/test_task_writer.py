@@ -6,10 +6,11 @@ import tempfile
 from pathlib import Path
 
 import polars as pl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import table
+from tests.support.rows import examples
 from trace_export.model import KERNELS
 from trace_export.sources.shared.task_writer import TaskWriter
 
@@ -26,7 +27,7 @@ task = st.fixed_dictionaries(
 ).map(lambda row: {**row, "end_ns": row["start_ns"] + row["length"]})
 
 
-@settings(max_examples=25, deadline=None)
+@examples(10)
 @given(st.lists(st.lists(task, max_size=5), max_size=18), st.sampled_from([1, 3, 1 << 16]))
 def test_tasks_come_by_start_end_stream_and_name(pieces: list[list[dict[str, object]]], piece_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
