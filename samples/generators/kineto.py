@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from samples.generators import nsys
@@ -38,12 +38,11 @@ class Rank:
     """One rank's trace, in its host's clock."""
 
     def __init__(self, rank: int, clock_ns: int, stage: int | None = None, world: int = STAGES,
-                 wrong: WrongTimes | None = None, unnamed: Collection[str] = (), pid: int = MAIN,
-                 cut: Cut | None = None, layers: LayerRanges | None = None, stages: int = 1) -> None:  # fmt: skip
-        """`stage`: where the rank is none of a pipeline by itself; `unnamed`: kinds of blocks without a range; `cut`:
-        the kernels of a block, which are random without it; `layers`: the ranges of those of its stage of so many."""
-        self.layers, self.stages = layers, stages
-        self.unnamed, self.cut = unnamed, cut
+                 wrong: WrongTimes | None = None, pid: int = MAIN, cut: Cut | None = None,
+                 layers: LayerRanges | None = None, stages: int = 1) -> None:  # fmt: skip
+        """`stage`: where the rank is none of a pipeline by itself; `cut`: the kernels of a block, which are random
+        without it; `layers`: the ranges of those of its stage of so many."""
+        self.layers, self.stages, self.cut = layers, stages, cut
         self.wrong = wrong or {}
         self.rank, self.clock_ns, self.stage = rank, clock_ns, rank if stage is None else stage
         self.trace = Trace(rank=rank, world=world, host=f"node{rank // 2}", pid=pid)
@@ -54,8 +53,7 @@ class Rank:
         launch = block.start_ns + self.clock_ns - 60 * US
         kind = "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}"
         mark = f"te:{kind} stage={self.stage} step={block.step} rank={self.rank}"
-        if block.kind not in self.unnamed:
-            self.trace.range(launch - 4 * US, launch + len(kernels) * 5 * US, mark, cat="cpu_op")
+        self.trace.range(launch - 4 * US, launch + len(kernels) * 5 * US, mark, cat="cpu_op")
         if self.layers:
             part = (block.chunk or 0) * self.stages + self.stage
             self.layers.write(block, part, self.stages, launch, launch + len(kernels) * 5 * US - US, self.of_layer)
@@ -167,11 +165,11 @@ def write_planted(folder: Path, timing: Timing) -> list[Block]:
     return run.blocks
 
 
-def write(folder: Path, seed: int = 1, wrong: WrongTimes | None = None, unnamed: Collection[str] = ()) -> list[Block]:
+def write(folder: Path, seed: int = 1, wrong: WrongTimes | None = None) -> list[Block]:
     """A trace per rank in `folder`, and truth.csv. Returns the truth."""
     chance = random.Random(seed)
     blocks = blocks_of(STAGES, MICROBATCHES, STEPS, chance)
-    ranks = [Rank(r, CLOCK_ERRORS_NS[r], wrong=wrong, unnamed=unnamed) for r in range(STAGES)]
+    ranks = [Rank(r, CLOCK_ERRORS_NS[r], wrong=wrong) for r in range(STAGES)]
     for block in blocks:
         ranks[block.rank].block(block, chance)
     transfers(ranks, blocks, chance)

@@ -15,6 +15,7 @@ import pytest
 
 from samples.generators.operation_table import RS, Cell, Job, usual
 from tests.support.profiles import concluded
+from tests.support.rows import crossed
 from trace_export import api
 from trace_export.analysis.slowdown import Slowdown
 from trace_export.analysis.slowdown import slowdown as slowdown_of
@@ -108,6 +109,7 @@ def test_a_long_last_stage() -> None:
 def test_a_slow_replica() -> None:
     result = planted("replica")
     assert parts(result, "replica") == pytest.approx([1, 1058 / 893], rel=CLOSE)
+    assert result.parts.filter(part="replica")["replica"].to_list() == [0, 1]
     assert parts(result, "stage") == pytest.approx([n / 893 for n in (960, 971, 982, 993)], rel=CLOSE)
     assert result.slowest_ranks == pytest.approx(2 / 11, abs=CLOSE)
 
@@ -150,8 +152,7 @@ def of(profile: Profile) -> Slowdown:
     return result
 
 
-@pytest.mark.parametrize("stage", range(4))
-@pytest.mark.parametrize("factor", [1.25, 1.5, 3.0])
+@pytest.mark.parametrize(("stage", "factor"), crossed(range(4), [1.25, 1.5, 3.0]))
 def test_a_slow_stage_of_1f1b_is_the_closed_form(factor: float, stage: int) -> None:
     """T(k, s) = s(F+B) + m k (F+B) + (P-1-s)(max(0, F+B-kF) + max(0, F+B-kB)) for 1F1B, m ≥ P, no transfers."""
 

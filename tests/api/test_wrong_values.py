@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import trace_export
-from tests.support.rows import examples
 from tests.conftest import UNTIMED
+from tests.support.rows import examples
 from trace_export import Declared, Run, TraceExportError, UsageError, Window, api
 
 

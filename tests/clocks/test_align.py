@@ -19,7 +19,7 @@ from samples.generators.paddle import Job
 from samples.generators.pipeline import MS
 from tests.support.clock_runs import START_NS, Clocks, Run, make
 from tests.support.profiles import concluded
-from tests.support.rows import examples
+from tests.support.rows import crossed, examples
 from trace_export import load
 from trace_export.clocks import graph
 from trace_export.clocks.align import align
@@ -231,8 +231,7 @@ def test_good_clocks_are_left_as_they_are() -> None:
     assert not [n for n in done.notes if n.level == "warning"]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("error_us", [3_200, -1_900])
+@pytest.mark.parametrize(("seed", "error_us"), crossed(range(3), [3_200, -1_900]))
 def test_blocks_alone_align_the_machines_of_a_log(error_us: int, seed: int) -> None:
     """Worker logs have no messages: the dependencies between blocks bound the offset from both sides."""
     job = Job(machines=2, clock_errors_us=(0, error_us), seed=seed)

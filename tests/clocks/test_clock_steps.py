@@ -206,8 +206,7 @@ def test_of_two_hosts_both_are_named() -> None:
     assert "host01 (or that of host00 by the opposite)" in note.text
 
 
-@pytest.mark.parametrize("host", ["host00", "host01"])
-@pytest.mark.parametrize("size_us", [2e6, 3.6e9])
+@pytest.mark.parametrize(("host", "size_us"), crossed(["host00", "host01"], [2e6, 3.6e9]))
 def test_of_two_hosts_that_is_named_on_whose_clock_nothing_happens_for_too_long(host: str, size_us: float) -> None:
     clocks = Clocks(stages=2, steps=4, set_us={host: (0.5, size_us)})
     result = aligned(make(clocks))

@@ -67,12 +67,6 @@ def test_files_are_read_by_themselves(run_cli: Cli, samples: Path, tmp_path: Pat
     assert (tmp_path / "pipeline_profile.pftrace").is_file()
 
 
-def test_an_empty_folder_names_what_was_looked_for(run_cli: Cli, tmp_path: Path) -> None:
-    result = run_cli("--log_dir", tmp_path)
-    assert result.returncode == 1
-    assert "no profile in this folder; looked for profiles of paddle, nsys" in sentence(result)
-
-
 @pytest.mark.parametrize("logs", [True, False], ids=["logs lie in the folder itself", "nothing lies there"])
 def test_multi_machine_without_machine_folders(logs: bool, run_cli: Cli, samples: Path, tmp_path: Path) -> None:
     if logs:

@@ -129,8 +129,7 @@ def test_a_run_without_backwards_numbers_the_forwards_of_each_rank(tmp_path: Pat
     assert Bubbles(run.profile).steps["bubble"].to_list() == pytest.approx([idle / (STAGES * length)])
 
 
-@pytest.mark.parametrize("slow", [None, 0, 2, 3])
-@pytest.mark.parametrize("capture", CAPTURES)
+@pytest.mark.parametrize(("capture", "slow"), crossed(CAPTURES, [None, 0, 2, 3]))
 def test_a_run_without_backwards_is_explained_as_any_other(tmp_path: Path, capture: str, slow: int | None) -> None:
     """It lacks neither backwards nor weight gradients; the gain is that of the simulation without the slow stage."""
     orders = [[Operation("F", m) for m in range(12)] for _ in range(STAGES)]

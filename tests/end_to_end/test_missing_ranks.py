@@ -26,7 +26,7 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     [
         pytest.param("0", True, marks=pytest.mark.slow),
         ("0-3", True),
-        ("3", True),
+        pytest.param("3", True, marks=pytest.mark.slow),
         ("4-7", False),
         pytest.param("all", False, marks=pytest.mark.slow),
     ],

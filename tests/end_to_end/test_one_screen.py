@@ -271,7 +271,7 @@ def test_each_figure_of_a_table_has_one_name(job: Path) -> None:
             assert_rounded([cells[at] for at, _ in named], values)
 
 
-@pytest.mark.parametrize("job", ["paddle/single", "slow rank"], indirect=True)
+@pytest.mark.parametrize("job", ["slow rank", *slow(["paddle/single"])], indirect=True)
 def test_the_bubbles_beside_the_chart_are_those_of_the_ranks(job: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     document = json.loads(api.report(job, page, html=True, jobs=1).report.json())
@@ -350,7 +350,11 @@ def test_a_comparison_fits_on_a_screen(slower: float, limit: int, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [("nsys/two_hosts", "kineto/two_hosts"), ("paddle/single", "paddle/two_machines"), ("ascend", "mindspore")],
+    [
+        ("nsys/two_hosts", "kineto/two_hosts"),
+        ("paddle/single", "paddle/two_machines"),
+        *slow([("ascend", "mindspore")]),
+    ],
 )
 def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples: Path) -> None:
     result = api.compare(samples / a, samples / b, jobs=1).comparison
@@ -366,7 +370,7 @@ def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples:
             assert lacking(cells(table), document) == []
 
 
-@pytest.mark.parametrize("name", ["paddle/two_machines", "nsys/two_hosts", "unmarked"])
+@pytest.mark.parametrize("name", ["paddle/two_machines", "unmarked", *slow(["nsys/two_hosts"])])
 def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path, tmp_path: Path) -> None:
     result = api.overview(samples / name, tmp_path, jobs=1).overview
     document = json.loads(documents.encode(overview_document(result)))

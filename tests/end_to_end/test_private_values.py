@@ -186,7 +186,8 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     **{kind: _beside_values(kind) for kind in OF_FEW_VALUES},
 }  # fmt: skip
 DRAWN = [
-    ["export", "--detail", "kernels", "--bubbles", "--format", "perfetto,chrome,svg,html", "--json", "--verbose"],
+    ["export", "--detail", "kernels", "--format", "chrome", "--json", "--verbose"],
+    ["export", "--bubbles", "--format", "perfetto,svg,html"],
     ["export", "--format", "parquet", "--table", "blocks,messages,ranks,steps"],
     ["export", "--format", "csv", "--steps", "0-99"],
     ["inspect", "--json"],
@@ -202,8 +203,8 @@ REFUSED = [
 """What is asked of each format: what all can do, and what most refuse."""
 
 
-OF_WATCH = ("nsys", "mindspore text", "recorder")
-"""A database, a text and a log that grows: what a watch and an agent say is made of the same tables for all formats."""
+OF_WATCH = ("nsys", "recorder")
+"""A database and a log that grows: what a watch and an agent say is made of the same tables for all formats."""
 
 
 def _written(folder: Path) -> Iterator[str]:

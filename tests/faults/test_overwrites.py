@@ -20,6 +20,7 @@ from samples.generators import ascend as generate_ascend
 from samples.generators import paddle as generate_paddle
 from tests.faults.inputs import INPUTS
 from tests.support.command import command
+from tests.support.rows import crossed
 from trace_export import read as reading
 from trace_export.errors import OutputError
 from trace_export.writers import mark, step_task_info
@@ -120,8 +121,10 @@ def refused(place: Path, *arguments: object, because: str = "input", cwd: Path |
         assert state(place) == before
 
 
-@pytest.mark.parametrize("out", ["a file", "a folder", "nothing"])
-@pytest.mark.parametrize("name", ["same", "symbolic", "hard", "chain", "through a folder"])
+@pytest.mark.parametrize(
+    ("name", "out"),
+    crossed(["same", "symbolic", "hard", "chain", "through a folder"], ["a file", "a folder", "nothing"]),
+)
 def test_an_input_is_refused_under_any_name(kineto: Path, place: Path, name: str, out: str) -> None:
     target = kineto.with_name("pipeline_profile.json")
     if name == "same":
@@ -235,8 +238,9 @@ def test_nothing_is_read_before_the_outputs_are_known_to_be_free(hosts: Path, mo
     assert command(hosts, "--format", "csv", "--out", hosts / "machine0" / "a.csv").returncode == 2
 
 
-@pytest.mark.parametrize("bad", ["first", "last"])
-@pytest.mark.parametrize("obstacle", ["folder", "link to a folder", "pipe", "nothing may be made"])
+@pytest.mark.parametrize(
+    ("obstacle", "bad"), crossed(["folder", "link to a folder", "pipe", "nothing may be made"], ["first", "last"])
+)
 def test_one_bad_target_among_several(hosts: Path, place: Path, bad: str, obstacle: str) -> None:
     """Nothing is written at all, and one sentence says what is in the way."""
     formats = ("chrome", "csv", "svg")

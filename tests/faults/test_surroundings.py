@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import orjson
@@ -199,18 +198,6 @@ def test_a_path_in_a_folder_without_permission(without_rights: list[str], logs: 
         assert str(place) in said, what
 
 
-def test_a_full_disk(logs: Path, tmp_path: Path, run_cli: Cli) -> None:
-    options = ("--log_dir", logs, "--format", "csv,chrome,perfetto", "--out")
-    assert run_cli(*options, tmp_path / "whole").returncode == 0
-    with small_disk(tmp_path / "disk", "8k") as disk:
-        result = run_cli(*options, disk / "out")
-        assert result.returncode == 1
-        assert "No space left on device" in result.stderr
-        assert "Traceback" not in result.stderr
-        for path in (disk / "out").iterdir():
-            assert path.read_bytes() == (tmp_path / "whole" / path.name).read_bytes()
-
-
 def test_a_full_disk_for_temporary_files(tmp_path: Path, run_cli: Cli) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -276,31 +263,6 @@ def disturbed(kind: str, place: Path) -> None:
     finally:
         ended.set()
         thread.join()
-
-
-def ended_or_wrote(process: subprocess.Popen[bytes], out: Path, count: int) -> bool:
-    return process.poll() is not None or (out.exists() and len(list(out.iterdir())) >= count)
-
-
-def test_killed_at_any_moment(logs: Path, tmp_path: Path) -> None:
-    """Each output is whole or absent, whenever the process is killed; the inputs stay as they are."""
-    before = state(logs)
-    options = ["--log_dir", str(logs), "--format", "perfetto,csv"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    assert command(*options, "--out", tmp_path / "whole").returncode == 0
-    whole = {p.name: p.read_bytes() for p in (tmp_path / "whole").iterdir()}
-    for count in range(len(whole) + 1):
-        out = tmp_path / f"killed{count}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trace_export", *options, "--out", str(out)],
-            env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        )  # fmt: skip
-        wait_until(partial(ended_or_wrote, process, out, count), every=0.001)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        for path in out.iterdir():
-            assert path.read_bytes() == whole[path.name]
-    assert state(logs) == before
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.live.test_look import looks
 from trace_export import load
 from trace_export.live import growth
 
-PARTS = 3
+PARTS = 2
 COLUMNS = ["rank", "kind", "step", "microbatch", "start_ns", "end_ns"]
 
 

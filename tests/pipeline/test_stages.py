@@ -10,6 +10,7 @@ import pytest
 
 from samples.generators.paddle import Job
 from tests.support.paddle_jobs import JOBS
+from tests.support.rows import crossed
 from trace_export.errors import UsageError
 from trace_export.model import P2P, RANKS, SPANS, Declared, Plan, Profile, RankOrder, conform
 from trace_export.pipeline import stages_from_work
@@ -166,9 +167,12 @@ def test_the_rank_order_follows_from_the_work(origin: str) -> None:
     assert ("rank-order-from-work" in [n.code for n in given.notes]) == (origin == "user-specified")
 
 
-@pytest.mark.parametrize("order", [None, "tp-cp-dp-pp", "tp-cp-pp-dp"])
-@pytest.mark.parametrize("names", ["pp", "tp", "dp", "pp tp", "pp dp", "tp dp", "pp tp dp"])
-@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize(
+    ("names", "order", "inner"),
+    crossed(
+        ["pp", "tp", "dp", "pp tp", "pp dp", "tp dp", "pp tp dp"], [None, "tp-cp-dp-pp", "tp-cp-pp-dp"], [True, False]
+    ),
+)
 def test_any_of_the_sizes_of_the_user_is_enough(names: str, order: RankOrder | None, inner: bool) -> None:
     """pp 2, tp 2, dp 4 in either order of ranks: the work says which, whatever order a reader declares as usual."""
     stage = [rank // 2 % 2 if inner else rank // 8 for rank in range(16)]
@@ -182,13 +186,15 @@ def test_any_of_the_sizes_of_the_user_is_enough(names: str, order: RankOrder | N
     assert not [note for note in result.notes if note.level == "warning"]
 
 
-@pytest.mark.parametrize("order", [None, "tp-cp-pp-dp"])
-@pytest.mark.parametrize("recorded", [True, False])
-@pytest.mark.parametrize(("name", "size"), [("pp", 2), ("tp", 2), ("dp", 2), ("cp", 2), ("pp", 1), ("tp", 4)])
+@pytest.mark.parametrize(
+    ("given", "recorded", "order"),
+    crossed([("pp", 2), ("tp", 2), ("dp", 2), ("cp", 2), ("pp", 1), ("tp", 4)], [True, False], [None, "tp-cp-pp-dp"]),
+)
 def test_a_size_that_is_contradicted_is_obeyed_with_a_warning(
-    name: str, size: int, recorded: bool, order: RankOrder | None
+    given: tuple[str, int], recorded: bool, order: RankOrder | None
 ) -> None:
     """Four stages of one rank each, by the record or by the work."""
+    name, size = given
     words = {rank: "F" * (4 - rank) + "BF" * (rank + 4) + "B" * (4 - rank) for rank in range(4)}
     profile = worked(words, Declared(rank_order=order))
     if recorded:

@@ -24,7 +24,7 @@ from samples.generators.job_runs import (
 )
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
-from tests.support.rows import slow
+from tests.support.rows import crossed, slow
 from trace_export import Run, UsageError, inspect, load
 from trace_export.clocks.apply import task_batches
 
@@ -74,8 +74,7 @@ def test_windows_are_segments_of_their_run(name: str, tmp_path: Path) -> None:
     assert [note.count for note in run.notes if note.code == "recording-breaks"] == ([2] if name in ONE_FILE else [])
 
 
-@pytest.mark.parametrize("lacks", [0, 1])
-@pytest.mark.parametrize("name", few(WINDOWED))
+@pytest.mark.parametrize(("name", "lacks"), crossed(WINDOWED, [0, 1], every=3))
 def test_a_rank_that_lacks_a_window_keeps_its_place_in_the_others(name: str, lacks: int, tmp_path: Path) -> None:
     """Its steps keep their numbers too, also where names give none."""
     plan = [replace(one, ranks=[0]) if n == lacks else one for n, one in enumerate(WINDOWS)]

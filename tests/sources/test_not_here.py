@@ -8,6 +8,8 @@ import io
 import lzma
 import shutil
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -90,19 +92,31 @@ def table_of(folder: Path, run_cli: Cli) -> list[str]:
 TRACES = {"mindspore": "trace_view.json", "kineto/two_hosts": "*.json.gz"}
 
 
+@pytest.fixture(scope="module")
+def plain(samples: Path, tmp_path_factory: pytest.TempPathFactory, run_cli: Cli) -> Callable[[str], list[str]]:
+    """The table of a sample."""
+
+    @cache
+    def plain(sample: str) -> list[str]:
+        logs = tmp_path_factory.mktemp("plain") / "logs"
+        shutil.copytree(samples / sample, logs)
+        return table_of(logs, run_cli)
+
+    return plain
+
+
 @pytest.mark.parametrize(("sample", "ending", "share"), crossed(TRACES, PACKINGS, [1, 4]))
 def test_a_packed_json_trace_is_read(
-    samples: Path, tmp_path: Path, run_cli: Cli, sample: str, ending: str, share: int
+    samples: Path, tmp_path: Path, run_cli: Cli, plain: Callable[[str], list[str]], sample: str, ending: str, share: int
 ) -> None:
     logs = tmp_path / "logs"
     shutil.copytree(samples / sample, logs)
-    plain = table_of(logs, run_cli)
     for path in sorted(logs.rglob(TRACES[sample]))[:share]:
         data = path.read_bytes()
         data = gzip.decompress(data) if path.suffix == ".gz" else data
         path.unlink()
         path.with_name(path.name.removesuffix(".gz") + ending).write_bytes(PACKINGS[ending](data))
-    assert table_of(logs, run_cli) == plain
+    assert table_of(logs, run_cli) == plain(sample)
 
 
 @pytest.mark.parametrize("ending", [".bz2", ".xz"])

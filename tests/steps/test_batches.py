@@ -10,6 +10,7 @@ import pytest
 
 from samples.generators.data_parallel import Job, simulate
 from samples.generators.pipeline import MS, US
+from tests.support.rows import crossed
 from trace_export.steps.batches import Batches, infer
 
 JOB = Job(replicas=1, microbatches=8, steps=2, hop=US, lead=0, clipped=False, jitter=0.03)
@@ -35,8 +36,7 @@ def batches(job: Job) -> tuple[Batches | None, list[tuple[int, str]]]:
     return result, [(b.rank, b.kind) for b in blocks]
 
 
-@pytest.mark.parametrize("schedule", ["interleaved", "zb-h1"])
-@pytest.mark.parametrize("stages", [3, 4])
+@pytest.mark.parametrize(("schedule", "stages"), crossed(["interleaved", "zb-h1"], [3, 4]))
 def test_awaited_sends_are_told_from_others(schedule: str, stages: int) -> None:
     job = replace(JOB, schedule=schedule, stages=stages, microbatches=12, head=2.0)
     assert batches(replace(job, rendezvous=True))[0] is not None

@@ -47,8 +47,7 @@ def counted(run: Run, code: str) -> int:
     return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
 
 
-@pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("by", [3 * S, 10 * MS, 86_000 * S])
+@pytest.mark.parametrize(("by", "text"), crossed([3 * S, 10 * MS, 86_000 * S], [False, True]))
 def test_a_range_that_runs_into_the_next_one_is_cut_and_hides_none(by: int, text: bool, tmp_path: Path) -> None:
     truth = record(tmp_path, replace(JOB, wrong={(1, 0, "F", 2, 0): by}, text=text))
     run = trace_export.load(tmp_path, jobs=1)
@@ -105,7 +104,7 @@ SOUND = {DEVICES: Job(3, 4, level=0, hosts=1, together=True)} | {
 BY_MS = {"late end": (1, 2, 5, 20), "late end of the last": (20, 400), "early": (-1.3, -2, -5.1, -9.3, -21, -60)}
 
 
-@pytest.mark.parametrize(("text", "how", "seed"), crossed([False, True], BY_MS, range(8)))
+@pytest.mark.parametrize(("text", "how", "seed"), crossed([False, True], BY_MS, range(8), every=2))
 def test_no_range_with_a_wrong_time_passes_in_silence(text: bool, how: str, seed: int, tmp_path: Path) -> None:
     """The blocks are the true ones, or a warning says that a range was cut or left out."""
     chance = random.Random(f"{seed} {how}")

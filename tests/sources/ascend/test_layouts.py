@@ -12,6 +12,7 @@ import trace_export
 from samples.generators.ascend import Job, record
 from tests.conftest import AscendRun, Cli
 from tests.sources.ascend.test_reader import load, rows, truth_rows, understood
+from tests.support.rows import crossed
 from trace_export.sources.find import find
 from trace_export.sources.input_files import files_of
 
@@ -84,8 +85,7 @@ def test_a_flattened_capture_keeps_what_describes_it(ascend_run: AscendRun, tmp_
     assert [row[0] for row in rows(profile)] == [row[0] for row in truth_rows(truth)]
 
 
-@pytest.mark.parametrize("framework", ["pytorch", "mindspore"])
-@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize(("framework", "alone"), crossed(["pytorch", "mindspore"], [False, True]))
 def test_a_part_of_a_capture_keeps_what_describes_it(framework: str, alone: bool, tmp_path: Path) -> None:
     """Its folder of results, or one file in it, is given alone: the rank is recorded in the folder above."""
     record(tmp_path, Job(4, 6, 1, hosts=1, text=True, framework=framework))

@@ -10,6 +10,7 @@ import pytest
 import trace_export
 from samples.generators.ascend import Job, plain_marker, record
 from samples.generators.pipeline import Block, Operation
+from tests.support.rows import crossed
 from trace_export.sources.ascend import database
 
 NAMED: dict[str, Callable[[Block], bool]] = {
@@ -23,8 +24,7 @@ def marked(named: Callable[[Block], bool]) -> Callable[[Block], str | None]:
     return lambda block: plain_marker(block) if named(block) else None
 
 
-@pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("named", NAMED)
+@pytest.mark.parametrize(("named", "text"), crossed(NAMED, [False, True]))
 def test_the_passes_that_no_marker_names_are_inferred(named: str, text: bool, tmp_path: Path) -> None:
     truth = record(tmp_path, Job(marker=marked(NAMED[named]), text=text))
     run = trace_export.load(tmp_path, jobs=1)
@@ -69,9 +69,7 @@ def test_ranks_without_any_marker_have_the_steps_of_the_others(unmarked: set[int
     assert "no-whole-step" not in {note.code for note in run.notes}
 
 
-@pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("steps", [None, 0])
-@pytest.mark.parametrize("every", [0, 3, 6])
+@pytest.mark.parametrize(("every", "steps", "text"), crossed([0, 3, 6], [None, 0], [False, True]))
 def test_what_is_computed_in_passes_without_markers_is_told(
     every: int, steps: int | None, text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import trace_export
-from samples.generators import kineto, nsys, rocpd
-from samples.generators.nsys import Unnamed
-from samples.generators.pipeline import Block
+from samples.generators import nsys
+from tests.support.captures import CAPTURES
+from tests.support.rows import crossed
 from trace_export import Run
 from trace_export.cli.summaries import run_rows
-
-
-def write_nsys(folder: Path, *unnamed: str) -> list[Block]:
-    chance = random.Random(3)
-    blocks = nsys.blocks_of(4, 6, 2, chance)
-    nsys.record(folder, blocks, 2, (0, 0), chance, Unnamed(*unnamed))
-    return blocks
-
-
-def write_rocpd(folder: Path, *unnamed: str) -> list[Block]:
-    chance = random.Random(3)
-    blocks = nsys.blocks_of(4, 6, 2, chance)
-    rocpd.record(folder, blocks, (0, 0), chance, Unnamed(*unnamed))
-    return blocks
-
-
-FORMATS: dict[str, Callable[..., list[Block]]] = {
-    "nsys": write_nsys,
-    "rocpd": write_rocpd,
-    "kineto": lambda folder, *unnamed: kineto.write(folder, 1, unnamed=unnamed),
-}
 
 
 def warnings(run: Run) -> int:
     return sum(note.count for note in run.notes if (note.code, note.level) == ("compute-outside-blocks", "warning"))
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("unnamed", ["W", "OPT"])
+@pytest.mark.parametrize(("form", "unnamed"), crossed(CAPTURES, ["W", "OPT"]))
 def test_the_share_is_that_of_the_kernels_without_a_range(form: str, unnamed: str, tmp_path: Path) -> None:
-    blocks = FORMATS[form](tmp_path, unnamed)
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(3))
+    CAPTURES[form](tmp_path, blocks, nsys.Unnamed(unnamed))
     run = trace_export.load(tmp_path, jobs=1)
     shares = dict(run.ranks.select("rank", "outside").iter_rows())
     for rank in range(4):
@@ -59,9 +37,9 @@ def test_the_share_is_that_of_the_kernels_without_a_range(form: str, unnamed: st
     assert "outside all blocks" in dict(run_rows(run.summary()))["bubble"]
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", CAPTURES)
 def test_where_all_work_is_named_nothing_is_said(form: str, tmp_path: Path) -> None:
-    FORMATS[form](tmp_path)
+    CAPTURES[form](tmp_path, nsys.blocks_of(4, 6, 2, random.Random(3)), nsys.Dialect())
     run = trace_export.load(tmp_path, jobs=1)
     assert run.ranks["outside"].to_list() == [0, 0, 0, 0]
     assert warnings(run) == 0

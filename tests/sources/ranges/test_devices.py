@@ -72,8 +72,7 @@ def true(blocks: list[Block], rank: int) -> list[tuple[str, int, int]]:
     return [(b.kind, b.start_ns - first, b.end_ns - first) for b in of_rank]
 
 
-@EVERY
-@pytest.mark.parametrize("dialect", [Dialect(), Torch(), Numbered()], ids=["steps", "stages", "numbers"])
+@pytest.mark.parametrize(("form", "dialect"), crossed(FORMATS, [Dialect(), Torch(), Numbered()]))
 def test_each_device_is_a_rank(form: str, dialect: Dialect, tmp_path: Path) -> None:
     """Backwards are launched by a thread of the device's autograd engine, while ranges of other threads are open."""
     blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
@@ -114,8 +113,7 @@ class Marked(Dialect):
         return f"te:{what} stage={stage} step={block.step} rank={self.numbers[stage]}"
 
 
-@EVERY
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize(("form", "devices"), crossed(FORMATS, [2, 4]))
 def test_marks_name_the_rank_of_each_device(form: str, devices: int, tmp_path: Path) -> None:
     blocks = nsys.blocks_of(4, 6, 2, random.Random(1), split=False)
     numbers = 7, 6, 5, 4
@@ -167,8 +165,7 @@ def test_one_thread_that_launches_the_work_of_all_devices(form: str, tmp_path: P
         assert result == wanted
 
 
-@EVERY
-@pytest.mark.parametrize("ranks", [range(4), [2]])
+@pytest.mark.parametrize(("form", "ranks"), crossed(FORMATS, [range(4), [2]]))
 def test_device_tasks_are_those_of_the_device(form: str, ranks: Sequence[int], tmp_path: Path) -> None:
     blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
     write(tmp_path / "in", form, blocks, Dialect())
@@ -201,6 +198,15 @@ def test_processes_whose_one_thread_launches_for_all_devices_lose_none(more: int
     run = trace_export.load(tmp_path, jobs=1)
     for rank in range(4):
         assert drawn(run, rank) == true(blocks, rank)
+
+
+def test_devices_of_a_process_with_a_rank_come_after_those_of_the_ranks_before_it(tmp_path: Path) -> None:
+    """The rank that the trace records counts processes of two devices each; that of rank 0 is not there."""
+    recorder = kineto.Recorder(Trace(rank=1, world=2, host="node1"))
+    ranks = [nsys.Rank(recorder, rank, 0, dialect=Dialect(), devices=2, threads=True) for rank in range(2)]
+    nsys.fill(ranks, nsys.blocks_of(2, 4, 2, random.Random(1)), random.Random(2))
+    recorder.write(tmp_path / "node1_701.1760000000000000000.pt.trace.json")
+    assert trace_export.load(tmp_path, jobs=1).ranks["rank"].to_list() == [2, 3]
 
 
 @EVERY

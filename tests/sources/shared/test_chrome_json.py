@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from samples.generators.kineto_trace import Trace
+from tests.support.rows import crossed
 from tests.support.torch_traces import BASE, loaded, notes, times
 from trace_export.sources.find import find
 from trace_export.sources.kineto.reader import read_tasks
@@ -90,8 +91,7 @@ def as_json(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[Any, .
     return times(loaded(path)), device_tasks(path)
 
 
-@pytest.mark.parametrize("size", [1 << 20, 3_000])
-@pytest.mark.parametrize("what", SAME)
+@pytest.mark.parametrize(("what", "size"), crossed(SAME, [1 << 20, 3_000]))
 def test_the_tables_are_those_of_json(
     tmp_path: Path, what: str, size: int, as_json: tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
 ) -> None:

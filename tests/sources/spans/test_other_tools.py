@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from samples.generators.pipeline import Block, Timing, one_f_one_b, simulate, zb_h1
+from tests.support.rows import crossed
 from trace_export import api
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError, UsageError
 from trace_export.schedules.schedule import schedule
@@ -345,8 +346,7 @@ def test_a_name_twice_is_refused(tmp_path: Path) -> None:
         api.load(path, columns="rank=gpu,kind=what,start=begin,end=finish")
 
 
-@pytest.mark.parametrize("precision", ["ms", "us", "ns"])
-@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+@pytest.mark.parametrize(("precision", "zone"), crossed(["ms", "us", "ns"], [None, "Europe/Berlin"]))
 def test_a_date_has_a_unit_of_its_own(precision: Any, zone: str | None, tmp_path: Path) -> None:
     """Whatever the unit in --columns says, which is that of numbers."""
     moments = {
@@ -532,14 +532,15 @@ def drawn_run(seed: int, stages: int = 4) -> list[Block]:
 OF_BLOCKS = "rank=rank,stage=rank,step=step,kind=kind,microbatch=mb,start=start{0},end=end{0}"
 
 
-@pytest.mark.parametrize(("unit", "size"), [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)])
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("since", ["epoch", "start"])
-def test_times_whose_unit_is_not_given(tmp_path: Path, unit: str, size: int, whole: bool, since: str) -> None:
+UNITS = {"us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+@pytest.mark.parametrize(("unit", "whole", "since"), crossed(UNITS, [False, True], ["epoch", "start"]))
+def test_times_whose_unit_is_not_given(tmp_path: Path, unit: str, whole: bool, since: str) -> None:
     """They are taken for nanoseconds, with a warning, which is gone when the unit is given."""
     made = drawn_run(1)
     zero = 0 if since == "epoch" else 1_760_000_000_000_000_000
-    table = of_blocks(made).with_columns((pl.col("start", "end") - zero) / size)
+    table = of_blocks(made).with_columns((pl.col("start", "end") - zero) / UNITS[unit])
     if whole:
         table = table.with_columns(pl.col("start", "end").floor().cast(pl.Int64))
     table.write_parquet(tmp_path / "t.parquet")
