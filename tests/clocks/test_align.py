@@ -23,9 +23,8 @@ from tests.support.rows import crossed, examples
 from trace_export import load
 from trace_export.clocks import graph
 from trace_export.clocks.align import align
-from trace_export.clocks.bounds import violations
 from trace_export.clocks.fit import fit_clocks
-from trace_export.clocks.observations import block_messages
+from trace_export.clocks.observations import block_messages, violations
 from trace_export.errors import AlignmentError, UsageError
 from trace_export.model import (
     COLLECTIVES,

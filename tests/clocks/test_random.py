@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.clock_runs import Clocks, make
 from tests.support.rows import examples
 from trace_export.clocks.align import align
-from trace_export.clocks.bounds import violations
+from trace_export.clocks.observations import violations
 from trace_export.model import Profile
 from trace_export.pipeline.messages import pair
 

@@ -15,8 +15,7 @@ from tests.pipeline.test_messages import same
 from tests.support.profiles import concluded, recognised
 from trace_export.clocks import alignment_file
 from trace_export.clocks.align import align
-from trace_export.clocks.bounds import violations
-from trace_export.clocks.observations import block_messages
+from trace_export.clocks.observations import block_messages, violations
 from trace_export.model import COLLECTIVES, P2P, RANKS, SPANS, Profile, conform
 from trace_export.pipeline.collectives import number
 from trace_export.pipeline.messages import pair

@@ -18,11 +18,6 @@ HOSTS_AT_A_TIME = 512
 """Hosts whose paths are searched at a time, which bounds the memory."""
 
 
-def violations(messages: pl.DataFrame) -> int:
-    """How many of the messages (schema `MESSAGES`) arrive before they were sent."""
-    return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
-
-
 def bounds(data: Observations, solution: Solution, component: Ints) -> tuple[Floats, float, list[int]]:
     """How far each host can be from where it was placed, in µs, for any latencies (H; inf if unbounded).
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.clocks import apply
-from trace_export.clocks.bounds import violations
-from trace_export.clocks.observations import block_messages, first_times, hosts_of_ranks, with_hosts
+from trace_export.clocks.observations import block_messages, first_times, hosts_of_ranks, violations, with_hosts
 from trace_export.model import Note, Profile
 from trace_export.units import duration, moment
 

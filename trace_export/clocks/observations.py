@@ -92,6 +92,11 @@ def with_hosts(messages: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
     return messages.join(source, on="src_rank").join(target, on="dst_rank")
 
 
+def violations(messages: pl.DataFrame) -> int:
+    """How many of the messages (schema `MESSAGES`) arrive before they were sent."""
+    return int((messages["recv_end_ns"] < messages["send_start_ns"]).sum())
+
+
 def first_times(profile: Profile) -> pl.DataFrame:
     """host, first: the first time (ns) of each host in the tables of its events."""
     times = [

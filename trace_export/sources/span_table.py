@@ -15,8 +15,6 @@ from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans import mapped, operation_table
-from trace_export.sources.spans.blocks import runs_of
 from trace_export.sources.spans.columns import Columns
 
 SUFFIXES = (".parquet", ".csv")
@@ -42,6 +40,8 @@ def is_table(path: Path, columns: Columns | None = None) -> bool:
 def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> Profile | None:
     """The profile of a table of another tool, of the meaning that `columns` say or its own columns; None for a table of
     trace-export. Raises SourceError."""
+    from trace_export.sources.spans import mapped, operation_table  # which few runs need
+
     if columns is not None:
         return mapped.read_columns(Source("table", path, ALONE), columns)
     if path.suffix == ".parquet" and operation_table.has_columns(path):
@@ -55,6 +55,8 @@ def read(path: Path) -> Profile:
 
     Raises SourceError when the file is no such table, or one of two runs.
     """
+    from trace_export.sources.spans.blocks import runs_of
+
     if is_pointer(path):
         raise SourceError(path, f"is {POINTER}", FETCH)
     try:

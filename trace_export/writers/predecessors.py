@@ -44,10 +44,10 @@ def _listed(event: bytes, between: bytes, last: bytes = b"") -> bytes:
     return first + b"(?:" + between + first + b")*+" + ending
 
 
-_CHART: Final = re.compile(
+_CHART: Final = (
     rb'\{"traceEvents": \[' + _listed(_JOB, b", ") + rb"\]\}|\[ ?" + _listed(_RECORD, rb",\s*+") + rb" ?\]\s*+"
 )
-_COPY: Final = re.compile(rb'\{"traceEvents": \[' + _listed(_JOB, b", ", _THREAD_NAME) + rb"\]\}")
+_COPY: Final = rb'\{"traceEvents": \[' + _listed(_JOB, b", ", _THREAD_NAME) + rb"\]\}"
 
 
 def is_chart(path: Path) -> bool:
@@ -61,7 +61,7 @@ def copy_of_script(path: Path) -> Path | None:
     return copy if _is(copy, _COPY) else None
 
 
-def _is(path: Path, form: re.Pattern[bytes]) -> bool:
+def _is(path: Path, form: bytes) -> bool:
     """Whether all of the file has the form. One that is not a regular file, or cannot be read, has not."""
     with suppress(OSError, ValueError):  # an empty file cannot be mapped
         if stat.S_ISREG(path.stat().st_mode):
@@ -69,5 +69,5 @@ def _is(path: Path, form: re.Pattern[bytes]) -> bool:
                 os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file,
                 closing(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) as content,
             ):
-                return form.fullmatch(content) is not None
+                return re.fullmatch(form, content) is not None
     return False

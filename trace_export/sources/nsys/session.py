@@ -14,7 +14,6 @@ from zlib import crc32
 
 import polars as pl
 
-from trace_export.inference.threads import AUTOGRAD
 from trace_export.model import Note
 from trace_export.sources.shared.names import LONGEST_NAME, is_host
 from trace_export.sources.shared.sqlite import Database
@@ -209,6 +208,8 @@ def interruptions(db: Database, path: Path, first: int) -> list[Note]:
 
 def autograd_threads(db: Database) -> dict[int, frozenset[int]]:
     """Process → its threads with names of the autograd engine."""
+    from trace_export.inference.threads import AUTOGRAD  # whoever looks for exports does not need it
+
     if not db.has("ThreadNames", "globalTid", "nameId"):
         return {}
     rows = db.texts(
