@@ -765,7 +765,7 @@ class Watch(Folder, Watching, Tracing, total=False):
         Option("Port of the page; default: 9002, or a free one.", text=arguments.whole_of_text, metavar="N",
                usual=True),
     ]  # fmt: skip
-    no_browser: Annotated[bool, _flag("Show the figures in this terminal and open no browser.", usual=True)]
+    no_browser: Annotated[bool, _flag("Print the figures in this terminal, and open no browser.", usual=True)]
 
 
 class RunCommand(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -15,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from samples.generators.paddle import Job
 from tests.cli.test_documents import checker
 from tests.conftest import ROOT, Cli
 from tests.support.growing_logs import GrowingLogs
 from tests.support.wait import HANGS_S, wait_until
-from trace_export.cli.watch import Steps, print_steps
+from trace_export.cli.watch import print_steps
 from trace_export.live.look import Look
 from trace_export.live.step_figures import StepFigures
+from trace_export.model import Note
 
 JOB = Job(stages=2, microbatches=4, steps=range(6))
 
@@ -145,32 +144,12 @@ KNOWN = replace(
 
 
 def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    said: set[str] = set()
     for figures in (FIGURES, KNOWN, replace(FIGURES, host_times=True)):
-        print_steps(Look((figures,)))
-    plain, whole, of_host = capsys.readouterr().out.splitlines()
+        print_steps(Look((figures,), notes=(Note("clock-stepped", "warning", "the clock of node1 stepped"),)), said)
+    printed = capsys.readouterr()
+    assert printed.err == "warning: the clock of node1 stepped\n"
+    plain, whole, of_host = printed.out.splitlines()
     assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
     assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"
     assert of_host == plain.replace("25.0%", "25.0% (times of the host)")
-
-
-def test_the_table_has_the_columns_of_which_something_is_known() -> None:
-    shown, console = Steps(), Console(width=200, record=True, file=io.StringIO())
-    console.print(shown.put(Look((FIGURES,))))
-    plain = console.export_text()
-    console.print(shown.put(Look((KNOWN,))))
-    whole = console.export_text()
-    assert "–" not in plain
-    assert "slowdown" not in plain
-    *_, first, second, cause = whole.splitlines()
-    assert [line.split()[-2:] for line in (first, second)] == [["–", "–"], ["2.5", "µs"]]
-    assert cause.strip() == CAUSE
-    assert "1.25" in whole
-
-
-def test_a_step_is_a_line_of_a_terminal_of_80_columns() -> None:
-    shown, console = Steps(), Console(width=80, record=True, file=io.StringIO())
-    step = replace(KNOWN, step=1234, since_previous_ns=328_400_000, pipeline_ns=303_000_000, worst_link=(62, 63))
-    console.print(shown.put(Look((step,) * 3)))
-    lines = console.export_text().splitlines()
-    assert [line.split()[0] for line in lines[-4:-1]] == ["1234"] * 3
-    assert len(lines) == 3 + 2 + 1  # the heading has two; the cause

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -12,23 +10,17 @@ from typing import TYPE_CHECKING, Unpack
 
 import typer
 
-from trace_export.cli import terminal
 from trace_export.cli.inputs import one_folder
 from trace_export.errors import path_text, printable
 from trace_export.options import Watch, Watching, part
 from trace_export.units import duration
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from trace_export.live.look import Look
     from trace_export.live.step_figures import StepFigures
 
 PORT = 9002
 """The usual one, so that a page finds the server again after a restart."""
-ROWS = 20
-"""Steps in the table of a terminal."""
-Sink = Callable[["Look"], None]
 
 
 def watch(**given: Unpack[Watch]) -> None:
@@ -42,14 +34,15 @@ def watch(**given: Unpack[Watch]) -> None:
     folder = one_folder(given)
     looks = api.watch(folder, **part(given, Watching))
     first = next(looks)  # raises what is wrong with the options before a page is served
-    with _page(first, folder, given["port"], given["no_browser"]) as put, _terminal(live=given["no_browser"]) as show:
+    said: set[str] = set()
+    with _page(folder, given["port"], given["no_browser"]) as put:
         for look in chain([first], looks):
             put(look)
-            show(look)
+            print_steps(look, said)
 
 
 @contextmanager
-def _page(first: Look, folder: object, port: int | None, no_browser: bool) -> Iterator[Sink]:
+def _page(folder: object, port: int | None, no_browser: bool) -> Iterator[Callable[[Look], None]]:
     """Serves the page; gives what takes the looks that it shows."""
     from trace_export.live.board import Board
     from trace_export.viewer.live import LiveServer
@@ -64,20 +57,8 @@ def _page(first: Look, folder: object, port: int | None, no_browser: bool) -> It
         yield lambda look: server.publish(board.put(look))
 
 
-@contextmanager
-def _terminal(*, live: bool) -> Iterator[Sink]:
-    """Shows the figures of the last steps: as a table that changes where there is a terminal, else a line for each."""
-    if not (live and sys.stdout.isatty()):
-        yield print_steps
-        return
-    from rich.live import Live
-
-    shown = Steps()
-    with Live(shown.table(), console=terminal.console(), auto_refresh=False) as screen:
-        yield lambda look: screen.update(shown.put(look), refresh=True)
-
-
-def print_steps(look: Look) -> None:
+def print_steps(look: Look, said: set[str]) -> None:
+    """A line for each new step, what is wrong, and the warnings that were not `said` yet."""
     for step in look.steps:
         figures = ", ".join(f"{name} {value}" for name, value in _cells(step).items() if value)
         typer.echo(f"{figures}. {step.cause}" if step.cause else figures)
@@ -85,6 +66,9 @@ def print_steps(look: Look) -> None:
         typer.echo(look.problem, err=True)
     for error in look.failures:
         typer.echo(str(error), err=True)
+    for text in (printable(note.text) for note in look.notes if note.text not in said):
+        typer.echo(f"warning: {text}", err=True)
+    said |= {note.text for note in look.notes}
 
 
 def _cells(step: StepFigures) -> dict[str, str]:
@@ -104,30 +88,3 @@ def _cells(step: StepFigures) -> dict[str, str]:
         "slowdown": "" if step.slowdown is None else f"{step.slowdown:.3g}",
         "clock error": "" if error is None else duration(error),
     }
-
-
-class Steps:
-    """The last steps as a table."""
-
-    def __init__(self) -> None:
-        self._rows: deque[dict[str, str]] = deque(maxlen=ROWS)
-        self._cause = ""
-
-    def put(self, look: Look) -> Group:
-        """Takes a look; returns the table and what is wrong."""
-        self._rows.extend(_cells(step) for step in look.steps)
-        self._cause = (look.steps[-1].cause or "") if look.steps else self._cause
-        return self.table([self._cause, look.problem, *map(str, look.failures), *(note.text for note in look.notes)])
-
-    def table(self, remarks: Sequence[str] = ()) -> Group:
-        from rich.console import Group
-        from rich.table import Table
-        from rich.text import Text
-
-        rows = Table(box=None, pad_edge=False, collapse_padding=True)  # all columns fit into 80
-        names = [name for name in (self._rows[-1] if self._rows else ()) if any(row[name] for row in self._rows)]
-        for name in names:
-            rows.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True)
-        for row in self._rows:
-            rows.add_row(*(row[name] or "–" for name in names))
-        return Group(rows, *(Text(printable(text)) for text in remarks if text))

@@ -8,6 +8,7 @@ import polars as pl
 
 from trace_export.clocks.observations import hosts_of_ranks, with_hosts
 from trace_export.model import HOSTS, Note, Profile, conform
+from trace_export.selection import Numbers
 from trace_export.tolerances import SAME_CLOCK_NS, STEADY_NS
 
 IMPOSSIBLE_SHARE = 0.25
@@ -95,19 +96,8 @@ def _names(host: str, ranks: pl.Series, parts: list[int]) -> list[str]:
     members: dict[int, list[int]] = {}
     for rank, part in zip(ranks, parts, strict=True):
         members.setdefault(part, []).append(rank)
-    word = {part: f"{host} (rank{'s' * (len(each) > 1)} {_ranges(each)})" for part, each in members.items()}
+    word = {part: f"{host} (rank{'s' * (len(each) > 1)} {Numbers.of(each)})" for part, each in members.items()}
     return [word[part] for part in parts]
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Sorted numbers in short: 0-3,7."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
 
 
 def _renamed(hosts: pl.DataFrame, host: str, names: list[str]) -> pl.DataFrame:
