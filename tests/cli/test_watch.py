@@ -151,5 +151,5 @@ def test_a_line_says_what_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.err == "warning: the clock of node1 stepped\n"
     plain, whole, of_host = printed.out.splitlines()
     assert plain == "step 7, since previous 1.5 s, pipeline time 1.2 s, bubble 25.0%, slowest stage 1, slowest rank 3"
-    assert whole == f"{plain}, worst link 2→3 (1.75×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"
+    assert whole == f"{plain}, worst link 2→3 (1.75 ×), slowdown 1.25, clock error 2.5 µs. {CAUSE}"
     assert of_host == plain.replace("25.0%", "25.0% (times of the host)")

@@ -13,7 +13,7 @@ import typer
 from trace_export.cli.inputs import one_folder
 from trace_export.errors import path_text, printable
 from trace_export.options import Watch, Watching, part
-from trace_export.units import duration
+from trace_export.units import duration, times
 
 if TYPE_CHECKING:
     from trace_export.live.look import Look
@@ -84,7 +84,7 @@ def _cells(step: StepFigures) -> dict[str, str]:
         else f"{step.bubble:.1%}{' (times of the host)' if step.host_times else ''}",
         "slowest stage": "" if step.slowest_stage is None else str(step.slowest_stage),
         "slowest rank": str(step.slowest_rank),
-        "worst link": "" if link is None or ratio is None else f"{link[0]}→{link[1]} ({ratio:.3g}×)",
+        "worst link": "" if link is None or ratio is None else f"{link[0]}→{link[1]} ({times(ratio)})",
         "slowdown": "" if step.slowdown is None else f"{step.slowdown:.3g}",
         "clock error": "" if error is None else duration(error),
     }
