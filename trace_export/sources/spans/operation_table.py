@@ -11,11 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import open_file, read_file
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Note, Profile, conform
+from trace_export.ordering import packed
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
 from trace_export.sources.shared.batch import Result, each
 from trace_export.sources.shared.parquet_pages import checked
@@ -58,12 +60,15 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
 
 def _gaps(table: pl.DataFrame, path: Path) -> list[Note]:
     """A note where operations are missing: those of a type, rank and step are numbered from 0 without gaps."""
-    ranges = table.group_by("step", "rank", "optype").agg(n=pl.len(), last=pl.col("seq_id").max())
-    broken = ranges.filter(pl.col("last") >= pl.col("n")).sort("step", "rank", "optype")
-    if broken.is_empty():
+    number = packed(*(table[name].to_physical().to_numpy() for name in ("step", "rank", "optype")))
+    missing = np.zeros(int(number.max()) + 1, np.int64)
+    np.maximum.at(missing, number, table["seq_id"].to_numpy() + 1)
+    missing -= np.bincount(number)
+    if (missing <= 0).all():
         return []
-    step, rank, name = broken.select("step", "rank", pl.col("optype").cast(pl.String)).row(0)
-    count = int((broken["last"] + 1 - broken["n"]).sum())
+    row = int((number == np.flatnonzero(missing > 0)[0]).argmax())
+    step, rank, name = table.select("step", "rank", pl.col("optype").cast(pl.String)).row(row)
+    count = int(missing.clip(0).sum())
     text = f"{count} operations are missing, the first of them {name} of rank {rank} in step {step}"
     return [Note("operations-missing", "warning", text, path_text(path), count)]
 
@@ -178,10 +183,13 @@ def _declared(path: Path, stages: int) -> Declared:
 def _blocks(rows: pl.DataFrame) -> pl.DataFrame:
     """The blocks of the pipeline, and the garbage collection as named work; micro-batches by order."""
     numbered = pl.col("optype").is_in(NUMBERED)
-    count = pl.int_range(pl.len(), dtype=INT).over("rank", "step", "optype", "mc", order_by="nth")
+    group = packed(*(rows[name].to_physical().to_numpy() for name in ("rank", "step", "optype", "mc")))
+    order = np.lexsort((rows["nth"].to_numpy(), group))  # a window of Polars with an order takes four times as long
+    size, count = np.bincount(group), np.empty(len(rows), np.int32)
+    count[order] = np.arange(len(rows)) - (np.cumsum(size) - size)[group[order]]
     return rows.with_columns(
         run=pl.lit(0, INT), kind=pl.col("optype").replace_strict(BLOCKS, default=None, return_dtype=pl.String),
-        marker="optype", origin=pl.lit("device"), microbatch=pl.when(numbered).then(count),
+        marker="optype", origin=pl.lit("device"), microbatch=pl.when(numbered).then(pl.Series(count)),
         chunk=pl.when(numbered).then("mc"), labels=pl.when(numbered).then(pl.lit("inferred")),
     )  # fmt: skip
 
