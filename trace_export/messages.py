@@ -589,7 +589,7 @@ NOTES: dict[str, Explanation] = {
     ),
     "too-many-slices": Explanation(
         "The trace has more slices than a browser can hold.",
-        "Choose `--steps` or `--stages`.",
+        "Choose `--steps` or `--stages`, or split the trace with `--max-slices`.",
     ),
     "trace-damaged": Explanation(
         "The gzip data of a trace fail their check sum, or other data follow them. All events that could be unpacked "

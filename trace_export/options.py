@@ -396,6 +396,12 @@ class Tables(TypedDict, total=False):
     ]  # fmt: skip
 
 
+class Splitting(TypedDict, total=False):
+    """How large a file may become."""
+
+    max_slices: Annotated[int | None, _whole("Split a larger trace into files of whole steps.")]
+
+
 class Bubbles(TypedDict, total=False):
     """Idle time."""
 
@@ -422,7 +428,7 @@ class Styled(TypedDict, total=False):
     figure: Annotated["FigureStyle | None", Option(panel=LIBRARY)]
 
 
-class Writing(Packing, Tables, Drawing, Styled, Replacing, Progressing, total=False):
+class Writing(Packing, Tables, Splitting, Drawing, Styled, Replacing, Progressing, total=False):
     """What `Run.write` writes, and how."""
 
 
@@ -620,7 +626,7 @@ class Watching(Sources, Layout, Following, Detail, Drawing, Replacing, Clocks, t
 
 
 class Export(
-    Folder, Loading, Target, Packing, Tables, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
+    Folder, Loading, Target, Packing, Tables, Splitting, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
     Printing, total=False,
 ):  # fmt: skip
     """The options of the command `export`."""

@@ -442,14 +442,15 @@ class Run:
     ) -> list[Path]:
         """Writes the chart and returns the files.
 
-        `path`: a file whose name tells the format (.pftrace, .json, .svg, .png, .pdf, .html, .parquet, .csv), or
+        `path`: a file whose name tells the format (.pftrace, .json, .tar, .svg, .png, .pdf, .html, .parquet, .csv), or
         a folder for the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip`
         compresses traces. `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's
         colour shows, kind, microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical
-        schedule, `critical_path` what each step waits for. `tables`: what Parquet files hold, blocks, messages, ranks,
-        steps, critical_path. `beside`: another run to draw under this one. `figure`: how pictures look. Device tasks
-        are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if trace-export wrote
-        it, or with `force`; what was read is never replaced.
+        schedule, `critical_path` what each step waits for. `tables`:
+        what Parquet files hold, blocks, messages, ranks, steps, critical_path. More than `max_slices` in a trace make
+        it several files of whole steps. `beside`: another run to draw under this one. `figure`: how pictures look.
+        Device tasks are drawn as `load(detail=…)` asked for them, and read now. A file that exists is replaced if
+        trace-export wrote it, or with `force`; what was read is never replaced.
 
         Raises UsageError, OutputError.
         """

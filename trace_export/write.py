@@ -1,6 +1,7 @@
 """Writes the files of a run in the formats that were asked for.
 
-A trace that a browser could not hold is announced. What only some runs write is imported when they do.
+A trace that a browser could not hold is announced, or written as several files of whole steps each. What only some runs
+write is imported when they do.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import polars as pl
 from trace_export import arguments
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart, Part, Put
-from trace_export.chart.size import slices_drawn
+from trace_export.chart.size import pieces, slices_drawn
 from trace_export.choices import Table
 from trace_export.clocks import alignment_file
 from trace_export.draw import Content, Other, draw, path_parts
@@ -35,7 +36,7 @@ from trace_export.writers import formats
 from trace_export.writers.atomic import blamed
 from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 from trace_export.writers.outputs import Outputs
-from trace_export.writers.paths import alignment_path, output_paths, with_table
+from trace_export.writers.paths import alignment_path, output_paths, with_steps, with_table
 from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.tables import write_frame
 
@@ -56,14 +57,15 @@ BROWSER_SLICES = 3_000_000
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. `tables`: which of
-    them a table format writes. `figure` is how pictures look."""
+    """What to write. `out` is a folder, or a file for a single format; None: the log_dir. More than `max_slices` in a
+    trace make it several files. `tables`: which of them a table format writes. `figure` is how pictures look."""
 
     formats: tuple[str, ...] = DEFAULT_FORMATS
     out: Path | None = None
     gzip: bool = False
     drawing: Drawing = field(default_factory=drawing)
     tables: tuple[Table, ...] = ("blocks",)
+    max_slices: int | None = None
     figure: FigureStyle = FigureStyle()
 
 
@@ -138,8 +140,8 @@ def _paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
 def write_files(
     content: Content, options: WriteOptions, log_dir: Path, outputs: Outputs, progress: Progress = silent
 ) -> None:
-    """Writes one file in each format; and `clock_alignment.json` where several hosts were aligned, unless `out` names
-    one file.
+    """Writes one file in each format, or one for each range of steps; and `clock_alignment.json` where several hosts
+    were aligned, unless `out` names one file.
 
     Raises UsageError before anything is written if a file may not be replaced, OutputError if a file cannot be
     written.
@@ -147,11 +149,16 @@ def write_files(
     profile = content.profile
     paths_by_name = _paths(options, log_dir)
     files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
+    parts = pieces(profile, options.drawing["tracks"], content.detail, options.max_slices) if files["trace"] else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
-    tables = [with_table(path, table) for path in files["table"].values() for table in options.tables]
-    paths = [*files["trace"].values(), *tables, *files["picture"].values(), *([alignment] if alignment else [])]
+    paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
+    paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
+    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
     outputs.check(paths)
-    drawn = content if content.other is None else _with_other(content, content.other, options.drawing)
+    drawn = content
+    if content.other is not None:
+        drawn = _with_other(content, content.other, options.drawing)
+        parts = [(steps, drawn.profile) for steps, _ in parts[:1]]
     done = count()
 
     def put(path: Path, write_to: Callable[[Path], None]) -> None:
@@ -159,11 +166,12 @@ def write_files(
         with outputs.file(path) as temporary:
             write_to(temporary)
 
-    if traces := files["trace"]:
-        chart = draw(drawn, options.drawing)
-        for path in traces.values():
-            progress(f"writing {path.name}", next(done), len(paths))
-        chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
+    for steps, piece in parts:
+        if traces := {name: with_steps(path, steps) for name, path in files["trace"].items()}:
+            chart = draw(replace(drawn, measured=drawn.measured.of(piece)), options.drawing)
+            for path in traces.values():
+                progress(f"writing {path.name}", next(done), len(paths))
+            chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
     for name, path in files["table"].items():
         if "blocks" in options.tables:
             put(path, partial(BY_NAME[name].load(), profile, beside=content.other and content.other.measured.profile))
@@ -356,7 +364,9 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
         text = "dependencies point backwards in time (clock error, or CPU times) and are drawn without an arrow"
         notes.append(Note("dependencies-back-in-time", "note", f"{back} of {edges.height + back} {text}"))
     count = slices_drawn(profile, options.drawing["tracks"], detail)
-    if count > BROWSER_SLICES:
-        text = f"{count} slices are more than a browser can hold; choose --steps or --stages"
-        notes.append(Note("too-many-slices", "warning", text))
+    if min(count, options.max_slices or count) > BROWSER_SLICES:
+        text = f"{count} slices are more than a browser can hold"
+        notes.append(
+            Note("too-many-slices", "warning", f"{text}; choose --steps, or split with --max-slices {BROWSER_SLICES}")
+        )
     return notes

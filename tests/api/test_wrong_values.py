@@ -103,6 +103,7 @@ CALLS: list[tuple[Callable[[Run], object], str]] = [
     ),
     (lambda run: run.write("a.json", tracks="all"), 'tracks: "all" is unknown; choose from stage, rank'),  # type: ignore[arg-type]
     (lambda run: run.write("a.json", color_by="stage"), 'color_by: "stage" is unknown'),  # type: ignore[arg-type]
+    (lambda run: run.write("a.json", max_slices=0), "max_slices: 0 is not a whole number from 1"),
     (lambda run: run.write("a.json", gzip=1), "gzip: 1 is not True or False"),  # type: ignore[arg-type]
     (lambda run: run.write("a.json", beside="logs"), 'beside: "logs" is not a Run'),  # type: ignore[arg-type]
     (lambda run: run.compare("logs"), 'other: "logs" is not a Run'),  # type: ignore[arg-type]

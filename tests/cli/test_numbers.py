@@ -33,7 +33,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OPTIONS: dict[str, Callable[[Path, Path, str], list[object]]] = {
     **{
         f"--{name}": lambda logs, hosts, n, name=name: [logs, f"--{name}={n}", "--format", "chrome"]  # type: ignore[misc]
-        for name in ("pp", "tp", "dp", "cp", "devices", "ranks", "steps", "stages")
+        for name in ("pp", "tp", "dp", "cp", "max-slices", "devices", "ranks", "steps", "stages")
     },
     "--steps to": lambda logs, hosts, n: [logs, f"--steps=0-{n}", "--format", "chrome"],
     "--time": lambda logs, hosts, n: [hosts, f"--time={n}ns-{n}s", "--format", "chrome"],

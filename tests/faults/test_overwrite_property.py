@@ -147,6 +147,7 @@ def options(world: World, logs: Path) -> None:
             world.inputs.append(rules)
     if name == "export":
         given += [flag for flag in ("--gzip", "--step-task-info") if chance.random() < 0.25]
+        given += ["--max-slices", 5] if chance.random() < 0.2 else []
     given += ["--force"] if chance.random() < 0.4 else []
     world.arguments = [name, *([] if name == "simulate" else [logs]), *given]
 

@@ -184,6 +184,7 @@ COMMANDS: dict[str, tuple[str, Make]] = {
         "my.html", lambda source, place: ("report", source, "--format", "html", "--out", source / "my.html"),
     ),
     "alignment": ("clock_alignment.json", lambda source, place: (source,)),
+    "steps": ("pipeline_profile.steps3.json", lambda source, place: (source, "--max-slices", 12)),
     "compare": (
         "pipeline_profile.svg",
         lambda source, place: ("compare", source, "--steps-a", 2, "--out", source, "--format", "svg"),

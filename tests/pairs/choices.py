@@ -31,6 +31,7 @@ EXPORT: dict[str, Values] = {
     "--bubbles": (None, ""),
     "--model": (None, ""),
     "--critical-path": (None, ""),
+    "--max-slices": (None, "70"),
     "--first-microbatch": (None, "1"),
     "--gzip": (None, ""),
     "--offset": (None, f"{{host}}={OFFSET_MS}ms"),

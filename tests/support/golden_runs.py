@@ -105,7 +105,10 @@ RUNS: dict[str, GoldenRun] = {
             "export other --time 30ms-90ms --format svg,csv --out time",
         ],
     ),
-    "packed": GoldenRun({"logs": "paddle/single"}, ["export logs --gzip --out out"]),
+    "several_files": GoldenRun(
+        {"logs": "paddle/single"},
+        ["export logs --max-slices 80 --gzip --out out"],
+    ),
     "two_machines": GoldenRun(
         {"logs": "paddle/two_machines"},
         [

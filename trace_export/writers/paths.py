@@ -8,6 +8,7 @@ from pathlib import Path
 from trace_export.choices import HeatMapFormat
 from trace_export.errors import UsageError
 from trace_export.files import is_file, is_folder
+from trace_export.selection import Numbers
 from trace_export.writers.formats import BY_NAME, OUTPUT_FORMATS
 
 STEM = "pipeline_profile"
@@ -58,6 +59,14 @@ def _ends_in(out: Path, extension: str) -> bool:
 def _file_name(name: str, gzip: bool) -> str:
     output_format = BY_NAME[name]
     return f"{STEM}.{output_format.extension}{'.gz' if gzip and output_format.kind == 'trace' else ''}"
+
+
+def with_steps(path: Path, steps: Numbers | None) -> Path:
+    """pipeline_profile.json.gz → pipeline_profile.steps2-4.json.gz; without steps the same."""
+    if steps is None:
+        return path
+    stem, _, extension = path.name.partition(".")
+    return path.with_name(f"{stem}.steps{steps}.{extension}")
 
 
 def with_table(path: Path, table: str) -> Path:
