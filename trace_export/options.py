@@ -55,7 +55,7 @@ class Option:
     `flag`: the spelling on the command line, where it is not the keyword with dashes; "" for an argument without one.
     `words`: those that the shell completes, or a function that names them. `name`: what the library calls it, where it
     is a part of another parameter. `required`: a command cannot do without. `instead`: the spelling that has taken its
-    place; such an option is hidden, and says so when it is used.
+    place, or the word nothing; such an option is hidden, and says so when it is used.
     """
 
     help: str = ""
@@ -230,6 +230,10 @@ class Mapped(TypedDict, total=False):
 class Replica(TypedDict, total=False):
     """A part of a large run."""
 
+    cache: Annotated[
+        "str | PathLike[str] | None",
+        _path("Has no effect any more.", panel=SELECTION, metavar="DIR", instead="nothing"),
+    ]
     replica: Annotated[NumberSet, _numbers("Read only these data-parallel replicas.")]
 
 
@@ -894,6 +898,6 @@ def spelled(parameter: str, kind: type) -> str:
         by_name = {option.name or name: (name, option) for name, option in options_of(each).items()}
         named = by_name.get(parameter) or by_name.get(f"{parameter.partition('.')[0]}.*")
         if named:
-            spellings = [named[1].instead] if named[1].instead else flags(*named)
+            spellings = [named[1].instead] if named[1].instead.startswith("--") else flags(*named)
             return spellings[0].partition("/")[0] if spellings else named[1].metavar
     return parameter

@@ -442,7 +442,7 @@ class Run:
     ) -> list[Path]:
         """Writes the chart and returns the files.
 
-        `path`: a file whose name tells the format (.pftrace, .json, .tar, .svg, .png, .pdf, .html, .parquet, .csv), or
+        `path`: a file whose name tells the format (.pftrace, .json, .svg, .png, .pdf, .html, .parquet, .csv), or
         a folder for the `formats` given (perfetto and chrome without any); None: the folder that was read. `gzip`
         compresses traces. `tracks`: `stage` draws the first rank of each stage, `rank` all. `color_by`: what a block's
         colour shows, kind, microbatch, rank or none. `bubbles` draws idle time by cause, `model` the theoretical
