@@ -99,6 +99,18 @@ def test_a_merged_database_holds_all_its_processes(tmp_path: Path) -> None:
     assert profile.spans.select("rank", "start_ns").rows() == [(3, 1_100), (4, 2_100)]
 
 
+def test_a_process_without_passes_beside_one_with_them_is_named(tmp_path: Path) -> None:
+    parts = []
+    for rank, name in enumerate(("F0.0.0", "loss")):
+        export = Export(pid=70 + rank, environment={"RANK": str(rank)})
+        block(export, 1_000, name)
+        parts.append(export.write(tmp_path / f"{rank}.part"))
+    merged = in_one_file(parts, tmp_path / "merged.db")
+    profile = read(Source("rocpd", merged, "folder"), ReadOptions()).validate()
+    assert profile.ranks["rank"].to_list() == [0]
+    assert [n.count for n in profile.notes if n.code == "process-without-blocks"] == [1]
+
+
 def test_uncommon_calls_and_kernels_outside_are_counted(tmp_path: Path) -> None:
     export = Export()
     export.range(0, 1_000, 1_090, "F0.0.0")

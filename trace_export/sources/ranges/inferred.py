@@ -134,11 +134,15 @@ def _notes(path: Path, inferred: Mapping[int, Inferred], blocks: int) -> list[No
         notes.append(Note("kernels-lost", "warning", text, str(path), lost))
     if untimed := sum(one.untimed for one in drawn):
         notes.append(without_times(path, untimed))
-    notes += counted_as_idle(path, (one.outside for one in drawn))
-    if impossible := sum(bool(one.impossible) for one in inferred.values()):
-        text = f"processes without named passes, left out: {most_frequent_reason(inferred.values())}"
-        notes.append(Note("process-without-blocks", "note", text, str(path), impossible))
-    return notes
+    return [*notes, *counted_as_idle(path, (one.outside for one in drawn))]
+
+
+def left_out(path: Path, inferred: Mapping[int, Inferred]) -> list[Note]:
+    """The note on processes without named passes in which no block was found (process → what was found)."""
+    if not (impossible := sum(bool(one.impossible) for one in inferred.values())):
+        return []
+    text = f"processes without named passes, left out: {most_frequent_reason(inferred.values())}"
+    return [Note("process-without-blocks", "note", text, str(path), impossible)]
 
 
 def most_frequent_reason(inferred: Iterable[Inferred]) -> str:

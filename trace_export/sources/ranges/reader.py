@@ -399,7 +399,9 @@ def _rank(part: _Part, options: ReadOptions) -> None:
         ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
         part.starts.append(_Start(ranks, opened.world, notes))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
-    part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched)]
+    unnamed, _ = launches.by_names(part.inferred, part.ranges)
+    left_out = [] if opened.short and part.ranges.marked else launches.left_out(part.path, unnamed)
+    part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched), *left_out]
 
 
 def _make_profiles(parts: Sequence[_Part]) -> None:
