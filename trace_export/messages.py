@@ -38,8 +38,8 @@ NOTES: dict[str, Explanation] = {
         "blocks.",
     ),
     "blocks-recorded-twice": Explanation(
-        "Blocks of a rank occur twice with exactly the same times, as in a log that was concatenated with itself. They "
-        "count once.",
+        "Blocks of a rank occur twice with exactly the same times, as in a log that was concatenated with itself, or "
+        "in one to which two handlers write each line. They count once.",
         "Remove the copy.",
     ),
     "blocks-without-work": Explanation(

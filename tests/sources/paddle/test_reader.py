@@ -65,6 +65,18 @@ def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path)
     assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
 
 
+@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("ranks", ["one", "all"])
+def test_a_log_with_every_line_twice(name: str, ranks: str, run_cli: Cli, tmp_path: Path) -> None:
+    """As two handlers write it that log to one file."""
+    job, logs = JOBS[name], tmp_path / "logs"
+    blocks = write_logs(logs, job)
+    written = sorted(logs.rglob("workerlog.*"))
+    for path in written if ranks == "all" else written[:1]:
+        path.write_text("".join(line * 2 for line in path.read_text().splitlines(keepends=True)))
+    assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
+
+
 def test_ranks_that_wrote_into_one_log(run_cli: Cli, tmp_path: Path) -> None:
     """Two machines with one log_dir on a shared disk: the thread tells them apart."""
     job = Job(2, 4, range(1, 3))

@@ -109,7 +109,21 @@ def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     """`records` (RECORDS, and `log`, the place of their source in `sources`) with the type of job, and to what each
     belongs: member, life, run, part, step. Raises SourceError for records that can be of no pipeline."""
     typed = records.join(_job_types(records["job"]), on="job", how="left", maintain_order="left")
-    return _steps(_runs(_ranks(typed, sources)))
+    again = _logged_again(typed)
+    if again is None:
+        return _steps(_runs(_ranks(typed, sources)))
+    return _steps(_runs(_ranks(typed.filter(~again), sources)))[(~again).cum_sum() - 1]
+
+
+def _logged_again(records: pl.DataFrame) -> pl.Series | None:
+    """The records that are the one before them in their log once more, as where two handlers write to one file; None
+    where there is none. They begin no step."""
+    logged = ("log", "job", "microbatch", "start_us", "end_us")
+    if not _may_repeat(records, *logged):
+        return None
+    same = (pl.col(name) == pl.col(name).shift().over("log") for name in logged[1:])
+    again = records.select((pl.all_horizontal(same) & ~pl.col("aside")).fill_null(False)).to_series()
+    return again if again.any() else None
 
 
 def profile_of(
@@ -308,7 +322,8 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
     stale = pl.lit(False)
     if _may_repeat(ran, "part", "job", "start_us", "end_us"):  # seldom, as above
         same = (pl.col("start_us").diff() == 0) & (pl.col("end_us").diff() == 0)
-        stale = same.over("part", "job", "microbatch").fill_null(False) & ~impossible
+        later = (pl.col("step").diff() != 0).fill_null(True)
+        stale = (same & later).over("part", "job", "microbatch").fill_null(False) & ~impossible
     notes = []
     if ran.height < jobs.height:
         for log, count in jobs.join(ran, on="log", how="anti").group_by("log", maintain_order=True).len().iter_rows():
