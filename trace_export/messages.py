@@ -528,10 +528,6 @@ NOTES: dict[str, Explanation] = {
         "A table of a text export is empty, as after an interrupted export or copy. It counts as absent.",
         "Export or copy the profile again.",
     ),
-    "tables-without-times": Explanation(
-        "These tables hold sums without times, so they cannot be drawn.",
-        "Nothing.",
-    ),
     "tasks-before-launch": Explanation(
         "Tasks of the device begin more than 1 ms before the range in which they were launched, or on Ascend marked "
         "ranges more than 10 ms before the host issued them. No device does that: the times are of another clock. They "

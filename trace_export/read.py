@@ -20,7 +20,7 @@ from trace_export.model import Declared, KernelFile, Note, Profile
 from trace_export.options import filled
 from trace_export.progress import Progress, counted, silent
 from trace_export.selection import Numbers, not_in_data
-from trace_export.sources import choose, formats, span_table
+from trace_export.sources import choose, formats
 from trace_export.sources.find import find, of_all_machines
 from trace_export.sources.folders import SearchResult
 from trace_export.sources.input_files import bytes_in, files_of, releases_gil, seconds
@@ -28,6 +28,7 @@ from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_group, read_tasks
 from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
+from trace_export.sources.spans import span_table
 from trace_export.sources.spans.columns import Columns
 from trace_export.workers import work
 from trace_export.workers.sizing import Workers, choose_workers
@@ -258,7 +259,7 @@ def in_groups(sources: Sequence[Source], options: LoadOptions) -> list[Group]:
     for source in sources:
         row = formats.of_kind(source.kind)
         small = not options.read.beginning and bytes_in(source.path) <= row.batch_bytes
-        if small or (options.read.beginning == 1 and row.batches):
+        if small or (options.read.beginning == 1 and row.batch_bytes):
             of_kind.setdefault(source.kind, []).append(source)
         else:
             alone.append(Group((source,)))
@@ -368,7 +369,7 @@ def _workers(
     sources = [source for group in groups for source in group.sources]
     if options.read.beginning and not tasks:
         times = [_beginning_s(len(group.sources), options.read.beginning) for group in groups]
-        in_threads = all(len(g.sources) > 1 and formats.of_kind(g.sources[0].kind).batch_in_threads for g in groups)
+        in_threads = all(len(g.sources) > 1 and formats.of_kind(g.sources[0].kind).speed.releases_gil for g in groups)
         return choose_workers(times, 0, releases_gil=in_threads)
     several = [many_groups or len(group.sources) > 1 for group in groups]
     times = [

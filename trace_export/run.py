@@ -30,9 +30,9 @@ from trace_export.progress import Progress, silent
 from trace_export.read import LoadOptions, Located, locate, read_device_tasks, read_profile, sizes
 from trace_export.scratch import scratch_folder
 from trace_export.selection import Numbers, Selection, absent, extent, select
-from trace_export.sources import span_table
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.spans import span_table
 from trace_export.write import (
     WriteOptions,
     announce,
@@ -635,7 +635,7 @@ class Request:
                 foreign = with_whole_steps(replace(foreign, clocks=clocks), options, one_clock=True)
                 return made(foreign, _clocks="one")
             _refuse_sources(options)
-            table, _ = merge([span_table.read(options.log_dir).with_notes(located.notes)], options.run)
+            table, _ = merge([span_table.read_table(options.log_dir).with_notes(located.notes)], options.run)
             table = interpret_table(table, options.declared)
             # a table may hold a part that was selected
             table = completeness.mark_whole_steps(table, one_clock=True, all_ranks=False)

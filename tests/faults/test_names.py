@@ -12,7 +12,7 @@ from samples.generators import paddle as generate_paddle
 from tests.conftest import Cli
 from tests.faults.inputs import INPUTS
 from trace_export.errors import SourceError, path_text, printable
-from trace_export.sources import span_table
+from trace_export.sources.spans import span_table
 
 GBK = os.fsdecode("测试".encode("gbk"))
 SHOWN = r"\xb2\xe2\xca\xd4"
@@ -76,5 +76,5 @@ def test_a_table_whose_name_is_no_utf8_is_read(suffix: str, tmp_path: Path, run_
     INPUTS["paddle"].make(logs)
     assert run_cli("--log_dir", logs, "--out", tmp_path, "--format", suffix[1:]).returncode == 0
     table = (tmp_path / f"pipeline_profile{suffix}").rename(tmp_path / f"{GBK}{suffix}")
-    assert span_table.read(table).ranks["source"].to_list() == [f"{tmp_path}/{SHOWN}{suffix}"]
+    assert span_table.read_table(table).ranks["source"].to_list() == [f"{tmp_path}/{SHOWN}{suffix}"]
     assert run_cli("report", table).returncode == 0

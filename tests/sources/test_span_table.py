@@ -13,7 +13,7 @@ from tests.faults.mutate import flip
 from tests.support.profiles import profile, span
 from trace_export import api
 from trace_export.errors import SourceError
-from trace_export.sources import span_table
+from trace_export.sources.spans import span_table
 from trace_export.writers.tables import write_csv, write_parquet
 
 SECRET = "TOKEN-" + "a" * 1_000_000
@@ -32,7 +32,7 @@ def test_the_steps_of_a_job_that_began_again_are_those_of_two_runs(name: str, tm
     blocks = [span(0, "F", 0, at, at + 5, run=run) for run, at in ((0, 0), (1, 1000))]
     path = tmp_path / name
     {".csv": write_csv, ".parquet": write_parquet}[path.suffix](profile(blocks, {0: 0}), path)
-    assert span_table.read(path).spans.select("run", "step").rows() == [(0, 0), (1, 0)]
+    assert span_table.read_table(path).spans.select("run", "step").rows() == [(0, 0), (1, 0)]
 
 
 def test_a_parquet_table_with_flipped_bits_is_read_or_refused(table: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_parquet_table_with_flipped_bits_is_read_or_refused(table: Path) -> No
     for seed in range(300):
         broken.write_bytes(flip(content, random.Random(seed)))
         try:
-            span_table.read(broken)
+            span_table.read_table(broken)
         except SourceError as error:
             refused += 1
             assert str(error).startswith(f"{broken} ")
@@ -55,7 +55,7 @@ def test_a_wrong_table_is_refused_without_its_cells(header: str, tmp_path: Path)
     path = tmp_path / "wrong.csv"
     path.write_text(f"{header}\n{SECRET},F,{SECRET},2\n")
     with pytest.raises(SourceError) as caught:
-        span_table.read(path)
+        span_table.read_table(path)
     assert "TOKEN" not in str(caught.value)
     assert len(str(caught.value)) < 300 + len(str(path))
 
@@ -65,14 +65,14 @@ def test_a_table_of_another_tool_with_the_same_columns_is_refused(tmp_path: Path
     path = tmp_path / "blocks.csv"
     path.write_text("rank,kind,step,start_ns,end_ns\n0,forward-compute,0,0,5\n0,backward-compute,0,5,9\n")
     with pytest.raises(SourceError, match=r"no row is of the kind F, B, W, FB or OPT; .* `columns`"):
-        span_table.read(path)
+        span_table.read_table(path)
 
 
 def test_the_column_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text("rank,kind,start_ns,end_ns\n0,F,soon,2\n")
     with pytest.raises(SourceError, match=r"cannot be read as a span table \(column start_ns\); give a table"):
-        span_table.read(path)
+        span_table.read_table(path)
 
 
 def test_a_small_file_of_countless_rows_is_refused(tmp_path: Path) -> None:
@@ -83,4 +83,4 @@ def test_a_small_file_of_countless_rows_is_refused(tmp_path: Path) -> None:
     pl.select(pl.repeat(value, rows).alias(name) for name, value in row.items()).write_parquet(path)
     assert path.stat().st_size < rows
     with pytest.raises(SourceError, match="so small a file cannot hold 2,000,000 blocks"):
-        span_table.read(path)
+        span_table.read_table(path)

@@ -10,20 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trace_export.inference.likeness import occurrences
+from trace_export.inference.kinds import head, occurrences
 from trace_export.inference.pieces import Piece
 from trace_export.inference.work import Timeline
 
-HEAD = 3
-"""This many kernels show the beginning of a forward."""
-
 Heads = set[bytes]
 """The kinds of the first kernels of forwards."""
-
-
-def head(timeline: Timeline, begin: int, end: int) -> bytes:
-    """The kinds of the first kernels of a forward, or of all if they are few."""
-    return timeline.stem[begin : min(begin + HEAD, end)].tobytes()
 
 
 def beginnings(timeline: Timeline, steps: Sequence[Sequence[Piece]]) -> dict[int, int | None]:

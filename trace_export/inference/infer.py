@@ -13,8 +13,7 @@ import numpy as np
 
 from trace_export.inference.first_forwards import beginnings
 from trace_export.inference.forwards import SAME_STEMS, StepPasses, passes_of
-from trace_export.inference.kinds import SURPLUS
-from trace_export.inference.likeness import MOST_KINDS, likeness
+from trace_export.inference.kinds import MOST_KINDS, SURPLUS, likeness
 from trace_export.inference.pieces import (
     Cuts,
     Evidence,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trace_export.inference.kernel_names import Codes
-from trace_export.inference.likeness import MOST_KINDS, likeness, occurrences
+from trace_export.inference.kinds import MOST_KINDS, likeness, occurrences
 from trace_export.inference.pieces import Piece
 from trace_export.inference.step import Rows, Step
 from trace_export.inference.work import Timeline

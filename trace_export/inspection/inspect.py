@@ -31,10 +31,11 @@ from trace_export.read import LoadOptions, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
-from trace_export.sources import choose, formats, span_table
+from trace_export.sources import choose, formats
 from trace_export.sources.find import find
 from trace_export.sources.input_files import bytes_in
 from trace_export.sources.ranges.dialects import Dialects
+from trace_export.sources.spans import span_table
 from trace_export.units import duration
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from trace_export.pipeline.replicas import guess_replicas
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans import host_table
+from trace_export.sources.spans import span_table
 
 OF_RANK: Schema = {"rank": INT, "stage": INT, "dp": INT, "tp": INT, "cp": INT}
 RANK_PLACES: Schema = {"source": pl.UInt32(), **OF_RANK, "origin": TEXT}
@@ -44,7 +44,7 @@ def ranks_of(source: Source, options: ReadOptions) -> pl.DataFrame:
     if source.rank is not None:
         return pl.DataFrame([(source.rank, None, None, None, None)], OF_RANK, orient="row")
     if source.kind == "span_table":
-        return host_table.places(source.path)
+        return span_table.places(source.path)
     return read(source, options).ranks.select(OF_RANK.keys())
 
 

@@ -16,7 +16,7 @@ from trace_export.scale.build import Overview, of_run
 from trace_export.scale.build import overview as build
 from trace_export.scale.replicas import Placed, look
 from trace_export.selection import Numbers
-from trace_export.sources import span_table
+from trace_export.sources.spans import span_table
 from trace_export.writers.outputs import Outputs
 
 CHART_RANKS = 256

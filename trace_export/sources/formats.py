@@ -72,9 +72,8 @@ class Format:
     detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
     is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
     the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
-    it is read whole when it is finished. `batches`: the reader takes less time for several sources at once than for one
-    after another, where little is read of each: their beginnings, and whole sources of at most `batch_bytes`.
-    `batch_in_threads`: two threads read beginnings faster than one on one processor.
+    it is read whole when it is finished. `batch_bytes`: whole sources of at most so many bytes are
+    read several at once, and so are the beginnings of any; 0: one after another, the reader gains nothing by it.
     """
 
     kind: str
@@ -90,9 +89,7 @@ class Format:
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
     follower: str | None = None
-    batches: bool = False
     batch_bytes: int = 0
-    batch_in_threads: bool = False
 
     @property
     def has_device_tasks(self) -> bool:
@@ -128,8 +125,6 @@ _ASCEND = Format(
     side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
     step_task_info=True,
     batch_bytes=128 << 20,
-    batch_in_threads=True,
-    batches=True,
 )
 
 FORMATS: tuple[Format, ...] = (
@@ -146,7 +141,6 @@ FORMATS: tuple[Format, ...] = (
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
         batch_bytes=256 << 10,
-        batches=True,
     ),
     Format(
         kind="paddle_dygraph",
@@ -171,7 +165,6 @@ FORMATS: tuple[Format, ...] = (
         guide="nsys",
         packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
         batch_bytes=1 << 20,
-        batches=True,
     ),
     Format(
         kind="rocpd",
@@ -184,7 +177,6 @@ FORMATS: tuple[Format, ...] = (
         guide="rocpd",
         packed=r".+_results\.db",
         batch_bytes=1 << 20,
-        batches=True,
     ),
     _ASCEND,
     replace(
@@ -206,7 +198,6 @@ FORMATS: tuple[Format, ...] = (
         speed=Speed(blocks=60, device_tasks=75, opening_s=0.012),  # of plain traces 190, 230; of gzipped a tenth
         guide="kineto",
         batch_bytes=1 << 20,
-        batches=True,
     ),
     Format(
         kind="recorder",
@@ -227,7 +218,7 @@ FORMATS: tuple[Format, ...] = (
         title="span tables of hosts",
         files="*.spans.parquet",
         detector="trace_export.sources.spans.find:host_tables",
-        reader="trace_export.sources.spans.host_table",
+        reader="trace_export.sources.spans.span_table",
         speed=Speed(blocks=20),
         guide="spans",
         packed=r".+\.spans\.parquet",
@@ -255,6 +246,7 @@ FORMATS: tuple[Format, ...] = (
         guide="spans",
         packed=r"pp_rank_\d+\.json",
         side_files=("config.json", "pp_rank_*.json"),
+        batch_bytes=1 << 30,  # each of a folder needs the lengths of all
     ),
     Format(
         kind="megascan",

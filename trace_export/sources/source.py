@@ -19,9 +19,7 @@ class Source:
     (see model.RANKS). `local_rank` is the worker's index on its machine, which `--devices` means (None where only the
     reader knows), and `local_rank_origin` says how: recorded, or inferred. `ranks_per_machine` is the distance between
     the ranks of equal local rank on neighbouring machines. `machine_name` is the machine of a cluster on whose own disk
-    the source lies (None: any can read it). `pid`: the number of its process, where the layout says it. `others` is
-    another number when a file beside the source has changed that its reader looks into (None: not known); what was
-    found there can be kept by it.
+    the source lies (None: any can read it). `pid`: the number of its process, where the layout says it.
     """
 
     kind: str
@@ -36,7 +34,6 @@ class Source:
     ranks_per_machine: int = 1
     machine_name: str | None = None
     pid: int | None = None
-    others: int | None = None
 
 
 @dataclass(frozen=True)

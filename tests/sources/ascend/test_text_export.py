@@ -165,16 +165,6 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: str) -> None:
         trace_view.read(path, Dialects())
 
 
-def test_inspect_names_the_tables_without_times(samples: Path, tmp_path: Path, run_cli: Cli) -> None:
-    folder = shutil.copytree(samples / "mindspore", tmp_path / "logs")
-    for name in ("op_statistic.csv", "api_statistic.csv", "step_trace_time.csv"):
-        next(folder.glob("node0_4001_*/ASCEND_PROFILER_OUTPUT")).joinpath(name).write_text("Op Name,Count\n")
-    result = run_cli("inspect", folder, "--verbose")
-    assert result.returncode == 0, result.stderr
-    text = " ".join((result.stdout + result.stderr).split())
-    assert "without times, not drawn: op_statistic.csv, api_statistic.csv, step_trace_time.csv" in text
-
-
 def test_an_empty_table_is_told(samples: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(samples / "mindspore", tmp_path / "logs")
     table = next(folder.glob("node0_4001_*/ASCEND_PROFILER_OUTPUT/kernel_details.csv"))

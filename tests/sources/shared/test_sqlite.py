@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from trace_export.errors import SourceError
-from trace_export.sources.shared import sqlite_beginning
+from trace_export.sources.shared import sqlite, sqlite_beginning
 from trace_export.sources.shared.sqlite import Database, decoded
 
 PARTS = {"parts": "event", "mixed": "event"}
@@ -71,7 +71,8 @@ def test_bytes_that_are_not_utf8_are_replaced(tmp_path: Path) -> None:
         "INSERT INTO event VALUES (1, CAST(x'46ff33' AS TEXT)), (2, 'ü'), (3, NULL), (4, CAST(x'46ff33' AS TEXT))",
     )
     with Database(path) as db:
-        names = db.frame("SELECT CAST(name AS BLOB) AS name FROM event", blobs=["name"])["name"]
+        (frame,) = db.frames("event", "SELECT CAST(name AS BLOB) AS name FROM event WHERE {where}", blobs=["name"])
+        names = frame["name"]
         assert db.texts("SELECT name FROM event WHERE start = 1") == [("F\ufffd3",)]
     assert decoded(names).to_list() == ["F\ufffd3", "ü", None, "F\ufffd3"]
 
@@ -153,11 +154,12 @@ def test_damaged_pages(tmp_path: Path, page: int) -> None:
         ("CAST(x'ff' AS TEXT)", "holds text"),
     ],
 )
-def test_columns_of_a_wrong_type(tmp_path: Path, value: str, words: str) -> None:
+def test_columns_of_a_wrong_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str) -> None:
     path = build(tmp_path / "x.db", 5, f"INSERT INTO event VALUES ({value}, '')")
     assert words in refusal(path)
+    monkeypatch.setattr(sqlite, "BATCH_ROWS", 2)
     with pytest.raises(SourceError, match="not all of one type"), Database(path) as db:
-        db.frame("SELECT start FROM event", batch_rows=2)
+        db.frame("SELECT start FROM event")
 
 
 def test_a_query_that_cannot_be(tmp_path: Path) -> None:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 
 import orjson
 import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Schema, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED
+from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED, Looks
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.shared.batch import sources_of
@@ -94,32 +96,22 @@ def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
 
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
-    (table,) = _named(db, {"": frame}, {"": columns}).values()
-    return table
-
-
-def _named(
-    db: Database, tables: Mapping[str, pl.DataFrame], numbered: Mapping[str, Sequence[str]]
-) -> dict[str, pl.DataFrame]:
-    """The `tables` with texts for the ids in the columns that are `numbered` in each; all are looked up at once."""
-    ids = [tables[table][column].cast(TIME) for table, columns in numbered.items() for column in columns]
+    ids = [frame[column].cast(TIME) for column in columns]
     text_of = texts(db, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
+    if not text_of:
+        return frame.with_columns(pl.lit(None, TEXT).alias(column) for column in columns)
     old, new = pl.Series(list(text_of), dtype=TIME), pl.Series(list(text_of.values()), dtype=TEXT)
-
-    def text(column: str) -> pl.Expr:
-        if not text_of:
-            return pl.lit(None, TEXT).alias(column)
-        return pl.col(column).replace_strict(old, new, default=None, return_dtype=TEXT)
-
-    return {table: frame.with_columns(map(text, numbered.get(table, ()))) for table, frame in tables.items()}
+    return frame.with_columns(pl.col(*columns).replace_strict(old, new, default=None, return_dtype=TEXT))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The tables that a database holds. Its `tables` are the marker ranges as the host saw them (`marks`) and as the
-    `device` did, the `calls` of PyTorch that rules of the user name, the `operators` of communication and the `tasks`
-    that these are made of. `communicates`: operators were recorded; otherwise only markers announce them."""
+    """The tables that a database `db`, which is open, holds. Its `tables` are the marker ranges as the host saw them
+    (`marks`) and as the `device` did, the `calls` of PyTorch that rules of the user name, the `operators` of
+    communication and the `tasks` that these are made of; with ids for texts (`NUMBERED`). `communicates`: operators
+    were recorded; otherwise only markers announce them."""
 
+    db: Database
     tables: Mapping[str, pl.DataFrame]
     communicates: bool
 
@@ -134,7 +126,7 @@ def rows(db: Database, dialects: Dialects, *, on_device: bool) -> Rows:
         "operators": communication(db) if communicates else _NO_OPERATORS,
         "tasks": copying(db) if communicates else _NO_COPYING,
     }
-    return Rows(_named(db, tables, NUMBERED), communicates)
+    return Rows(db, tables, communicates)
 
 
 def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
@@ -150,7 +142,7 @@ def by_device(db: Database, rows: Rows) -> tuple[dict[int, Rows], int]:
             "marks": reached.filter(device=device).select(marks.columns),
             "device": on_device.filter(device=device),
             "calls": rows.tables["calls"].clear(),
-            "operators": named(db, communication(db, device) if says else _NO_OPERATORS, *NUMBERED["operators"]),
+            "operators": communication(db, device) if says else _NO_OPERATORS,
         }
         devices[device] = replace(rows, tables={**rows.tables, **tables})
     return devices, unreached.height
@@ -164,6 +156,7 @@ def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[
         frames = [one.tables[table] for one in captures.values()]
         whole = pl.concat(frames, how="vertical_relaxed")
         frames_of[table] = whole.hstack([sources_of(frames, list(captures)).alias("capture")])
+    frames_of = _named(frames_of, captures)
     host = pl.concat([frames_of["marks"], frames_of["calls"].select(frames_of["marks"].columns)])
     reached, unreached = matched(host, frames_of["device"])
     marks = placed(reached)
@@ -175,6 +168,28 @@ def tables(captures: Mapping[int, Rows]) -> tuple[dict[str, pl.DataFrame], dict[
         "operators": pl.concat([conform(operators, {**OPERATORS, **CAPTURE}), announced]),
         "copies": copies(frames_of["tasks"], operators),
     }, dict(unreached.group_by("capture").len().iter_rows())
+
+
+def _named(tables: Mapping[str, pl.DataFrame], captures: Mapping[int, Rows]) -> dict[str, pl.DataFrame]:
+    """The `tables` of captures with texts for the ids in the columns that are `NUMBERED`; ids without an entry become
+    null. One look for each capture, and one join for each column."""
+    columns = [(table, column) for table, columns in NUMBERED.items() for column in columns]
+    ids = pl.concat([tables[table].select("capture", id=pl.col(column).cast(TIME)) for table, column in columns])
+    wanted = dict(ids.drop_nulls().unique().group_by("capture").agg("id").iter_rows())
+    said = [(number, texts(captures[number].db, of_capture)) for number, of_capture in wanted.items()]
+    names = pl.DataFrame(
+        {
+            "id": pl.Series(list(chain.from_iterable(of_id for _, of_id in said)), dtype=TIME),
+            "name": pl.Series(list(chain.from_iterable(of_id.values() for _, of_id in said)), dtype=TEXT),
+            "capture": sources_of([of_id for _, of_id in said], [number for number, _ in said]),
+        }
+    )
+    named = dict(tables)
+    for table, column in columns:
+        of_column = names.rename({"id": column})
+        joined = named[table].join(of_column, on=["capture", column], how="left", maintain_order="left")
+        named[table] = joined.with_columns(pl.col("name").alias(column)).drop("name")
+    return named
 
 
 def device_marks(db: Database) -> pl.DataFrame:
@@ -334,6 +349,11 @@ def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
     return alike.agg(pl.col("moved").cast(pl.Float64).sum())
 
 
+def looks(db: Database, device: int | None = None) -> Looks:
+    """What the kernels of a database answer; of several devices those of this `device`."""
+    return Looks(*(partial(look, db, device=device) for look in (busy, before, between)))
+
+
 def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
     """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it? Of several devices those of
     this `device` count."""
@@ -357,7 +377,7 @@ def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl
         f" AND t.startNs < end_ns AND {_on(device)} GROUP BY row",
     )
     if sums is None:
-        kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only=_on(device))
+        kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", _on(device))
         return sum_between(pl.concat([*kernels]), ranges)
     return pl.Series([sums.get(row, 0) for row in range(ranges.height)], dtype=TIME)
 
@@ -403,20 +423,18 @@ def _answers(db: Database, rows: pl.DataFrame, query: str) -> dict[int, int] | N
 def _busy_among_all(db: Database, ranges: pl.DataFrame, device: int | None) -> pl.Series:
     """As `busy`, by one look at each task."""
     busy = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
-    for kernels in _computing(db, "t.startNs AS start_ns", only=_on(device)):
+    for kernels in _computing(db, "t.startNs AS start_ns", _on(device)):
         starts = kernels["start_ns"].drop_nulls().sort()
         first = starts.search_sorted(ranges["start_ns"], side="left")
         busy |= first < starts.search_sorted(ranges["end_ns"], side="left")
     return busy
 
 
-def _computing(db: Database, wanted: str, *columns: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
-    """What is `wanted` of the tasks `t` that are compute kernels, of whose rows `c` these `columns` are known, in
-    pieces; `only` those for which this condition holds."""
-    info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", *columns)
-    tasks = f"TASK t JOIN {info} c ON c.globalTaskId = t.globalTaskId"
+def _computing(db: Database, wanted: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
+    """What is `wanted` of the tasks `t` that are compute kernels, whose further columns are those of `c`, in pieces;
+    `only` those for which this condition holds."""
     for rows in db.chunks("TASK"):
-        yield db.frame(f"SELECT {wanted} FROM {tasks} WHERE t.{rows} AND {only}")
+        yield db.frame(f"SELECT {wanted} FROM {_KERNELS} WHERE t.{rows} AND {only}")
 
 
 def counters(db: Database) -> pl.DataFrame:
@@ -444,7 +462,7 @@ def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
     if not wanted:
         return kernels
     only = f"c.name IN (SELECT value FROM json_each('{json.dumps(wanted)}'))"
-    parts = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", "name", only=only)
+    parts = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only)
     return pl.concat([kernels, *parts]).filter(valid_unix_times())
 
 
@@ -454,7 +472,7 @@ def kernels(db: Database) -> pl.DataFrame:
         return empty(WORKED)
     kind = "opType" if db.has("COMPUTE_TASK_INFO", "opType") else "name"
     wanted = f"t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, c.{kind} AS text, c.name AS name"
-    parts = list(_computing(db, wanted, *dict.fromkeys(["name", kind])))
+    parts = list(_computing(db, wanted))
     if not parts:
         return empty(WORKED)
     whole = named(db, pl.concat(parts), "text", "name")

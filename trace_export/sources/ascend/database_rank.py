@@ -9,8 +9,7 @@ from functools import partial
 from trace_export.errors import SourceError, path_text
 from trace_export.model import conform
 from trace_export.sources.ascend import database, marker_blocks
-from trace_export.sources.ascend.layout import home_of
-from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, metadata
+from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, home_of, metadata
 from trace_export.sources.ascend.recorded import Recorded
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects
@@ -38,9 +37,7 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
         steps=conform(database.steps(db), marker_blocks.STEPS), counters=database.counters(db),
         kernels=partial(database.kernels, db),
         optimizing=partial(database.kernels_called, db, marker_blocks.OPTIMIZER),
-        busy=partial(database.busy, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
-        before=partial(database.before, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
-        between=partial(database.between, db) if whole and db.has("COMPUTE_TASK_INFO") else None,
+        looks=database.looks(db) if whole and db.has("COMPUTE_TASK_INFO") else marker_blocks.Looks(),
         whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
     )  # fmt: skip
     return _by_device(db, capture) if whole else [capture]
@@ -62,9 +59,7 @@ def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
             whole, rank=whole.rank * len(by_device) + index if whole.rank else device, rank_origin="inferred",
             device=device, of_device=device, rows=rows, meta=replace(whole.meta, place={}),
             counters=whole.counters.clear(), unreached=0 if index else unreached, is_first=index == 0,
-            busy=whole.busy and partial(database.busy, db, device=device),
-            before=whole.before and partial(database.before, db, device=device),
-            between=whole.between and partial(database.between, db, device=device),
+            looks=database.looks(db, device) if db.has("COMPUTE_TASK_INFO") else whole.looks,
         )
         for index, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import WORD, KernelFile
 from trace_export.sources.ascend.database import ON_DEVICE, texts
-from trace_export.sources.ascend.layout import COMMUNICATION
+from trace_export.sources.ascend.metadata import COMMUNICATION
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.shared.timestamps import valid_tasks
@@ -34,11 +34,9 @@ def from_database(db: Database, request: TaskRequest) -> tuple[KernelFile, ...]:
         return ()
     joins = ""
     if request.detail == "comm":
-        info = db.keyed("COMMUNICATION_TASK_INFO", "globalTaskId", "taskType")
-        joins = f"JOIN {info} m ON m.globalTaskId = t.globalTaskId AND m.taskType IS NOT NULL"
+        joins = "JOIN COMMUNICATION_TASK_INFO m ON m.globalTaskId = t.globalTaskId AND m.taskType IS NOT NULL"
     elif computes:
-        info = db.keyed("COMPUTE_TASK_INFO", "globalTaskId", "name")
-        joins = f"LEFT JOIN {info} c ON c.globalTaskId = t.globalTaskId"
+        joins = "LEFT JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
     kernel, task = "c.name" if computes else "NULL", "t.globalTaskId" if communicates else "NULL"
     untimed, names, writer = 0, _Names(db, small=communicates), TaskWriter(request.folder)
     inside = overlapping(request.window_ns, "t.startNs", "t.endNs")

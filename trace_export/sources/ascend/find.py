@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from trace_export.model import Note
-from trace_export.sources.ascend.layout import (
+from trace_export.sources.ascend.metadata import (
     CAPTURE,
     INFO,
     METADATA,
@@ -23,11 +23,13 @@ from trace_export.sources.ascend.layout import (
     OUTPUT,
     TABLE,
     TRACES,
+    boot_epoch,
     home_of,
     info_file,
+    json_file,
     names_in,
+    whole,
 )
-from trace_export.sources.ascend.metadata import boot_epoch, json_file, whole
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised
 from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.shared.names import rank_in, rank_in_folders
@@ -39,12 +41,6 @@ communication only."""
 
 COPIES_FOLDER = "step_task_info"
 """Where `writers/step_task_info.py` puts its copies of the databases; never read again as a profile."""
-
-TABLES_WITHOUT_TIMES = (
-    "dataset.csv", "op_statistic.csv", "api_statistic.csv", "l2_cache.csv", "step_trace_time.csv",
-    "minddata_pipeline_summary_{rank}.csv", "minddata_pipeline_raw_{rank}.csv",
-)  # fmt: skip
-"""Tables of a text export that hold durations or counts, but no times."""
 
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
@@ -89,7 +85,7 @@ class _Capture:
 
 
 def captures(root: Path, folders: list[Folder]) -> SearchResult:
-    """The captures under `root`; notes name tables that cannot be drawn."""
+    """The captures under `root`."""
     folders = [f for f in folders if not any(part in _NOT_RANKS for part in f.path.relative_to(root).parts)]
     files = {folder.path: folder.files for folder in folders}
     captures = [c for folder in folders for c in _captures(root, folder, files)]
@@ -110,7 +106,7 @@ def captures(root: Path, folders: list[Folder]) -> SearchResult:
     if sources and lost:
         text = f"profiles that cannot be read: {lost[0].path} is {lost[0].what}"
         notes.append(Note("capture-not-exported", "warning", text, lost[0].path, len(lost)))
-    return SearchResult(sources, (*notes, *_without_times(sources)), lost)
+    return SearchResult(sources, tuple(notes), lost)
 
 
 def _not_exported(folders: Sequence[Folder], captures: Sequence[_Capture]) -> tuple[Unrecognised, ...]:
@@ -179,27 +175,6 @@ def _command(home: Path, path: Path) -> str:
         return f"msprof --export=on --type=db --output={path.name}"
     module = "torch_npu.profiler.profiler" if match["framework"] == "pt" else "mindspore.profiler.profiler"
     return f"python -c \"from {module} import analyse; analyse('{home.parent}')\""
-
-
-def _without_times(sources: tuple[Source, ...]) -> tuple[Note, ...]:
-    """A note that names the tables beside the `sources` that cannot be drawn because they hold no times."""
-    names = {
-        name.format(rank="N"): source.path
-        for source in sources
-        if source.path.is_dir()
-        for name in TABLES_WITHOUT_TIMES
-        if (source.path / name.format(rank=source.rank)).is_file()
-    }
-    if not names:
-        return ()
-    return (
-        Note(
-            "tables-without-times",
-            "detail",
-            f"tables without times, not drawn: {', '.join(names)}",
-            str(next(iter(names.values()))),
-        ),
-    )
 
 
 def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) -> list[_Capture]:

@@ -7,7 +7,7 @@ host, when it was issued, and on the device stream, when the work around it ran.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -65,6 +65,24 @@ Between = Callable[[pl.DataFrame], pl.Series]
 
 Before = Callable[[pl.DataFrame], pl.Series]
 """Times (stream, at_ns) → when the last kernel that had begun on the stream before ended, null if unknown."""
+
+
+def _is_long(ranges: pl.DataFrame) -> pl.Series:
+    return ranges["end_ns"] - ranges["start_ns"] >= EMPTY_NS
+
+
+def _no_time(rows: pl.DataFrame) -> pl.Series:
+    return pl.repeat(None, rows.height, dtype=TIME, eager=True)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """The questions about the kernels of a recording. Where none were recorded a range is busy if it is long, and no
+    time is known."""
+
+    busy: Busy = _is_long
+    before: Before = _no_time
+    between: Between = _no_time
 
 
 def spans(

@@ -41,7 +41,7 @@ from trace_export.model import (
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks
 from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, PASSES, STEPS
-from trace_export.sources.ascend.recorded import Recorded, before, busy_in, of_each
+from trace_export.sources.ascend.recorded import Recorded, of_each
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.named import NameCounts
@@ -111,7 +111,7 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     marks = _on_host(tables["marks"]) if options.host_ranges else tables["marks"]
     names = dialects.parse(marks["text"]).names
     steps = _joined([part.steps for part in parts], STEPS)
-    asked = (partial(of_each, parts, answer=answer) for answer in (busy_in, before))
+    asked = (partial(of_each, parts, look=look) for look in ("busy", "before"))
     spans, noted = marker_blocks.spans(marks, names, steps, *asked)
     meta_and_rank = [(part.meta, part.rank) for part in parts]
     p2p, collectives = hccl.tables(tables["operators"], tables["copies"], meta_and_rank)
@@ -130,14 +130,18 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     on_device = (is_pass & (pl.col("origin") != "host")).any().alias("device")
     named = spans.group_by("rank").agg(is_pass.any(), on_device, F=FORWARDS.any(), B=BACKWARDS.any())
     of_rank = {rank: tuple(kinds) for rank, *kinds in named.iter_rows()}
+    shares = _between(parts, spans) if not options.host_ranges else {}
     notes_of = {number: [_unclosed(count)] for number, count in unreached.items()}
     for number, note in noted:
         notes_of.setdefault(number, []).append(note)
     says_facts = run_facts(spans["marker"]) != Declared()
     ranks = [
-        _Rank(part, profile, marks, number, of_rank.get(number, (False,) * 4), notes_of.get(number, []))
+        _Rank(
+            part, profile, marks, number, of_rank.get(number, (False,) * 4), notes_of.get(number, []),
+            shares.get(number, 0.0),
+        )
         for number, (part, profile) in enumerate(zip(parts, made, strict=True))
-    ]
+    ]  # fmt: skip
     return [caught(rank.path, partial(_finished, rank, options, dialects, says_facts=says_facts)) for rank in ranks]
 
 
@@ -197,7 +201,8 @@ def _unclosed(count: int) -> Note:
 @dataclass(frozen=True)
 class _Rank:
     """A rank whose markers have become blocks. `marks`: those of all ranks, this one's at `place`. `named`: whether it
-    has a pass at all, one on the device, a forward, a backward. `noted`: notes on its blocks."""
+    has a pass at all, one on the device, a forward, a backward. `noted`: notes on its blocks. `alone`: the share of its
+    computing between the passes, see `_between`."""
 
     part: Recorded
     profile: Profile
@@ -205,6 +210,7 @@ class _Rank:
     place: int
     named: tuple[bool, bool, bool, bool]
     noted: list[Note]
+    alone: float
 
     @property
     def path(self) -> Path:
@@ -231,9 +237,9 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
         spans, notes = _inferred(rank)
     else:
         spans, notes = (spans, []) if all(kinds) or not on_kernels else _completed(part, spans, rank.profile)
-        if on_kernels and not notes and (shares := _between(part, spans)):
-            notes = counted_as_idle(rank.path, shares)
-            ranks = ranks.with_columns(outside=pl.lit(shares[0]))
+        if on_kernels and not notes and rank.alone:
+            notes = counted_as_idle(rank.path, [rank.alone])
+            ranks = ranks.with_columns(outside=pl.lit(rank.alone))
         if options.optimizer:
             from trace_export.sources.ascend import kernel_inference
 
@@ -308,18 +314,23 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     return spans, [Note("names-partial", "warning", f"{text} {then}")]
 
 
-def _between(part: Recorded, spans: pl.DataFrame) -> list[float]:
-    """The share of the computing that lies between the passes of a step, if kernels were recorded. The passes count as
-    full of it, and what follows the last one as the optimizer's, which is seldom named."""
-    if part.between is None:
-        return []
-    passes = spans.filter(pl.col("kind").is_in(PASSES)).sort("start_ns").with_columns(until=pl.col("end_ns").cum_max())
-    last = pl.col("until").shift(1)
+def _between(parts: Sequence[Recorded], spans: pl.DataFrame) -> dict[int, float]:
+    """By rank, which is its place among the `parts`, the share of the computing that lies between the passes of a step,
+    if kernels were recorded. The passes count as full of it, and what follows the last one as the optimizer's, which is
+    seldom named."""
+    passes = spans.filter(pl.col("kind").is_in(PASSES)).sort("rank", "start_ns")
+    passes = passes.with_columns(until=pl.col("end_ns").cum_max().over("rank"))
+    last = pl.col("until").shift(1).over("rank")
     of_step = pl.col("step").eq_missing(pl.col("step").shift(1)) & (pl.col("start_ns") > last)
-    gaps = passes.select(start_ns=last, end_ns="start_ns", here=of_step).drop_nulls().filter("here")
-    alone = int(part.between(gaps).sum()) if gaps.height else 0
-    named = passes.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item()
-    return [alone / (alone + named)] if alone else []
+    gaps = passes.select(start_ns=last, end_ns="start_ns", here=of_step, capture="rank").drop_nulls().filter("here")
+    if gaps.is_empty():
+        return {}
+    alone = (
+        gaps.select(rank="capture", alone=of_each(parts, gaps, "between")).group_by("rank").agg(pl.col("alone").sum())
+    )
+    named = passes.group_by("rank").agg(named=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    shares = alone.filter(pl.col("alone") > 0).join(named, on="rank")
+    return dict(shares.select("rank", pl.col("alone") / (pl.col("alone") + pl.col("named"))).iter_rows())
 
 
 def _outside(kernels: pl.DataFrame, spans: pl.DataFrame) -> float:

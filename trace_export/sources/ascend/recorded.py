@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from trace_export.model import TIME, Note
+from trace_export.model import Note
 from trace_export.sources.ascend.database import Rows
-from trace_export.sources.ascend.marker_blocks import EMPTY_NS, Before, Between, Busy
+from trace_export.sources.ascend.marker_blocks import Looks
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.source import Source
 
@@ -18,7 +18,7 @@ from trace_export.sources.source import Source
 class Recorded:
     """One rank. A database has `rows`, whose tables are made for many at once; a text export the `tables` marks,
     operators and copies. `steps` and `counters` are those of marker_blocks.STEPS and model.COUNTERS, without a rank.
-    `kernels`, `optimizing`, `busy`, `before` and `between` look at the kernels when asked. `of_device`: of a process
+    `kernels`, `optimizing` and `looks` look at the kernels when asked. `of_device`: of a process
     with several devices the one that is this rank; `is_first` of them, and `unreached` of how many ranges none of them
     reached the end. `whole`: all tasks were read; `until`: `Profile.recorded_until`.
     """
@@ -34,9 +34,7 @@ class Recorded:
     counters: pl.DataFrame
     kernels: Callable[[], pl.DataFrame]
     optimizing: Callable[[], pl.DataFrame]
-    busy: Busy | None
-    before: Before | None
-    between: Between | None
+    looks: Looks = Looks()
     rows: Rows | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -48,22 +46,10 @@ class Recorded:
     until: Mapping[str, int | None] = field(default_factory=dict)
 
 
-def of_each(
-    parts: Sequence[Recorded], rows: pl.DataFrame, answer: Callable[[Recorded, pl.DataFrame], pl.Series]
-) -> pl.Series:
-    """What the recording of each of the `rows` answers."""
+def of_each(parts: Sequence[Recorded], rows: pl.DataFrame, look: str) -> pl.Series:
+    """The answers of the recordings of the `rows` to one of `Looks`."""
     answers = [
-        part.select("at").with_columns(answer=answer(parts[part["capture"][0]], part))
+        part.select("at").with_columns(answer=getattr(parts[part["capture"][0]].looks, look)(part))
         for part in rows.with_row_index("at").partition_by("capture")
     ]
     return pl.concat(answers).sort("at")["answer"]
-
-
-def busy_in(part: Recorded, ranges: pl.DataFrame) -> pl.Series:
-    """For each of the `ranges` whether a kernel ran in it, or where none were recorded, whether it is long."""
-    return ranges["end_ns"] - ranges["start_ns"] >= EMPTY_NS if part.busy is None else part.busy(ranges)
-
-
-def before(part: Recorded, times: pl.DataFrame) -> pl.Series:
-    """See marker_blocks.Before; null where no kernels were recorded."""
-    return pl.repeat(None, times.height, dtype=TIME, eager=True) if part.before is None else part.before(times)

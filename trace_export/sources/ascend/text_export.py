@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,8 @@ from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform,
 from trace_export.sources.ascend import trace_view
 from trace_export.sources.ascend.database import sum_between
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.layout import COMMUNICATION, TABLE, TRACES, home_of
-from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED
-from trace_export.sources.ascend.metadata import info_of, metadata, whole
+from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED, Looks
+from trace_export.sources.ascend.metadata import COMMUNICATION, TABLE, TRACES, home_of, info_of, metadata, whole
 from trace_export.sources.ascend.recorded import Recorded
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects
@@ -87,9 +87,7 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         tables={"marks": seen.marks, "operators": operations, "copies": copies},
         counters=pl.concat([seen.counters, samples]),
         kernels=lambda: worked(computing),
-        busy=(lambda ranges: busy(computing, ranges)) if len(by_step) else None,
-        before=(lambda times: before(computing, times)) if len(by_step) else None,
-        between=(lambda ranges: between(computing, ranges)) if len(by_step) else None,
+        looks=Looks(*(partial(look, computing) for look in (busy, before, between))) if len(by_step) else Looks(),
         optimizing=lambda: kernels_called(computing, OPTIMIZER),
         notes=(*seen.notes, *notes),
     )

@@ -6,13 +6,11 @@ Which launch a kernel belongs to is known only when all of the file is read: the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-import numpy as np
 import polars as pl
 
 from trace_export.sources.kineto.json_events import thread
-from trace_export.sources.ranges.attribution import GpuActivity, Launches, RangeIndex
+from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import (
     CAPTURES,
     CAPTURES_END,
@@ -21,10 +19,7 @@ from trace_export.sources.ranges.by_launch import (
     WHOLE,
     Parts,
     Piece,
-    by_part,
-    count_lost,
-    of_parts,
-    share_launches_that_ran,
+    attribute,
 )
 from trace_export.sources.shared.names import COMMUNICATION
 
@@ -83,34 +78,19 @@ class GpuWork:
         append(self._kernels, kernels)
 
     def activity(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> GpuActivity:
-        """The work of `ranges` (id, process, role, thread, start, end), which are those of the `parts` of the process
-        where it has some."""
-        processes = list(parts[0].values()) if parts else [0]
-        layers = [RangeIndex.both(ranges.filter(pl.col("process") == process)) for process in processes]
-        activity = GpuActivity.none(ranges)
-        launches = {p: self._joined(layer) for p, layer in zip(processes, layers, strict=True)}
-        share_launches_that_ran(launches, parts)
-        for tasks in self._kernels:
-            columns = {column: tasks[column].to_numpy() for column in KERNELS}
-            for process, piece in by_part([(0, columns)], parts):
-                activity.take(process, launches[process], piece)
-        activity.lost += count_lost(launches, ranges.height, partial(self._calls, parts))
-        return activity
+        """The work of `ranges`, see by_launch.attribute. All calls are looked at: their names are those of several
+        devices."""
+        return attribute(ranges, self._calls, self._tasks, None, parts)
 
-    def _calls(self, parts: Parts, pattern: str) -> Iterator[Piece]:
-        """The calls that fit a pattern of `CALLS`."""
+    def _calls(self, pattern: str | None) -> Iterator[Piece]:
+        """The calls that fit a pattern of `CALLS`, or all."""
         for calls in self._launches:
-            matching = calls.filter(pl.col("call") == pattern)
-            columns = {column: matching[column].to_numpy() for column in ("start", "correlation")}
-            yield from of_parts([(0, columns)], parts)
+            matching = calls if pattern is None else calls.filter(pl.col("call") == pattern)
+            yield 0, {column: matching[column].to_numpy() for column in ("start", "thread", "correlation")}
 
-    def _joined(self, layers: tuple[RangeIndex, RangeIndex]) -> Launches:
-        parts = []
-        for calls in self._launches:  # piece by piece: a search takes several times the memory of its launches
-            start, caller, correlation = (calls[c].to_numpy() for c in ("start", "thread", "correlation"))
-            pipeline, call = (layer.find(start, caller).astype(np.int32) for layer in layers)
-            parts.append((correlation, pipeline, call))
-        return Launches.of_parts(parts)
+    def _tasks(self) -> Iterator[Piece]:
+        for tasks in self._kernels:
+            yield 0, {column: tasks[column].to_numpy() for column in KERNELS}
 
 
 def append(pieces: list[pl.DataFrame], rows: pl.DataFrame) -> None:

@@ -39,7 +39,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.ranges.ranks import ByProcess, assigned, check_names, from_names, from_stages
+from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import KERNELS
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import LONGEST_NAME, is_host, job_of
@@ -232,7 +232,6 @@ class _Events(reader.Opened):
         """The number of the one rank is that of distributedInfo, our marks, the file's name or the stages. Raises
         SourceError where the marks are of several ranks."""
         recorded, source = _job(self._trace, "rank"), self.source
-        check_names(source.path, ranges, recorded)
         evidence = (
             ("recorded", lambda: {} if recorded is None else {0: recorded}),
             ("recorded", lambda: from_names(ranges)),
@@ -241,7 +240,7 @@ class _Events(reader.Opened):
             ("assumed", lambda: {0: 0}),
         )
         device = {} if self._device is None else {0: self._device}
-        ranks, notes = assigned(ranges, processes, source, evidence, device)
+        ranks, notes = assigned(ranges, processes, source, evidence, device, recorded=recorded)
         pid, job = _pid_of(self._callers), job_of(map(self._trace.header.get, JOB))
         return ranks.with_columns(pid=pl.lit(pid, TIME), job=pl.lit(job, TEXT)), notes
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.model import KernelFile, Note
+from trace_export.model import TIME, KernelFile, Note
 from trace_export.sources.nsys import nvtx
 from trace_export.sources.nsys.cupti import (
     GRAPH_TABLE,
@@ -29,8 +29,15 @@ from trace_export.sources.nsys.cupti import (
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.nvtx import world_of
-from trace_export.sources.nsys.ranks import read_ranks
-from trace_export.sources.nsys.session import NAMES, autograd_threads, interruptions, is_export, read_session
+from trace_export.sources.nsys.session import (
+    NAMES,
+    THREAD_BITS,
+    autograd_threads,
+    environment_rank,
+    interruptions,
+    is_export,
+    read_session,
+)
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -39,8 +46,9 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.ranges.ranks import ByProcess
+from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.shared.batch import Result
+from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
 from trace_export.sources.source import ReadOptions, Source, TaskRequest
 
@@ -141,13 +149,28 @@ class _Export(reader.Opened):
         return devices_of(self._db)
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
-        members = self._members
+        """Processes are told apart by their id and never by that of the device: every rank may call its GPU device 0.
+        At last the order of devices and processes counts."""
+        db, source, members = self._db, self.source, self._members
         if members.height:
             members = members.filter(pl.col("process").is_in(processes))
-        ranks_and_notes = read_ranks(self._db, ranges, processes, self.source, devices, members, self._session.begun_ns)
+        gpus = _physical(db, {process: devices.get(process, -1) for process in processes})
+        alone = processes[0] if len(processes) == 1 else None
+        evidence = (
+            ("recorded", lambda: from_names(ranges)),
+            ("recorded", lambda: _from_mpi(db)),
+            ("recorded", lambda: _of(alone, environment_rank(db))),
+            ("assumed", lambda: nvtx.ranks_of(members)),
+            ("assumed", lambda: from_stages(ranges.stages)),
+            ("assumed", lambda: _of(alone, rank_of(source.path, source.host))),
+            ("assumed", lambda: {p: i for i, p in enumerate(sorted(processes, key=lambda p: (gpus[p], p)))}),
+        )
+        physical = {process: gpu for process, (gpu, _) in gpus.items()}
+        ranks, notes = assigned(ranges, processes, source, evidence, physical)
         if members.height:
-            self.world = world_of(members, dict(ranks_and_notes[0].select("process", "rank").iter_rows()))
-        return ranks_and_notes
+            self.world = world_of(members, dict(ranks.select("process", "rank").iter_rows()))
+        begun = pl.lit(self._session.begun_ns, TIME)
+        return ranks.with_columns(pid=pl.col("process") & 0xFFFFFF, begun_ns=begun), notes
 
     def notes(self, first: int) -> list[Note]:
         pauses = interruptions(self._db, self.source.path, first)
@@ -168,3 +191,27 @@ def _launches_kernels(db: Database) -> bool:
         return False
     sql = f"SELECT start FROM {LAUNCH_TABLE} WHERE {{where}} AND {is_named(db, 'nameId', f'cu{KERNEL_LAUNCHES}')}"
     return any(chunk.height for chunk in db.frames(LAUNCH_TABLE, sql))
+
+
+def _of(process: int | None, rank: int | None) -> ByProcess:
+    return {} if process is None or rank is None else {process: rank}
+
+
+def _from_mpi(db: Database) -> ByProcess:
+    if not db.has("MPI_RANKS", "globalTid", "rank"):
+        return {}
+    rows = db.texts(
+        f"SELECT DISTINCT globalTid >> {THREAD_BITS}, rank FROM MPI_RANKS WHERE globalTid IS NOT NULL ORDER BY 1, 2"
+    )
+    return {process: rank for process, rank in rows if isinstance(rank, int) and 0 <= rank < 10**9}
+
+
+def _physical(db: Database, devices: ByProcess) -> dict[int, tuple[int, int]]:
+    """Process → (physical GPU, the process's own number of it), -1 where unknown."""
+    physical: dict[tuple[int, int], int] = {}
+    if db.has("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid"):
+        rows = db.texts("SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE")
+        physical = {(pid, cuda): gpu for pid, cuda, gpu in rows if isinstance(gpu, int) and isinstance(cuda, int)}
+    return {
+        process: (physical.get((process & 0xFFFFFF, device), device), device) for process, device in devices.items()
+    }

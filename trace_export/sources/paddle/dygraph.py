@@ -8,7 +8,8 @@ Format: PaddlePaddle/Paddle, python/paddle/distributed/fleet/meta_parallel/pipel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -17,7 +18,7 @@ from trace_export.errors import SourceError, path_text
 from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.batch import each
 from trace_export.sources.shared.growing import lines
 from trace_export.sources.source import ReadOptions, Source
 
@@ -34,22 +35,12 @@ RESTART_MS = 10_000
 """No job is started again within this."""
 
 
-def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The result of `read_one` for each of the sources."""
-    return each(read_one, sources, options)
-
-
 def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one rank, in nanoseconds of its machine's clock; host times with a resolution of 1 ms.
 
-    Raises SourceError when the file cannot be read or holds no event.
+    Raises SourceError when the file holds no event, OSError.
     """
-    try:
-        events = pl.concat([_parse(b""), *_events(source.path)])
-    except OSError as error:
-        raise SourceError(
-            source.path, f"cannot be read ({error.strerror})", "check that it is there and readable"
-        ) from error
+    events = pl.concat([_parse(b""), *_events(source.path)])
     good = events.drop_nulls(["ph", "ts", *BLOCK[:2]]).filter(pl.col("ts") < LATEST_MS)
     if good.is_empty():
         raise SourceError(source.path, "no pipeline event in this file", 'enable "profiling" in pp_configs')
@@ -63,6 +54,9 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
         declared=Declared(rank_order=RANK_ORDER),
         notes=_notes(str(source.path), events.height - good.height, good.height - 2 * spans.height),
     )
+
+
+read = partial(each, read_one)
 
 
 def _spans(events: pl.DataFrame, rank: int) -> pl.DataFrame:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
 from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
+from trace_export.sources.shared.batch import as_source_error
 from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
@@ -90,7 +90,7 @@ class Follower:
         read."""
         log = self._logs.setdefault(source, _Log(source, len(self._logs)))
         any_new = False
-        try:
+        with as_source_error(source.path):
             while log.read():
                 any_new = True
                 if log.replaced:
@@ -99,9 +99,6 @@ class Follower:
                     self._number()
                 if log.at_end:
                     break
-        except OSError as error:
-            what = f"cannot be read ({error.strerror or error})"
-            raise SourceError(source.path, what, "check that it is there and readable") from error
         return any_new
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:

@@ -68,18 +68,13 @@ def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
 
 
 def _scanned(source: Source, options: ReadOptions) -> _Log:
-    """Raises SourceError when the file cannot be read or holds no record."""
+    """Raises SourceError when the file holds no record, OSError."""
     malformed = None
-    try:
-        scanner, whole = scan(source.path, options.beginning)
-        ends = [] if whole else last_ends(source.path)
-        if scanner.malformed:
-            where = f"{source.path}:{line_of(source.path, scanner.first_malformed)}"
-            text = "malformed records, left out"
-            malformed = Note("records-malformed", "warning", text, where, scanner.malformed)
-    except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise SourceError(source.path, what, "check that it is there and readable") from error
+    scanner, whole = scan(source.path, options.beginning)
+    ends = [] if whole else last_ends(source.path)
+    if scanner.malformed:
+        where = f"{source.path}:{line_of(source.path, scanner.first_malformed)}"
+        malformed = Note("records-malformed", "warning", "malformed records, left out", where, scanner.malformed)
     if not scanner.waiting:
         raise SourceError(
             source.path,

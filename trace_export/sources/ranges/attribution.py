@@ -203,14 +203,15 @@ class GpuActivity:
         nccl = tasks["nccl"] != 0
         at = launches.of(correlation)
         launches.ran[at] = True
+        pipeline, call = launches.pipeline[at], launches.call[at]
         possible = valid_task_times(start, end)
         self.untimed += int(np.count_nonzero(~possible))
-        possible &= self._after_launch(launches, at, start, possible)
+        possible &= self._after_launch(np.where(pipeline != NONE, pipeline, call), start, possible)
         if not possible.all():
-            at, nccl, correlation, start, end, stream = (
-                column[possible] for column in (at, nccl, correlation, start, end, stream)
+            at, pipeline, call, nccl, correlation, start, end, stream = (
+                column[possible] for column in (at, pipeline, call, nccl, correlation, start, end, stream)
             )
-        launched, pipeline, call = at != UNKNOWN, launches.pipeline[at], launches.call[at]
+        launched = at != UNKNOWN
         computing = launched & ~nccl
         end = self._in_order(computing, stream, correlation, start, end)
         inside = self.blocks[pipeline] & computing
@@ -248,18 +249,15 @@ class GpuActivity:
         """For each process, the share of the time of computing that lies outside all blocks."""
         return {process: outside / every for process, (outside, every) in self.times.items() if every}
 
-    def _after_launch(
-        self, launches: Launches, at: Ints, start: Ints, timed: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Whether tasks that `start` then begin after the range around their launch, and within a day of that; where
-        there is no range, yes. A device runs what it was given within hours, and clocks of host and device differ by
-        less. Counts those of the `timed` that do not."""
-        pipeline, call = launches.pipeline[at], launches.call[at]
-        launcher = np.where(pipeline != NONE, pipeline, call)
-        later = start - self.begins[launcher]
+    def _after_launch(self, launcher: Ints, start: Ints, timed: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Whether tasks that `start` then begin after the range around their launch (`launcher`, or NONE), and within a
+        day of that; where there is no range, yes. A device runs what it was given within hours, and clocks of host and
+        device differ by less. Counts those of the `timed` that do not."""
         inside = launcher != NONE
-        wrong: npt.NDArray[np.bool_] = (later > LONGEST_TASK_NS) & inside
-        wrong[inside] |= begins_too_early(later[inside])
+        later = np.where(inside, start - self.begins[launcher], 0)
+        wrong: npt.NDArray[np.bool_] = later > LONGEST_TASK_NS
+        if later.min(initial=0) < 0:
+            wrong[inside] |= begins_too_early(later[inside])
         if wrong.any():
             far = timed & wrong & (np.abs(later) > LONGEST_TASK_NS)
             self.untimed += (many := int(np.count_nonzero(far)))

@@ -40,23 +40,23 @@ def attribute(
     ranges: pl.DataFrame,
     calls: Callable[[str | None], Iterable[Piece]],
     tasks: Callable[[], Iterable[Piece]],
-    pattern: str = LAUNCHES,
+    pattern: str | None = LAUNCHES,
     parts: Parts = WHOLE,
 ) -> GpuActivity:
     """The GPU tasks by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
     themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see `count_lost`), or of
-    all. `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
+    all (None). `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
     tasks have none of those whose names fit `pattern`. Where a process has `parts`, its ranges have their numbers.
     """
     plain_calls, plain_tasks = calls, tasks
     if parts:
         calls, tasks = (lambda pattern: of_parts(plain_calls(pattern), parts)), lambda: by_part(plain_tasks(), parts)
     launches, activity = _attributed(ranges, calls(pattern), tasks(), parts)
-    if activity.orphans > activity.tasks * ORPHANS:
+    if pattern is not None and activity.orphans > activity.tasks * ORPHANS:
         return replace(_attributed(ranges, calls(None), tasks(), parts)[1], every_call=True)
-    if pattern != LAUNCHES:
+    if pattern not in (LAUNCHES, None):
         return activity
     return replace(activity, lost=count_lost(launches, ranges.height, calls))
 

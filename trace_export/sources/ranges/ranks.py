@@ -1,9 +1,11 @@
-"""Which rank each process of a source is, from evidence of the source and from the names of its ranges."""
+"""Which rank each process of a source is, from evidence of the source and from the names of its ranges; and which start
+of the job it is of: a launcher that was recorded starts its ranks again where one of them has died."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, groupby
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -22,15 +24,21 @@ Evidence = tuple[str, Callable[[], ByProcess]]
 
 
 def assigned(
-    ranges: Ranges, processes: list[int], source: Source, evidence: Sequence[Evidence], devices: Mapping[int, int]
+    ranges: Ranges,
+    processes: list[int],
+    source: Source,
+    evidence: Sequence[Evidence],
+    devices: Mapping[int, int],
+    *,
+    recorded: int | None = None,
 ) -> tuple[pl.DataFrame, list[Note]]:
     """process, rank, rank_origin, stage, stage_origin, device of the `processes`, by the first evidence that knows it,
     and notes on it.
 
     A process whose recorded rank another one has too is left out. `devices`: process → its GPU, negative where unknown.
-    Raises SourceError where the names of one process are of several ranks.
+    Raises SourceError as `check_names` does.
     """
-    check_names(source.path, ranges)
+    check_names(source.path, ranges, recorded)
     places = {**{p: min(stages) for p, stages in ranges.stages.items()}, **from_names(ranges, "place")}
     numbers, origins = _first_known(processes, *evidence)
     kept, twice = _unique(numbers, ranges)
@@ -72,13 +80,14 @@ def check_names(path: Path, ranges: Ranges, recorded: int | None = None, *, of: 
     our marks of another one than was `recorded`."""
     if ranges.frame["rank"].null_count() == ranges.frame.height:
         return
-    names = ranges.frame.lazy().drop_nulls("rank").group_by("process")
-    named = names.agg(pl.col("rank").unique().sort(), own=(pl.col("dialect") == OWN).any()).sort("process").collect()
-    for _, marked, of_process in named.iter_rows():
-        if len(marked) > 1:
-            what = f"holds marks of ranks {', '.join(map(str, marked))} as those of one {of}"
-        elif recorded is not None and of_process and recorded not in marked:
-            what = f"holds marks of rank {marked[0]}, but was recorded by rank {recorded}"
+    named = ranges.frame.select("process", "rank", own=pl.col("dialect") == OWN).drop_nulls("rank").unique()
+    by_process = groupby(sorted(named.iter_rows()), key=itemgetter(0))
+    for marked, ours in (list(zip(*of_process, strict=True))[1:] for _, of_process in by_process):
+        ranks = sorted(set(marked))
+        if len(ranks) > 1:
+            what = f"holds marks of ranks {', '.join(map(str, ranks))} as those of one {of}"
+        elif recorded is not None and any(ours) and recorded not in ranks:
+            what = f"holds marks of rank {ranks[0]}, but was recorded by rank {recorded}"
         else:
             continue
         raise SourceError(path, what, "let each rank write a file of its own, or give the files that were merged")
@@ -107,3 +116,54 @@ def _unique(numbers: ByProcess, ranges: Ranges) -> tuple[list[int], list[int]]:
     for process in sorted(numbers, key=lambda p: (-sizes.get(p, 0), p)):
         kept.setdefault(numbers[process], process)
     return list(kept.values()), [p for p in numbers if p not in kept.values()]
+
+
+PAUSE_NS = 10**9
+"""A job is not started again within this."""
+
+
+def in_starts(
+    processes: Sequence[int], blocks: Iterable[pl.DataFrame], ranks_of: Callable[[list[int]], pl.DataFrame]
+) -> list[list[int]]:
+    """The `processes` of each start, the oldest first. `blocks`: rows with process, start, end; `ranks_of`: the rows of
+    RANKS of some processes, where no others are.
+
+    Processes that are at work at the same time are of one start. Those that begin after all before them have ended are
+    of the next one where they are the same ranks, or where these are not recorded run the same devices. Example, where
+    a and b are ranks 0 and 1, and so are c and d:
+
+        a ────   c ────
+        b ────     d ───      → [a, b], [c, d]
+    """
+    if len(processes) < 2:
+        return [list(processes)]
+    extents = pl.concat([rows.select("process", "start", "end") for rows in blocks]).group_by("process")
+    times = extents.agg(pl.col("start").min(), pl.col("end").max()).filter(pl.col("process").is_in(list(processes)))
+    starts: list[list[int]] = []
+    ended = 0
+    for process, begin, end in times.sort("start", "process").iter_rows():
+        if starts and begin < ended + PAUSE_NS:
+            starts[-1].append(process)
+        else:
+            starts.append([process])
+        ended = max(ended, end)
+    if len(starts) < 2:
+        return [list(processes)]
+    apart = [starts[0]]
+    for later in starts[1:]:
+        if _are_alike(ranks_of(apart[-1]), ranks_of(later)):
+            apart.append(later)
+        else:
+            apart[-1] += later
+    without_blocks = set(processes) - set(times["process"])
+    apart[-1] += sorted(without_blocks)
+    return [sorted(start) for start in apart]
+
+
+def _are_alike(before: pl.DataFrame, after: pl.DataFrame) -> bool:
+    """Whether a rank of both is the same."""
+    one, other = ({*ranks.filter(rank_origin="recorded")["rank"]} for ranks in (before, after))
+    if one and other:
+        return not one.isdisjoint(other)
+    devices = [ranks["device"].fill_null(-1) for ranks in (before, after)]
+    return not set(devices[0]).isdisjoint(devices[1])

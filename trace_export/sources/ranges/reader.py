@@ -44,8 +44,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Content, Described, Host, described, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, gather, other_ranges
-from trace_export.sources.ranges.ranks import ByProcess
-from trace_export.sources.ranges.starts import in_starts
+from trace_export.sources.ranges.ranks import ByProcess, in_starts
 from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
 from trace_export.sources.shared.batch import Result, caught
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED

@@ -27,6 +27,7 @@ from trace_export.sources.recorder.lines import (
     too_long,
 )
 from trace_export.sources.recorder.reader import files, malformed, profile_of
+from trace_export.sources.shared.batch import as_source_error
 from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
 
@@ -84,16 +85,13 @@ class Follower:
         if source.path.name.endswith(EARLIER):  # of a start before the one that is followed
             self._again.setdefault(source.path.with_name(source.path.name.removesuffix(EARLIER)), 1)
             return False
-        try:
+        with as_source_error(source.path):
             for file, lines in self._read(source):
                 any_new = True
                 self._new.append((file.number, lines))
                 self._bytes += len(lines.text)
                 if self._bytes > MOST_BYTES:
                     self._gather()
-        except OSError as error:
-            what = f"cannot be read ({error.strerror or error})"
-            raise SourceError(source.path, what, "check that it is there and readable") from error
         if (file := self._files[source.path]).header is None and file.tail.offset:
             raise SourceError(source.path, "no header of the recorder in this file", "record it again")
         return any_new

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from trace_export.files import end_of, is_file
 from trace_export.model import HOSTS, INT, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.sources.recorder.find import EARLIER, is_other
 from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.batch import each
 from trace_export.sources.source import ReadOptions, Source
 
 BEGINNING_BYTES = 256 << 10
@@ -23,35 +24,26 @@ END_BYTES = 64 << 10
 """The last bytes of a file, which say when the recording ended."""
 
 
-def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The result of `read_one` for each of the sources."""
-    return each(read_one, sources, options)
-
-
 def read_one(source: Source, options: ReadOptions) -> Profile:
     """The blocks of one rank, in nanoseconds of the clock of the machine that recorded it.
 
-    Raises SourceError when the file cannot be read, or holds no header or no block.
+    Raises SourceError when the file holds no header or no block, OSError.
     """
     left = options.beginning * BEGINNING_BYTES
     notes: list[Note] = []
     header: Header | None = None
     frames = [pl.DataFrame(schema=BLOCKS)]
     recorded_until: dict[str, int | None] = {}
-    try:
-        for path in files(source.path):
-            scanner = Scanner(path, header)
-            frames += map(scanner.take, pieces(path, left))
-            header = scanner.header
-            notes += malformed(scanner)
-            if options.beginning:
-                left -= path.stat().st_size
-                if left <= 0:
-                    recorded_until = {path_text(source.path): _last_end_ns(source.path, header)}
-                    break
-    except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise SourceError(source.path, what, "check that it is there and readable") from error
+    for path in files(source.path):
+        scanner = Scanner(path, header)
+        frames += map(scanner.take, pieces(path, left))
+        header = scanner.header
+        notes += malformed(scanner)
+        if options.beginning:
+            left -= path.stat().st_size
+            if left <= 0:
+                recorded_until = {path_text(source.path): _last_end_ns(source.path, header)}
+                break
     if header is None:
         raise SourceError(source.path, "no header of the recorder in this file", "record it again")
     blocks = pl.concat(frames)
@@ -59,6 +51,9 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
         raise SourceError(source.path, "no block in this file", "record it again, for longer")
     profile = profile_of([(source, header)], blocks.with_columns(file=pl.lit(0, pl.UInt32)))
     return replace(profile.with_notes(notes), recorded_until=recorded_until)
+
+
+read = partial(each, read_one)
 
 
 def malformed(scanner: Scanner) -> list[Note]:

@@ -49,9 +49,10 @@ def as_source_error(path: Path) -> Iterator[None]:
         raise
     except (pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError, pl.exceptions.PanicException) as error:
         raise SourceError(path, f"holds invalid data{in_column(error)}", "export or copy it again") from error
-    except OSError as error:  # a file beside the one that was opened first
-        what = f"cannot be read ({error.strerror or error})"
-        raise SourceError(path, what, "check that it is complete and that no program is writing there") from error
+    except OSError as error:
+        absent = isinstance(error, (FileNotFoundError, PermissionError))
+        remedy = "there and readable" if absent else "complete and that no program is writing there"
+        raise SourceError(path, f"cannot be read ({error.strerror or error})", f"check that it is {remedy}") from error
 
 
 TABLES = ("ranks", "spans", "p2p", "collectives", "counters")

@@ -29,6 +29,7 @@ from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
 from trace_export.sources.shared import sqlite_beginning
+from trace_export.sources.shared.sqlite_beginning import quoted
 
 if TYPE_CHECKING:
     from adbc_driver_sqlite import dbapi as adbc
@@ -90,14 +91,13 @@ class Database:
                 raise SourceError(self.path, f"{companion.name} beside it is not a regular file", "remove that")
         try:
             if wal.exists() and wal.stat().st_size > 0:
-                self._uri = f"file:{_quoted(self._copied(wal))}"
+                self._uri = f"file:{_address(self._copied(wal))}"
             else:
                 if locks:
                     _check_lock(self.path)
-                self._uri = f"file:{_quoted(self.path)}?mode=ro&immutable=1"
+                self._uri = f"file:{_address(self.path)}?mode=ro&immutable=1"
             self._rows = self._stack.enter_context(closing(sqlite3.connect(self._uri, uri=True)))
             self._rows.text_factory = _text
-            self._row_ids: set[tuple[str, str]] = set()
             self._schema = self._read_schema()
             if self._beginning:
                 views = sqlite_beginning.views(self._rows, self._schema, self._beginning, self._parts)
@@ -108,17 +108,10 @@ class Database:
 
     def _read_schema(self) -> dict[str, frozenset[str]]:
         """Table → columns, all in lower case."""
-        sql = """SELECT t.name, c.name, c.type, c.pk FROM sqlite_master AS t, pragma_table_info(t.name) AS c
-            WHERE t.type = 'table'"""
+        sql = "SELECT t.name, c.name FROM sqlite_master AS t, pragma_table_info(t.name) AS c WHERE t.type = 'table'"
         columns: dict[str, set[str]] = defaultdict(set)
-        keys: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for table, column, kind, key in self._rows.execute(sql).fetchall():
+        for table, column in self._rows.execute(sql).fetchall():
             columns[table.lower()].add(column.lower())
-            if key:
-                keys[table.lower()].append((column.lower(), kind.upper()))
-        for table, members in keys.items():
-            if [kind for _, kind in members] == ["INTEGER"]:  # another name of the row's id
-                self._row_ids.add((table, members[0][0]))
         return {table: frozenset(names) for table, names in columns.items()}
 
     def _connected(self) -> adbc.Connection:
@@ -147,37 +140,17 @@ class Database:
         existing = self._schema.get(table.lower())
         return existing is not None and existing >= {column.lower() for column in columns}
 
-    def keyed(self, table: str, key: str, *columns: str) -> str:
-        """What to join in `frame` for the rows of `table` with a given `key`, so that a row of another table is never
-        multiplied: the table itself where its schema admits each key once, else its `columns` in a temporary table of
-        the first row of each key."""
-        if (table.lower(), key.lower()) in self._row_ids:
-            return _name(table)
-        copy = _name(f"first_of_{table}")
-        others = "".join(f", {column}" for column in columns)
-        try:
-            with closing(self._columns[0].cursor()) as cursor:
-                cursor.execute(f"CREATE TEMP TABLE IF NOT EXISTS {copy} ({key} INTEGER PRIMARY KEY{others})")
-                cursor.execute(
-                    f"INSERT OR IGNORE INTO {copy} SELECT {key}{others} FROM {_name(table)}"
-                    f" WHERE typeof({key}) = 'integer' ORDER BY rowid"
-                )
-        except self._adbc.Error as error:
-            raise _refused(self.path, error) from error
-        return f"temp.{copy}"
-
-    def frame(
-        self, sql: str, real: Collection[str] = (), blobs: Collection[str] = (), batch_rows: int = BATCH_ROWS
-    ) -> pl.DataFrame:
-        """The rows of `sql`: Int64 columns, but Float64 those named in `real` and Binary those named in `blobs`.
+    def frame(self, sql: str, real: Collection[str] = ()) -> pl.DataFrame:
+        """The rows of `sql`: Int64 columns, but Float64 those named in `real`.
 
         Raises SourceError when the query fails or a column holds anything else.
         """
-        return self._frame(self._columns[0], sql, real, blobs, batch_rows)
+        return self._frame(self._columns[0], sql, real, ())
 
     def frames(self, table: str, sql: str, blobs: Collection[str] = ()) -> Iterator[pl.DataFrame]:
         """As `frame`, but in pieces of bounded size, in the order of `table`: {where} in `sql` stands for the condition
-        that picks a piece. Pieces are read ahead. A beginning is one piece. Nothing where there is no such table."""
+        that picks a piece. Columns named in `blobs` are Binary. Pieces are read ahead. A beginning is one piece.
+        Nothing where there is no such table."""
         if not self.has(table):
             return
         if table.lower() in self.shortened:
@@ -201,30 +174,21 @@ class Database:
                 yield ahead.popleft().result()
 
     def _frame(
-        self,
-        connection: adbc.Connection,
-        sql: str,
-        real: Collection[str],
-        blobs: Collection[str],
-        batch_rows: int = BATCH_ROWS,
+        self, connection: adbc.Connection, sql: str, real: Collection[str], blobs: Collection[str]
     ) -> pl.DataFrame:
         try:
             with closing(connection.cursor()) as cursor:
-                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(batch_rows)})
+                cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
                 cursor.execute(sql)
                 frame = pl.DataFrame(cursor.fetch_arrow())
         except (self._adbc.Error, pl.exceptions.PolarsError, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
-        self.check_types(frame, real, blobs)
-        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
-
-    def check_types(self, frame: pl.DataFrame, real: Collection[str], blobs: Collection[str]) -> None:
-        """Raises SourceError if a column holds values that `frame` does not allow."""
         allowed = {pl.Float64: real, pl.Binary: blobs, pl.String: ()}
         for name, dtype in frame.schema.items():
             if name not in allowed.get(dtype.base_type(), (name,)):
                 held = {pl.Float64: "fractions", pl.Binary: "bytes", pl.String: "text"}[dtype.base_type()]
                 raise SourceError(self.path, f'column "{name}" holds {held} instead of whole numbers', _AGAIN)
+        return frame.with_columns(pl.col(name).cast(pl.Float64) for name in real) if real else frame
 
     def texts(self, sql: str, parameters: Collection[Any] = ()) -> list[tuple[Any, ...]]:
         """The rows of `sql` as tuples of numbers, str and None, undecodable bytes replaced. For small tables and single
@@ -237,7 +201,7 @@ class Database:
 
     def last(self, table: str, column: str) -> int | None:
         """The value of a column in the last row of a table, or None where that is not a whole number."""
-        rows = self.texts(f"SELECT {column} FROM main.{_name(table)} ORDER BY rowid DESC LIMIT 1")
+        rows = self.texts(f"SELECT {column} FROM main.{quoted(table)} ORDER BY rowid DESC LIMIT 1")
         return rows[0][0] if rows and isinstance(rows[0][0], int) else None
 
     def attempt(self, sql: str, steps: int) -> list[tuple[Any, ...]] | None:
@@ -258,7 +222,7 @@ class Database:
         Where the ids have more gaps than a table that was written front to back, the end of each piece is looked up:
         else there might be a piece for each row. Raises SourceError where damaged ids would never come to an end.
         """
-        name = _name(table)
+        name = quoted(table)
         ((first, end),) = self.texts(f"SELECT (SELECT min(rowid) FROM {name}), (SELECT max(rowid) FROM {name})")
         dense = first is not None and end - first < self.path.stat().st_size  # a row takes more than a byte
         while first is not None:
@@ -294,7 +258,7 @@ def _tables_of(path: Path, version: tuple[int, ...]) -> frozenset[str]:
         with open_file(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
                 return frozenset()
-        with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro&immutable=1", uri=True)) as connection:
+        with closing(sqlite3.connect(f"file:{_address(path)}?mode=ro&immutable=1", uri=True)) as connection:
             connection.text_factory = _text
             return frozenset(name.lower() for (name,) in connection.execute("SELECT name FROM sqlite_master"))
     except (OSError, sqlite3.Error, UnicodeDecodeError):
@@ -324,11 +288,7 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")
 
 
-def _name(identifier: object) -> str:
-    return '"' + str(identifier).replace('"', '""') + '"'
-
-
-def _quoted(path: Path) -> str:
+def _address(path: Path) -> str:
     return quote(bytes(path.absolute()))
 
 
@@ -358,7 +318,7 @@ def _check_header(path: Path) -> bool:
 
 def _check_lock(path: Path) -> None:
     """Raises sqlite3.OperationalError while a writer is at work. An immutable connection would not notice."""
-    with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True, timeout=0)) as connection:
+    with closing(sqlite3.connect(f"file:{_address(path)}?mode=ro", uri=True, timeout=0)) as connection:
         connection.execute("PRAGMA schema_version").fetchone()
 
 

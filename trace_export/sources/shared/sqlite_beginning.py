@@ -30,7 +30,7 @@ def views(
         order = next((name for name in (*TIMES, parts.get(table)) if name in columns), None)
         last = _last_row(connection, table, order, rows * (PARTS if table in parts else 1)) if order else None
         if last is not None:
-            name = _quoted(table)
+            name = quoted(table)
             statements[table] = (
                 f"CREATE TEMP VIEW {name} AS SELECT rowid AS rowid, * FROM main.{name} WHERE rowid <= {last}"
             )
@@ -41,7 +41,7 @@ def views(
 
 def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int) -> int | None:
     """The id of the last of the first `rows` rows, None where there are no more, or where they are not in `order`."""
-    name = _quoted(table)
+    name = quoted(table)
     nth = f"SELECT rowid FROM main.{name} ORDER BY rowid LIMIT 1 OFFSET {rows - 1}"
     least, most = (f"SELECT {which}(rowid) FROM main.{name}" for which in ("min", "max"))
     try:
@@ -51,11 +51,12 @@ def _last_row(connection: sqlite3.Connection, table: str, order: str, rows: int)
     if last is None or last == end:
         return None
     probes = json.dumps([first + (end - first) * n // (PROBES - 1) for n in range(PROBES)])
-    value = f"SELECT {_quoted(order)} FROM main.{name} WHERE rowid >= place.value ORDER BY rowid LIMIT 1"
+    value = f"SELECT {quoted(order)} FROM main.{name} WHERE rowid >= place.value ORDER BY rowid LIMIT 1"
     values = connection.execute(f"SELECT ({value}) FROM json_each(?) AS place", (probes,)).fetchall()
     times = [time for (time,) in values if isinstance(time, int)]
     return last if len(times) == PROBES and times == sorted(times) else None
 
 
-def _quoted(identifier: str) -> str:
+def quoted(identifier: str) -> str:
+    """A name as SQL takes it, whatever it holds."""
     return '"' + identifier.replace('"', '""') + '"'

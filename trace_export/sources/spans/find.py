@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from trace_export.files import Unpacked
 from trace_export.sources.folders import Folder, SearchResult, host_of
 from trace_export.sources.source import Source
-from trace_export.sources.spans import layouts, operation_table
-from trace_export.sources.spans.host_table import SUFFIX
-from trace_export.sources.spans.layouts import ITERATION, is_trace
+from trace_export.sources.spans import operation_table
 
+SUFFIX = ".spans.parquet"
 OPERATIONS = re.compile(r"trace-(?P<job>.+)\.parquet")
+STAGE = re.compile(r"pp_rank_(\d{1,6})\.json")
+ITERATION = re.compile(r"(.*iter)(\d{1,9})\.json")
+"""The common part of the names of a run's files, and the iteration."""
+START = 64 << 10
+"""Bytes in which a trace of MegaScan has the end of a block."""
 
 
 def tables(root: Path, folders: list[Folder]) -> SearchResult:
@@ -29,15 +34,14 @@ def tables(root: Path, folders: list[Folder]) -> SearchResult:
 
 
 def primus(root: Path, folders: list[Folder]) -> SearchResult:
-    """The timings of Primus: `pp_rank_N.json` beside `config.json`."""
+    """The timings of Primus: `pp_rank_N.json` for each stage beside `config.json`."""
     sources = []
     for machine, folder in enumerate(folders):
-        matches = [(name, match) for name in folder.files if (match := layouts.STAGE.fullmatch(name))]
+        matches = [(name, match) for name in folder.files if (match := STAGE.fullmatch(name))]
         if matches and "config.json" in folder.files:
-            host, others = host_of(root, folder.path), layouts.state(folder.path)
+            host = host_of(root, folder.path)
             sources += [
-                Source("primus", folder.path / name, host, machine, rank=int(match[1]), others=others)
-                for name, match in matches
+                Source("primus", folder.path / name, host, machine, rank=int(match[1])) for name, match in matches
             ]
     return SearchResult(tuple(sources))
 
@@ -62,3 +66,28 @@ def host_tables(root: Path, folders: list[Folder]) -> SearchResult:
         Source("span_table", path, host_of(root, path.with_name(path.name.removesuffix(SUFFIX))), machine)
         for machine, path in enumerate(paths)
     ))  # fmt: skip
+
+
+def stages(folder: Path) -> list[Path]:
+    """The files of the stages in `folder`."""
+    return sorted(path for path in folder.iterdir() if STAGE.fullmatch(path.name))
+
+
+def iterations(path: Path) -> list[Path]:
+    """The files of a source of MegaScan, by their iteration."""
+    match = ITERATION.fullmatch(path.name)
+    if match is None:
+        return [path]
+    others = ((other, ITERATION.fullmatch(other.name)) for other in path.parent.iterdir())
+    files = [(int(o[2]), other) for other, o in others if o and o[1] == match[1] and is_trace(other)]
+    return [other for _, other in sorted(files)] or [path]
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a JSON file begins as a pipeline trace of MegaScan."""
+    try:
+        with Unpacked(path) as file:
+            start = file.read(START)
+    except OSError:
+        return False  # who reads it says why
+    return start.lstrip()[:1] == b"[" and b'"model_chunk"' in start and b'"pp_rank"' in start

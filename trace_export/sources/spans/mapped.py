@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from trace_export.model import OUTSIDE, RANKS, WORK_KINDS, Declared, Note, Profi
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources.shared import csv_table
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.batch import each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import kind_of, of_ranks, one_after_another, profile_of
 from trace_export.sources.spans.columns import TIMES, Columns
-from trace_export.sources.spans.layouts import iterations
+from trace_export.sources.spans.find import iterations
 from trace_export.units import EPOCH_NS, duration
 
 MEGASCAN = Columns.parse(
@@ -49,11 +50,6 @@ ANOTHER_UNIT = 500
 """Units of time differ by a factor of 1000, and no stage's forward takes this many times as long as another's."""
 
 
-def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The result of `read_one` for each of the sources."""
-    return each(read_one, sources, options)
-
-
 def read_one(source: Source, options: ReadOptions) -> Profile:
     """The pipeline traces of MegaScan, of one or several iterations; the ranks' clocks were aligned by it, and time
     counts from the iteration.
@@ -64,6 +60,9 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     parts = [_rows(path, MEGASCAN) for path in paths]
     _refuse_repeated(paths, parts)
     return of_ranks(_profile(pl.concat(parts), source, epoch="start"), options.ranks)
+
+
+read = partial(each, read_one)
 
 
 def _refuse_repeated(paths: list[Path], parts: list[pl.DataFrame]) -> None:

@@ -7,8 +7,9 @@ the step), seq_id (its place among the operations of the type in the step on the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from trace_export.files import open_file, read_file
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.ordering import packed
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, GC, TRANSFERS
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.batch import each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.blocks import group_of, step_zeros
@@ -39,11 +40,6 @@ LONGEST_S = 1e6
 """A step that would take longer holds wrong times."""
 
 
-def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The result of `read_one` for each of the sources."""
-    return each(read_one, sources, options)
-
-
 def read_one(source: Source, options: ReadOptions) -> Profile:
     """All ranks of the table, on one clock; its steps lie one after the other, in the order of their numbers.
 
@@ -56,6 +52,9 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
         return Profile()
     notes = _gaps(table, source.path)
     return _profile(table, source).with_notes(notes)
+
+
+read = partial(each, read_one)
 
 
 def _gaps(table: pl.DataFrame, path: Path) -> list[Note]:

@@ -7,9 +7,9 @@ By iteration `total` and lists of milliseconds from the start of the iteration, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,11 +19,11 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import Declared, Profile
-from trace_export.sources.shared.batch import Result, each
+from trace_export.sources.shared.batch import Result, caught
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
-from trace_export.sources.spans import layouts
 from trace_export.sources.spans.blocks import profile_of
+from trace_export.sources.spans.find import STAGE, stages
 
 REMEDY = "give the files as Primus writes them"
 Object = dict[str, msgspec.Raw]
@@ -47,18 +47,17 @@ _Kind = TypeVar("_Kind")
 
 
 def read(sources: Sequence[Source], options: ReadOptions) -> list[Result]:
-    """The result of `read_one` for each of the sources."""
-    return each(read_one, sources, options)
+    """The blocks of each rank; its clock counts from a start of its own. Iterations follow one another without a pause,
+    each as long as it is on the rank where it is longest."""
+    starts = {folder: _starts(folder) for folder in {source.path.parent for source in sources}}
+    return [caught(source.path, partial(_read, source, starts[source.path.parent])) for source in sources]
 
 
-def read_one(source: Source, options: ReadOptions) -> Profile:
-    """The blocks of one rank; its clock counts from a start of its own. Iterations follow one another without a pause,
-    each as long as it is on the rank where it is longest.
-
-    Raises SourceError when the file or `config.json` is not as Primus writes it.
-    """
+def _read(source: Source, starts: Mapping[int, int]) -> Profile:
+    """The blocks of one rank; `starts`: see `_starts`. Raises SourceError when the file or `config.json` is not as
+    Primus writes it."""
     path = source.path
-    if (match := layouts.STAGE.fullmatch(path.name)) is None:
+    if (match := STAGE.fullmatch(path.name)) is None:
         raise SourceError(path, "has no stage in its name", "call it pp_rank_N.json")
     iterations, sizes = _object(path), _object(path.with_name("config.json"))
     _totals(path, iterations)
@@ -66,8 +65,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     frame = _blocks(path, iterations)
     if chunks != 1 and "vp_size" in sizes:
         frame = frame.with_columns(microbatch=pl.lit(None, pl.Int32))
-    state = layouts.state(path.parent) if source.others is None else source.others
-    at = pl.col("step").replace_strict(_starts(path.parent, state), return_dtype=pl.Int64) + ZERO_NS
+    at = pl.col("step").replace_strict(starts, return_dtype=pl.Int64) + ZERO_NS
     times = {f"{end}_ns": (pl.col(end) * 1e6).round().cast(pl.Int64) + at for end in ("start", "end")}
     rank = int(match[1])
     placed = frame.with_columns(rank=rank, stage=rank, chunk=0 if chunks == 1 else None, **times)
@@ -100,12 +98,11 @@ def _size(sizes: Object, name: str) -> int | None:
     return value if value is not None and 0 < value < 1 << 20 else None
 
 
-@lru_cache(maxsize=4)
-def _starts(folder: Path, state: int) -> dict[int, int]:
+def _starts(folder: Path) -> dict[int, int]:
     """When each iteration starts, in nanoseconds: after the longest `total` of each one before, over all ranks in
-    `folder` that can be read. Kept, because every rank asks for them; `state` is that of its files."""
+    `folder` that can be read."""
     totals: dict[int, float] = {}
-    for file in layouts.stages(folder):
+    for file in stages(folder):
         with suppress(OSError, SourceError):  # what is wrong with the file of another rank is said where that is read
             for number, total in _totals(file, _object(file)).items():
                 totals[number] = max(totals.get(number, 0.0), total)

@@ -1,24 +1,29 @@
-"""The span table that `--format parquet` or `csv` wrote, read back: one file with all ranks, on one clock."""
+"""The span table that `--format parquet` or `csv` wrote, read back: one file with all ranks, on one clock; or several,
+`NAME.spans.parquet` in a folder, each of some ranks."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from trace_export.errors import SourceError, in_column, path_text
 from trace_export.files import is_file, open_file
-from trace_export.model import COLLECTIVES, HOSTS, NO_HOST, RANKS, SPANS, WORK_KINDS, Profile, conform
+from trace_export.model import COLLECTIVES, HOSTS, INT, NO_HOST, RANKS, SPANS, WORK_KINDS, Profile, conform
 from trace_export.sources.folders import ALONE
 from trace_export.sources.not_here import FETCH, POINTER, is_pointer
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.shared import csv_table
+from trace_export.sources.shared.batch import each
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.columns import Columns
 
 SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
+PLACES = ("rank", "stage", "dp", "tp", "cp")
 NUMBERED = {"id", "replica"}
 """What the program numbers itself, whatever a column of this name holds."""
 SIDE = "side"
@@ -49,7 +54,7 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
     return None
 
 
-def read(path: Path) -> Profile:
+def read_table(path: Path) -> Profile:
     """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
     one. Without a column `run`, passes that are there again are those of a further run (see blocks.runs_of).
 
@@ -93,6 +98,43 @@ def read(path: Path) -> Profile:
         hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, collectives=collectives,
         declared=run_facts(spans["marker"]),
     )  # fmt: skip
+
+
+def read_one(source: Source, options: ReadOptions) -> Profile:
+    """The table of some ranks, `NAME.spans.parquet`: one of several in a folder, one for each host, say, in whose clock
+    its times are. Raises SourceError."""
+    from trace_export.sources.spans.blocks import of_ranks
+
+    profile = read_table(source.path)
+    ranks = profile.ranks.with_columns(kind=pl.lit(source.kind))
+    hosts = profile.hosts.with_columns(machine=pl.lit(source.machine, INT))
+    if (ranks["host"] == NO_HOST).any():
+        name = pl.lit(source.host)
+        ranks, hosts = ranks.with_columns(host=name), hosts.head(1).with_columns(host=name, label=name)
+    return of_ranks(replace(profile, hosts=hosts, ranks=ranks), options.ranks)
+
+
+read = partial(each, read_one)
+
+
+def places(path: Path) -> pl.DataFrame:
+    """rank, stage, dp, tp, cp of the ranks in the table, null where it does not say. Raises SourceError."""
+    try:
+        with open_file(path) as file:
+            there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
+            if "rank" not in there:
+                raise SourceError(path, "is not a span table: it has no column rank", REMEDY)
+            places = (
+                pl.read_parquet(checked(file), columns=there)
+                .drop_nulls("rank")
+                .unique("rank", keep="first")
+                .sort("rank")
+            )
+            return conform(places, dict.fromkeys(PLACES, INT))
+    except OSError as error:
+        raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise SourceError(path, f"cannot be read as a span table{in_column(error)}", REMEDY) from error
 
 
 def _remedy(path: Path) -> str:
