@@ -219,15 +219,13 @@ def overview(
     from trace_export.scale import requests as overviews
 
     values = checked(given, Overviewing)
-    output = filled(
-        overviews.OverviewOptions,
-        values,
-        formats=() if formats is None else arguments.choices(formats, "formats", OverviewFormat),
-        out=arguments.path_or_none(path, "path"),
-        replicas=values["replica"],
-    )
     result, files = overviews.overview(
-        _request(log_dir, values), output, force=values["force"], progress=values["progress"]
+        _request(log_dir, values),
+        () if formats is None else arguments.choices(formats, "formats", OverviewFormat),
+        arguments.path_or_none(path, "path"),
+        values["replica"],
+        force=values["force"],
+        progress=values["progress"],
     )
     return Overviewed(result, tuple(files))
 
@@ -353,5 +351,6 @@ def watch(
 
     values = checked(given, Watching)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    options = filled(watching.WatchOptions, values, drawing=drawing(**part(values, Drawing)))
-    return watching.watch(_request(log_dir, values | {"jobs": 1}), options, event)
+    shown = drawing(**part(values, Drawing))
+    more = {name: values[name] for name in ("last", "slowdown", "jsonl", "force")}
+    return watching.watch(_request(log_dir, values | {"jobs": 1}), event, shown, **more)

@@ -7,12 +7,12 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trace_export.errors import OutputError
 from trace_export.live.look import Look, Watch
-from trace_export.options import Drawing, drawing
+from trace_export.options import Drawing
 from trace_export.run import Request
 from trace_export.writers.outputs import Outputs
 
@@ -23,27 +23,25 @@ MOST_LINES = 10_000
 """This many lines wait for room on the disk, the last ones."""
 
 
-@dataclass(frozen=True)
-class WatchOptions:
-    """What to show and keep of a watched job: the `last` steps, drawn as `drawing` says, with the metric S where
-    `slowdown` asks for it; a line for each step in `jsonl`."""
-
-    last: int = 5
-    slowdown: bool = False
-    jsonl: Path | None = None
-    drawing: Drawing = field(default_factory=drawing)
-    force: bool = False
-
-
-def watch(wanted: Request, options: WatchOptions, stop: threading.Event) -> Iterator[Look]:
-    """The looks at a job, until `stop` is set; the lines that `options` ask for are written before each.
+def watch(
+    wanted: Request,
+    stop: threading.Event,
+    drawing: Drawing,
+    *,
+    last: int,
+    slowdown: bool,
+    jsonl: Path | None,
+    force: bool,
+) -> Iterator[Look]:
+    """The looks at a job, until `stop` is set: at its `last` steps, drawn as `drawing` says, with the metric S where
+    `slowdown` asks for it. Before each a line for each new step is written to `jsonl`.
 
     A file that cannot be written is among the failures of the look. Raises UsageError for impossible options and for a
     file that may not be replaced.
     """
-    kept = KeptLines(options.jsonl, force=options.force)
-    for look in Watch(wanted, options.last, slowdown=options.slowdown).looks(ticks(stop)):
-        yield replace(look, failures=(*look.failures, *kept.put(look)), _drawing=options.drawing)
+    kept = KeptLines(jsonl, force=force)
+    for look in Watch(wanted, last, slowdown=slowdown).looks(ticks(stop)):
+        yield replace(look, failures=(*look.failures, *kept.put(look)), _drawing=drawing)
 
 
 def ticks(stop: threading.Event) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from trace_export.choices import OverviewFormat
@@ -23,42 +23,39 @@ CHART_RANKS = 256
 """A report of more ranks has an overview beside it: its chart shows one rank of each stage."""
 
 
-@dataclass(frozen=True)
-class OverviewOptions:
-    """What to write: `formats` to `out`, a folder or the page. `replicas`: those to read (None: all)."""
-
-    formats: Sequence[OverviewFormat]
-    out: Path | None
-    replicas: Numbers | None = None
-
-
 def overview(
-    wanted: Request, output: OverviewOptions, *, force: bool = False, progress: Progress = silent
+    wanted: Request,
+    formats: Sequence[OverviewFormat],
+    out: Path | None,
+    replicas: Numbers | None = None,
+    *,
+    force: bool = False,
+    progress: Progress = silent,
 ) -> tuple[Overview, list[Path]]:
-    """An overview, and its files. Raises UsageError before any block is read if one of them may not be replaced;
-    NothingToExportError, OutputError."""
+    """An overview of the `replicas` (None: all), and its files: `formats` in `out`, a folder or the page. Raises
+    UsageError before any block is read if one of them may not be replaced; NothingToExportError, OutputError."""
     log_dir = wanted.source.log_dir
-    placed = _placed(wanted, output, progress)
+    placed = _placed(wanted, replicas, progress)
     wanted = wanted if placed is None else replace(wanted, located=placed.located)
     with outputs(wanted, force=force) as written:
-        written.check(files.planned(output.formats, output.out, log_dir))
-        result = build(wanted, placed, output.replicas, progress)
+        written.check(files.planned(formats, out, log_dir))
+        result = build(wanted, placed, replicas, progress)
         if result.cells.is_empty():
             what = f"{log_dir}: no step has a forward or a backward, so there is nothing to compare"
             raise NothingToExportError(what, "draw what is there with trace-export export")
         name = path_text(log_dir.resolve().name or log_dir)
-        files.write(result, name, output.formats, output.out, log_dir, written)
+        files.write(result, name, formats, out, log_dir, written)
     return result, written.written
 
 
-def _placed(wanted: Request, output: OverviewOptions, progress: Progress) -> Placed | None:
+def _placed(wanted: Request, replicas: Numbers | None, progress: Progress) -> Placed | None:
     """The places of the ranks; None for a table, and with `devices`: these are read whole as for a report. Raises
     UsageError for options that need replicas to be read apart."""
     source = wanted.source
     one_table = span_table.is_table(source.log_dir, source.columns)
     if source.devices is None and not one_table:
         return look(source, progress)
-    if output.replicas is not None:
+    if replicas is not None:
         whole = (
             f"{source.log_dir} is one table" if one_table else f"with devices {source.devices} the run is read whole"
         )
