@@ -8,6 +8,7 @@ import pytest
 
 import trace_export
 from samples.generators import nsys
+from samples.generators.data_parallel import WRITERS, Job
 from trace_export import api
 
 
@@ -19,6 +20,18 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     assert said.code == "missing-ranks"
     assert said.text.startswith("No rank of stages 2-3 of 8 has a profile here")
     assert f"profiles into {tmp_path} as well" in said.next
+
+
+def test_a_cause_without_a_gain_has_no_band(tmp_path: Path) -> None:
+    """Without the log of a stage nobody knows what the slow rank of another one costs."""
+    WRITERS["paddle"](tmp_path, Job(stages=4, replicas=1, slow_ranks={3: 1.4}))
+    (tmp_path / "workerlog.1").unlink()
+    report = api.report(tmp_path, jobs=1).report
+    assert report.causes["code"].to_list() == ["slow-rank"]
+    of = (report.brief(), ("share %", "gain ms", "± %")), (report.tables(), ("gain ms", "gain %", "band %"))
+    for tables, names in of:
+        frame = next(table.frame for table in tables if table.title == "Causes")
+        assert frame.select(names).row(0) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
         if part:
             said = f"; a step of the run takes {duration(of_run)}{said}"
         elif measured.step_ns is None:
-            said = f", with what follows it {duration(of_run)}{said}"
+            said = f", with the rest of the step {duration(of_run)}{said}"
         else:  # some steps are followed by none that tells how long they take
             said = f"; the {explanation.steps} steps that are explained take {duration(of_run)} in the mean{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
@@ -264,7 +264,8 @@ def _look(explanation: Explanation) -> str:
         return "read the profiles of all ranks: most of what these wait for is in the others"
     levels = explanation.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
     if levels.is_empty():
-        return "make the blocks themselves faster: trace-export export DIR --detail kernels shows what they run"
+        command = "trace-export export DIR --detail kernels"
+        return f"make the blocks themselves faster; to see what they run, where kernels were recorded: {command}"
     return f"if this is too slow, begin with {LEVELS[levels['level'][0]]}; --full says more"
 
 
