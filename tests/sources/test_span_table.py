@@ -68,6 +68,13 @@ def test_a_table_of_another_tool_with_the_same_columns_is_refused(tmp_path: Path
         span_table.read_table(path)
 
 
+def test_a_table_with_other_columns_is_refused_with_the_option_that_explains_them(tmp_path: Path) -> None:
+    path = tmp_path / "blocks.csv"
+    path.write_text("rank,name,begin,finish\n0,F,0,1\n", encoding="utf-8")
+    with pytest.raises(SourceError, match=r"it has no column kind; .* mean with `columns`"):
+        span_table.read_table(path)
+
+
 def test_the_column_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     path = tmp_path / "wrong.csv"
     path.write_text("rank,kind,start_ns,end_ns\n0,F,soon,2\n")

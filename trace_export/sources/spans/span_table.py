@@ -140,7 +140,7 @@ def places(path: Path) -> pl.DataFrame:
 def _remedy(path: Path) -> str:
     """What to give instead of a foreign table."""
     if path.suffix != ".csv" or not _OF_A_PROFILER & {*csv_table.scan(path).collect_schema().names()}:
-        return REMEDY
+        return FOREIGN
     folder = f"{path.absolute().parent} or above"
     return f"it is a table of a profiler's export: give the folder that the profiler wrote, {folder}"
 
