@@ -62,9 +62,9 @@ def choose(
 def on_devices(
     profile: Profile, log_dir: Path, devices: Numbers, chosen: Iterable[Source]
 ) -> tuple[Profile, list[TraceExportError]]:
-    """Only the ranks that are one of `devices` of their host (`local_ranks`), and for each host an error that names the
-    devices that it has no rank of. Ranks of the sources among `chosen` whose place on their host was known before stay
-    as they are."""
+    """Only the ranks on one of the `devices` of their host (`local_ranks`), and for each host an error that names the
+    devices without a rank. Ranks of the sources among `chosen` whose place on their host was known before stay as they
+    are."""
     open_sources = pl.Series([path_text(s.path) for s in chosen if s.local_rank is None], dtype=pl.String)
     undecided = pl.col("source").is_in(open_sources.implode())
     numbers = local_ranks(profile.ranks["host"].to_list(), profile.ranks["rank"].to_list())
@@ -80,8 +80,8 @@ def on_devices(
 
 
 def _with_gaps(log_dir: Path, ranks_of: Mapping[str, list[int]]) -> tuple[Note, ...]:
-    """A note on the hosts that lack one of their first ranks (host → local ranks): that lower ones exist follows from
-    their numbers alone."""
+    """A note on the hosts that lack one of their first ranks (host → local ranks): only their numbers say that lower
+    ones exist."""
     hosts = sorted(host for host, numbers in ranks_of.items() if len(numbers) <= max(numbers))
     if not hosts:
         return ()
@@ -97,8 +97,8 @@ def nothing_found(
     family: str | None = None,
     ranks: Numbers | None = None,
 ) -> TraceExportError:
-    """Why a folder without a source, or without one of the ranks asked for, cannot be exported; of the folder only
-    these `files` were looked at, where there are any."""
+    """Why a folder without a source, or without one of the ranks asked for, cannot be exported; if there are `files`,
+    only these were looked at."""
     if ranks is not None and _of_family(searched, family):
         return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
     others, sure = _unrecognised(searched, {"", *(row.kind for row in of_command(family))})

@@ -20,8 +20,8 @@ from trace_export.sources.source import Source
 
 
 def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -> SearchResult:
-    """All sources under `root`, or among the files `only` where there are any, in natural order of their paths. Opens
-    files only to read their first bytes, and goes through links to folders outside `root` only with `follow_links`.
+    """All sources under `root`, or, if given, among the files `only`, in natural order of their paths. Opens files only
+    to read their first bytes, and goes through links to folders outside `root` only with `follow_links`.
 
     Raises UsageError when `root` is not a folder.
     """
@@ -76,7 +76,7 @@ def _of_links(links: list[Path]) -> tuple[Note, ...]:
 def of_all_machines(parts: Sequence[tuple[str, SearchResult]]) -> SearchResult:
     """The results of all machines of a cluster as one; the name of a machine is part of its clock domains' names.
 
-    A log whose number of its rank is just its place on its machine is the same on every machine: such ranks become
+    Logs that are numbered by their place on a machine have the same numbers on every machine: their ranks become
     `assumed`, and `merge` renumbers those that collide.
     """
     sources: list[Source] = []

@@ -34,8 +34,8 @@ class Folder:
 
 @dataclass(frozen=True)
 class Unrecognised:
-    """A file that by its name may be a source of `kind` (empty: of any) and is not; `what` completes "PATH is …", and
-    `sure` says whether it is what the file is, and not only what it is not."""
+    """A file that by its name may be a source of `kind` (empty: of any) and is not. `what` completes "PATH is …";
+    `sure`: it says what the file is, and not only what it is not."""
 
     kind: str
     path: str

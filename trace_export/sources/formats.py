@@ -25,8 +25,8 @@ class Reader(Protocol):
     """The module that reads a format; `read_tasks` is called only where the format has device tasks."""
 
     def read(self, sources: Sequence[Source], options: ReadOptions) -> Sequence[Profile | SourceError]:
-        """The profile of each source, or its error. An error that is raised is of all sources together: they are then
-        read in smaller parts, and one by one in the end."""
+        """The profile of each source, or its error. A raised error concerns all sources: they are then read in smaller
+        parts, and finally one by one."""
         ...
 
     def read_tasks(self, request: TaskRequest) -> tuple[KernelFile, ...]: ...
@@ -36,7 +36,7 @@ class Follower(Protocol):
     """The blocks of the last steps in the growing sources of a format, all of them together."""
 
     def advance(self, source: Source) -> bool:
-        """Reads what was appended to a source; whether that is anything. Raises SourceError."""
+        """Reads the part that was appended to a source; whether there was one. Raises SourceError."""
         ...
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:

@@ -1,6 +1,4 @@
-"""The files of sources: all that may be read of them, and so must never be written; how large they are, and how long
-reading them takes.
-"""
+"""The files of sources, which are read and so must never be written, their size, and the time to read them."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ _OF_DATABASES = ("-wal", "-shm", "-journal")
 
 
 def files_of(sources: Iterable[Source]) -> Iterator[Path]:
-    """Of each source the file itself, or where it is a folder its files; what SQLite keeps beside it; and the side
-    files of its format, once for each folder.
+    """For each source the file, or the files of the folder; what SQLite keeps beside it; and the side files of its
+    format, once for each folder.
 
-    Some of them may not exist. Of a source on another machine they are the paths of that machine.
+    Some of them may not exist. For a source on another machine they are paths of that machine.
     """
     searched: set[tuple[Path, str]] = set()
     for source in sources:
@@ -57,7 +55,7 @@ def releases_gil(source: Source) -> bool:
 
 
 def bytes_in(path: Path) -> int:
-    """The bytes of a file, or of the files in a folder; 0 for what is not there: its reader reports that."""
+    """The bytes of a file, or of the files in a folder; 0 if it is missing, which its reader reports."""
     try:
         return (
             sum(bytes_in(file) for file in path.iterdir() if file.is_file()) if path.is_dir() else path.stat().st_size

@@ -29,9 +29,9 @@ RANK_COLUMNS = {
 def merge(
     profiles: Iterable[Profile], run: RunChoice = "latest", *, all_ranks: bool = True
 ) -> tuple[Profile, list[SourceError]]:
-    """The profiles of the `run` that is wanted as one, and an error for each that repeats a recorded rank of an earlier
-    one in its window. Of files with the same content the first counts where they have the same ranks or lie in one
-    folder. `all_ranks`: no ranks were left out on purpose.
+    """The profiles of the wanted `run` as one, and an error for each profile that repeats a recorded rank of an earlier
+    one in its window. Of files with the same content and the same ranks, or in one folder, the first counts.
+    `all_ranks`: no ranks were left out on purpose.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given. Raises UsageError
     where there is no such run.
@@ -68,15 +68,15 @@ def _windows(run: JobRun, given: Sequence[Profile]) -> Iterator[tuple[int | None
 
 
 def _least(given: Sequence[Profile]) -> dict[str, int]:
-    """The least number that is assumed for files of each name."""
+    """The least assumed number of the files of each name."""
     numbered = pl.concat([part.ranks for part in given]).filter(rank_origin="assumed")
     names = numbered.select("rank", name=pl.col("source").str.split("/").list.last())
     return dict(names.group_by("name").agg(pl.col("rank").min()).iter_rows())
 
 
 def _as_alone(parts: list[Profile], least: Mapping[str, int]) -> list[Profile]:
-    """The profiles of a job that lies beside others (`least`, see `_least`), with the numbers that they have where it
-    is alone: the folders of the others were counted as machines of one job."""
+    """The profiles of a job that lies beside others (`least`, see `_least`), with the numbers that they would have
+    without the others, whose folders were counted as machines of one job."""
     assumed = [(rank, Path(path).name) for part in parts for rank, path in _ranks(part)[1].items()]
     if not least or len(assumed) < sum(part.ranks.height for part in parts):
         return parts
@@ -85,7 +85,7 @@ def _as_alone(parts: list[Profile], least: Mapping[str, int]) -> list[Profile]:
 
 
 def _of_recording(part: Profile, recording: Recording) -> Profile:
-    """A profile without what its source holds of other runs."""
+    """A profile without the other runs in its source."""
     if recording.alone:
         return part
     return next(piece for piece in cut(part, ["run"]) if piece.spans["run"][0] == recording.counted)
@@ -122,7 +122,7 @@ class _Numbers:
                 yield numbered
 
     def without_blocks(self, parts: Iterable[Profile]) -> Iterator[Profile]:
-        """Profiles without a block, in whatever window: those of ranks that others have say only their notes."""
+        """Profiles without a block, of any window. If another profile has their ranks, only their notes count."""
         for part in parts:
             twice = not self._owner.keys().isdisjoint(_ranks(part)[0])
             yield Profile(notes=part.notes) if twice else self._numbered(part) or part
@@ -206,8 +206,9 @@ def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
-    """What two recordings of the same blocks have in common: the ranks, or the folder, where no two processes have
-    exactly the same times. Files of other folders that are numbered as other ranks are such, whatever they hold."""
+    """A key that two recordings of the same blocks share: the ranks, or the folder, because no two processes have
+    exactly the same times. Files of other folders with numbers of other ranks are other recordings, whatever they
+    hold."""
     start, end = part.spans["start_ns"], part.spans["end_ns"]
     times = (part.spans.height, start.sum(), end.sum())
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
@@ -246,7 +247,7 @@ def _ranks(profile: Profile) -> tuple[dict[int, str], dict[int, str]]:
 
 
 def _inferred(profile: Profile) -> set[int]:
-    """The ranks whose numbers a reader inferred, and said so."""
+    """The ranks whose numbers a reader marked as inferred."""
     ranks = zip(profile.ranks["rank"], profile.ranks["rank_origin"], strict=True)  # a filter takes longer for few rows
     return {rank for rank, origin in ranks if origin == "inferred"}
 

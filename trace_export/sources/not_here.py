@@ -22,7 +22,7 @@ ARCHIVE = "an archive: unpack it with tar -xf"
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES = 1024
-"""More than a pointer has (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md)."""
+"""A pointer is smaller (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md)."""
 POINTER = "a Git LFS pointer and not the file itself"
 FETCH = "fetch it with git lfs pull"
 NOT_FETCHED = f"{POINTER}: {FETCH}"
@@ -62,7 +62,7 @@ def is_archive(name: str) -> bool:
 
 
 def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
-    """The archives and the pointers of Git LFS, of whatever kind: what a folder without any profile may have."""
+    """The archives and the pointers of Git LFS, of any kind, in a folder without any profile."""
     for folder in folders:
         for name in folder.files:
             path = folder.path / name
@@ -82,7 +82,7 @@ def is_pointer(path: Path) -> bool:
 
 
 def starts_pointer(start: bytes) -> bool:
-    """Whether a file that begins so is a pointer of Git LFS."""
+    """Whether a file with this beginning is a pointer of Git LFS."""
     return start.startswith(_POINTER)
 
 
@@ -105,8 +105,7 @@ _PLAIN_ONLY = (
     ("primus", re.compile(rb'^\s*\{\s*"\d+"\s*:\s*\{.*"(?:fwd|bwd)_(?:start|end)"', re.DOTALL),
      "a file of Primus without config.json beside it, or not called pp_rank_N.json: take both from the same run"),
 )  # fmt: skip
-"""JSON that is read where it is not packed: the kind of its format, how it begins, and what is wrong where that is not
-the packing."""
+"""JSON that is read only unpacked: the kind of its format, its beginning, and the error if it is not packed."""
 
 
 def no_trace_because(start: bytes) -> str:
@@ -121,8 +120,8 @@ def no_trace_because(start: bytes) -> str:
 
 
 def json_of_others(path: Path, start: bytes) -> tuple[str, str] | None:
-    """The kind of format that a file belongs to which is no trace of torch.profiler, and what it is, to complete
-    "PATH is …"; None where it is nobody's."""
+    """The format of a JSON file that is no trace of torch.profiler, and a text that completes "PATH is …"; None if it
+    is unknown."""
     if _ASCEND_MERGED.search(start):
         what = "a merge of the traces of several Ascend ranks: give their folders, *_ascend_pt or *_ascend_ms"
         return "ascend", what

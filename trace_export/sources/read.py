@@ -18,7 +18,7 @@ from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 
 FEW_AT_ONCE, SOME_AT_ONCE = 3, 0.1
-"""This many of a rank's passes of one kind, and such a part of them, may run beside another one: wrong records."""
+"""This many of a rank's passes of one kind, and this part of them, may overlap another one: their records are wrong."""
 
 
 def read(source: Source, options: ReadOptions) -> Profile:
@@ -37,7 +37,7 @@ def read_group(group: Group, options: ReadOptions) -> list[Result]:
 
 
 def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
-    """What the reader gives for each of the sources; where it fails with several at once, for each half of them."""
+    """The result of the reader for each of the sources; if it fails with several at once, each half is read alone."""
     try:
         with as_source_error(sources[0].path):
             return of_kind(sources[0].kind).load_reader().read(sources, options)
@@ -101,8 +101,8 @@ def _in_order(passes: pl.DataFrame) -> npt.NDArray[np.intp]:
 
 
 def _host_times(profile: Profile, source: Source) -> Iterator[Note]:
-    """A warning where blocks of a profiler of the device have the times of the host. Of a source whose
-    beginning alone is read, nothing is drawn."""
+    """A warning where blocks of a profiler of the device have the times of the host. If only the beginning of a source
+    is read, nothing is drawn."""
     if profile.recorded_until or not of_kind(source.kind).has_device_tasks:
         return
     if count := int((profile.spans["origin"] == "host").sum()):

@@ -1,8 +1,8 @@
-"""Which recordings belong to one run of a job, and to one window of it.
+"""Assigns recordings to the runs of a job, and to the windows of a run.
 
 A **run** is one start of the job, a **window** one recording within it. The recordings of one process are windows of
-its run; those of several processes are of one run where they are of different ranks and lie together in time. Example,
-of a job of two ranks that was recorded twice, died and was started again (time runs to the right):
+its run; those of several processes belong to one run if they are of different ranks and close in time. Example, of a
+job of two ranks that was recorded twice, died and was started again (time runs to the right):
 
     rank 0   ──a──    ──c──                 ──e──
     rank 1    ──b──    ──d──
@@ -32,14 +32,14 @@ from trace_export.selection import Numbers
 from trace_export.units import EPOCH_NS, utc
 
 SAME_HOST_NS = 60 * 10**9
-"""Recordings on one clock that lie further apart are not of one run unless a process has both: nothing of one can be
-seen in the other."""
+"""Recordings on one clock that lie further apart are of one run only if a process has both: nothing of one shows in the
+other."""
 OTHER_HOST_NS = 600 * 10**9
-"""The same on two clocks, which may be minutes apart where nobody sets them."""
+"""The same on two clocks, which may be minutes apart if nobody sets them."""
 ONE_START_NS = 10**9
 """The recordings of one process name its start alike within this."""
 NOT_RECORDED = {"assumed", "inferred"}
-"""Origins of numbers of ranks by which two processes cannot be said to be the same rank."""
+"""Numbers of ranks with these origins do not show that two processes are the same rank."""
 SHOWN = 4
 """This many other runs are named in a note."""
 
@@ -90,7 +90,7 @@ class Recording:
 
 
 MOST_STEPS = 1_000_000_000
-"""A run does not have more than these; more are numbers that are far apart."""
+"""A run has at most this many steps; more are numbers that are far apart."""
 
 
 @dataclass(frozen=True)
@@ -147,8 +147,8 @@ class _Process:
         self.job = next((one.job for one in recordings if one.job), None)
 
     def claims(self, other: _Process) -> bool:
-        """Whether both are the same rank, as far as can be known: numbers that are assumed may count from 0 on each
-        host, and where the names of files say different places of the job, a number that both record is wrong."""
+        """Whether both are the same rank, as far as can be known: assumed numbers may count from 0 on each host, and if
+        the names of files say different places in the job, a number that both record is wrong."""
         if self.ranks.isdisjoint(other.ranks):
             return False
         one, two = self.recordings[0].place, other.recordings[0].place
@@ -184,7 +184,7 @@ class _Group:
 
 
 def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
-    """The recordings in some profiles, each of one source; of one without a block none."""
+    """The recordings in some profiles, each of one source; a profile without a block has none."""
     return [one for number, part in enumerate(parts) for one in _of_part(number, part)]
 
 
@@ -235,8 +235,7 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
 
 
 def jobs_in(runs: Sequence[JobRun]) -> list[str]:
-    """The folders of several runs, where each run has one of its own beside those of the others: these are different
-    jobs."""
+    """The folders of several runs, if each run has a folder for itself beside the others: these are different jobs."""
     if len(runs) < 2:
         return []
     folders = [{one.path.parent for one in run.recordings} for run in runs]
@@ -269,8 +268,8 @@ def _of_part(number: int, part: Profile) -> list[Recording]:
 
 
 def identities(part: Profile) -> dict[int, Identity]:
-    """What names the process of each rank of a source, alike in all of its recordings: its number on its host, or where
-    that is not recorded, the source without what tells windows apart."""
+    """A name for the process of each rank of a source, the same in all of its recordings: its number on its host, or,
+    if that is not recorded, the source without the parts that tell windows apart."""
     columns = (part.ranks[column].to_list() for column in ("rank", "host", "pid", "stage", "source"))
     return {
         rank: (host, _without_window(source or "")[0], rank, stage) if pid is None else (host, pid, rank)
@@ -311,8 +310,8 @@ def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
 
 @lru_cache(maxsize=1 << 16)
 def _without_window(source: str) -> tuple[str, dict[str, int]]:
-    """A path that the windows of one process have in common, without the numbers that may be those of a window; and
-    what its name says of the place in the job: {"rank": 3}."""
+    """The path without the numbers that may be those of a window, so that the windows of one process share it; and the
+    place in the job by its name: {"rank": 3}."""
     folder, _, file = source.rpartition("/")
     name = _NUMBER.sub(lambda match: match["place"] or "0", file)
     while _WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
@@ -349,8 +348,8 @@ def _goes_on(before: Recording, after: Recording) -> bool:
 
 
 def _runs(processes: Sequence[_Process]) -> list[_Group]:
-    """The processes by run, the oldest first: those that say that they are of different starts of a job are of
-    different runs, and of one start those of different ranks are of one run, however far apart they lie in time."""
+    """The processes by run, the oldest first. If processes name the start of their job, different starts are different
+    runs, and processes of one start and different ranks are one run, however far apart in time."""
     of_job: dict[str | None, list[_Process]] = defaultdict(list)
     for process in processes:
         of_job[process.job].append(process)
@@ -390,8 +389,8 @@ def _by_clock(processes: Sequence[_Process]) -> list[_Group]:
 
 
 def _in_turn(processes: Sequence[_Process]) -> list[_Group] | None:
-    """The n-th process of each rank, where all ranks have equally many, and the n-th ones start closer together than
-    any rank is started again: also where the clocks of hosts are far apart."""
+    """The n-th process of each rank, if all ranks have equally many, and the n-th ones start closer together than any
+    rank is started again, even if the clocks of hosts are far apart."""
     of_ranks: dict[frozenset[Rank], list[_Process]] = defaultdict(list)
     for process in _by_start(processes):
         in_turn = of_ranks[frozenset(process.ranks)]
@@ -413,7 +412,7 @@ def _by_start(processes: Iterable[_Process]) -> list[_Process]:
 
 
 def _by_time(processes: Sequence[_Process]) -> list[_Group]:
-    """The processes that lie together in time, and of these those of different ranks."""
+    """Groups of processes that are close in time and of different ranks."""
     runs: list[_Group] = []
     for cluster in _clusters(processes):
         for group in _jobs_at_once(cluster):
@@ -438,8 +437,8 @@ def _clusters(processes: Sequence[_Process]) -> list[_Group]:
 
 
 def _jobs_at_once(cluster: _Group) -> list[_Group]:
-    """The cluster, or where ranks of one format are there twice, each folder, or each file of several ranks, of its
-    own: jobs that run at the same time."""
+    """The cluster; if ranks of one format occur twice, each folder, or each file of several ranks, is a job for itself,
+    and these jobs run at the same time."""
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
         return [cluster]

@@ -60,9 +60,8 @@ class ReadOptions:
 class TaskRequest:
     """Which device tasks to read of one source: those of its processes `ranks` (process → rank; the process is None
     where the source is one) that touch `window_ns`, in the clock of its host (None: all). They go to files below
-    `folder`. `size`: the bytes that the source had when its blocks were read. `kept`: `ReadOptions.keep_tasks` of
-    then. `devices`: of a process whose devices are ranks of their own the device of each, rank → device; of such
-    a process `ranks` has one of them."""
+    `folder`. `size`: the bytes that the source had when its blocks were read. `kept`: `ReadOptions.keep_tasks` of then.
+    `devices`: rank → device, for a process whose devices are separate ranks; `ranks` has one of them."""
 
     source: Source
     detail: Detail

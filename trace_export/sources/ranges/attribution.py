@@ -159,15 +159,14 @@ class GpuExtent:
 @dataclass
 class GpuActivity:
     """GPU work by range id: `compute` (kernels and graphs, or what else was asked for) and `communication` (NCCL's
-    kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside
-    every pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file,
-    `untimed` have invalid times, or lie more than a day from the range in which they were launched, `early` begin
-    before that range, and `cut` ended after the next kernel of their stream had begun, which is now their end; those
-    `beside` it are most of their stream, and are kept; `every_call`: whether all calls were read.
-    `lost`: how many of the kernels launched in each range are not in the
-    file (see by_launch.count_lost). `begins`: the start of each range, and a last one that stands for none; `blocks`:
-    whether each is a block. By process, `times` is how long kernels computed outside all blocks, and at all, and
-    `devices` how many kernels of blocks ran on each device."""
+    kernels, by pipeline range and by NCCL call). Of all `tasks` of the processes, `outside` were launched outside every
+    pipeline range (NCCL's, which may be anywhere, not counted), `orphans` have no launch call in the file, `untimed`
+    have invalid times, or lie more than a day from the range in which they were launched, `early` begin before that
+    range, and `cut` ended after the next kernel of their stream had begun, which is now their end; those `beside` it
+    are most of their stream, and are kept; `every_call`: whether all calls were read. `lost`: how many of the kernels
+    launched in each range are not in the file (see by_launch.count_lost). `begins`: the start of each range, and a last
+    one that stands for no range; `blocks`: whether each is a block. For each process `times` is how long kernels
+    computed outside all blocks, and in all, and `devices` how many kernels of blocks ran on each device."""
 
     compute: GpuExtent
     communication: GpuExtent

@@ -22,9 +22,9 @@ from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
 from trace_export.sources.ranges.ranks import ByProcess, check_names, from_names
 
 SECOND_DEVICE = 0.1
-"""The part of the kernels of its main device from which on a process runs a second one, too."""
+"""A process runs a second device if that has at least this part of the kernels of the main one."""
 SPREAD = 0.1
-"""So large a part of the blocks may have work on several devices; above it devices do not tell the blocks apart."""
+"""At most this part of the blocks may have work on several devices; above it devices do not tell the blocks apart."""
 SEVERAL = "one process runs several GPUs"
 
 
@@ -84,7 +84,7 @@ class Devices:
         return pl.DataFrame(made, ranks.schema).sort("rank")
 
     def _named(self, ranges: Ranges) -> ByProcess:
-        """The rank of each part by the names of its ranges; of none where these do not tell all parts apart."""
+        """The rank of each part by the names of its ranges; empty if these do not tell all parts apart."""
         parts = {part for devices in self.parts.values() for part in devices.values()}
         names = {part: rank for part, rank in from_names(ranges).items() if part in parts}
         return names if len(names) == len(parts) == len(set(names.values())) else {}
@@ -106,7 +106,7 @@ class Devices:
         )
 
     def restored(self, profile: Profile, path: Path) -> Profile:
-        """The profile with the source's own numbers of processes, and what is to be said of the parts."""
+        """The profile with the source's numbers of processes, and notes on the parts."""
         if not self.parts:
             return profile
         numbers = self._real()

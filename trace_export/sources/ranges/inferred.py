@@ -29,7 +29,7 @@ BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass 
 
 
 def content(path: Path, inferred: Mapping[int, Inferred]) -> Content:
-    """The content of those processes in which blocks were found (process → what was found)."""
+    """The content of the processes with inferred blocks (process → result)."""
     with_blocks = {process: one for process, one in inferred.items() if not one.impossible}
     number = {process: pl.lit(process, pl.Int64).alias("process") for process in with_blocks}
     blocks = pl.concat(one.blocks.with_columns(number[process]) for process, one in with_blocks.items())
@@ -45,7 +45,7 @@ def content(path: Path, inferred: Mapping[int, Inferred]) -> Content:
 
 
 def by_names(inferred: Mapping[int, Inferred], ranges: Ranges) -> tuple[dict[int, Inferred], dict[int, Inferred]]:
-    """What was found in the processes without named passes, and in those that name some."""
+    """The results for the processes without named passes, and for those that name some."""
     return (
         {process: one for process, one in inferred.items() if process not in ranges.marked},
         {process: one for process, one in inferred.items() if process in ranges.marked},

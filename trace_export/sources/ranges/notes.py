@@ -162,18 +162,18 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
 
 
 def without_launch(path: Path, orphans: int, tasks: int) -> Note:
-    """That this many of the GPU tasks have no launch call."""
+    """A note that this many GPU tasks have no launch call."""
     text, few = "GPU tasks without a launch call in the file", orphans <= tasks * ORPHANS
     return Note("tasks-without-launch", "note" if few else "warning", text, str(path), orphans)
 
 
 def without_times(path: Path, untimed: int) -> Note:
-    """That this many of the GPU tasks have invalid times."""
+    """A note that this many GPU tasks have invalid times."""
     return Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", str(path), untimed)
 
 
 def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
-    """That this many GPU tasks begin before their launch, and this many run past the next one of their stream."""
+    """Notes that this many GPU tasks begin before their launch, and this many run past the next one of their stream."""
     notes = []
     if early:
         text = "GPU tasks that begin before their launch by more than clocks are off, left out"

@@ -17,7 +17,7 @@ from trace_export.sources.ranges.rules import OWN
 from trace_export.sources.source import Source
 
 ByProcess = dict[int, int]
-"""Process → its rank, or another number of it, of the processes that the evidence covers."""
+"""Process → its rank, or another of its numbers, for the processes that the evidence covers."""
 
 Evidence = tuple[str, Callable[[], ByProcess]]
 """Where ranks come from (see model.RANKS), and the ranks; asked for only if the earlier ones do not suffice."""

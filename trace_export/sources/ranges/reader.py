@@ -76,8 +76,8 @@ class Opened(Protocol):
         ...
 
     def end(self, *, inferred: bool) -> int | None:
-        """When the last range began of a source whose beginning alone is looked at, or the last launch, where
-        passes were `inferred` from launches; None where that is not known."""
+        """If only the beginning of a source is looked at: when the last range began, or the last launch, if passes were
+        `inferred` from launches; None if unknown."""
         ...
 
     def named(self, dialects: Dialects) -> Named:
@@ -209,7 +209,7 @@ def read(
 
 
 def _each(parts: Sequence[_Part], step: Callable[[_Part], None]) -> list[_Part]:
-    """Does a step for each part. Those in which it does not fail; the others keep their error as result."""
+    """Does a step for each part. Returns the parts in which it did not fail; the others keep their error as result."""
     good = []
     for part in parts:
         error = caught(part.path, partial(step, part))

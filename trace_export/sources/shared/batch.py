@@ -1,4 +1,4 @@
-"""Several sources of a format read at once: what each gives is its own, and so is an error."""
+"""Several sources of a format read at once; each has its result or its error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 def split(whole: Profile, numbers: Sequence[int], owners: Sequence[int]) -> list[Profile]:
     """The profile of each of several sources, every one with a rank at least. In `whole` their ranks are numbered from
     0. The `numbers` are those that they have in their sources; `owners` are these sources, in order. Each rank has a
-    host of its own. What else `whole` has, each profile has."""
+    separate host. Everything else of `whole` is in each profile."""
     count = max(owners) + 1
     number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, owners))
     parts: dict[str, list[Any]] = {"hosts": _by_source(whole.hosts, pl.lit(pl.Series(owners, dtype=INT)), count)}

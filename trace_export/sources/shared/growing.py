@@ -1,4 +1,4 @@
-"""Whole lines of files, and what was appended to files that grow; the last steps of these are kept."""
+"""Whole lines of files, also of files that grow; the last steps of these are kept."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Tail:
     def lines(
         self, path: Path, piece_bytes: int, longest: int, cut: Callable[[bytes], int]
     ) -> Iterator[tuple[int, bytes]]:
-        """The whole lines that were appended, in pieces, and where each begins: half a line waits for its rest. Whoever
-        stops before the end reads on there."""
+        """The whole lines that were appended, in pieces, and where each begins; an incomplete line is held back. A
+        caller that stops before the end reads on there."""
         with open_file(path) as file:
             file.seek(self.offset)
             for text in lines(file, piece_bytes, longest, cut, last=False):

@@ -1,4 +1,4 @@
-"""Device tasks that a reader comes by while it reads the blocks, in files, so that the source need not be read again.
+"""Device tasks that a reader meets while it reads the blocks, kept in files, so that the source need not be read again.
 
 `ReadOptions.keep_tasks` is the folder for them. A source has none there where its reader does not keep them, or could
 not; then `read_tasks` reads the source.
@@ -33,7 +33,7 @@ def are_kept(request: TaskRequest) -> bool:
 
 
 def taken(request: TaskRequest) -> tuple[KernelFile, ...] | None:
-    """What the request asks for of the tasks that were kept; None where none were."""
+    """The kept tasks that the request asks for; None if none were kept."""
     if request.kept is None or not are_kept(request):
         return None
     path = file_of(request.kept, request.path)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 SIZES = tuple(1 << n for n in range(11))
-"""The sizes tried for machines none of which is complete."""
+"""The sizes tried if no machine is complete."""
 
 
 def local_ranks(hosts: Sequence[str], ranks: Sequence[int | None]) -> list[int]:

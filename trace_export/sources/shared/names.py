@@ -8,8 +8,8 @@ from hashlib import blake2s
 from pathlib import Path
 
 LONGEST_NAME = 1024
-"""Characters of a text to which any number of rows may refer, and of a host's name: what is longer is cut as it is
-read, else a small file could stand for texts of any size together. Names of kernels are a tenth as long."""
+"""Characters of a text to which any number of rows may refer, and of a host's name. Longer texts are cut as they are
+read; otherwise a small file could stand for texts of any total size. Names of kernels are a tenth as long."""
 
 _RANK = re.compile(r"(?<![tpdce]p[_-])(?<!local[_-])(?<!node[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
 _NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}

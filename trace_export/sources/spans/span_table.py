@@ -25,7 +25,7 @@ SUFFIXES = (".parquet", ".csv")
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
 PLACES = ("rank", "stage", "dp", "tp", "cp")
 NUMBERED = {"id", "replica"}
-"""What the program numbers itself, whatever a column of this name holds."""
+"""The program numbers these itself and ignores columns of these names."""
 SIDE = "side"
 """The column that tells apart the two runs of a comparison."""
 _OF_A_PROFILER = {
@@ -56,7 +56,7 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
 
 def read_table(path: Path) -> Profile:
     """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
-    one. Without a column `run`, passes that are there again are those of a further run (see blocks.runs_of).
+    one. Without a column `run`, passes that come again belong to a further run (see blocks.runs_of).
 
     Raises SourceError when the file is no such table, or one of two runs.
     """
