@@ -28,7 +28,7 @@ TIMEOUT_S_PER_MB = 2.0
 
 
 def export_notes(path: Path) -> tuple[Note, ...]:
-    """Says that `nsys export` ran to read `path`; nothing where it did not."""
+    """A note that `nsys export` ran to read `path`; none if it did not."""
     if path.suffix not in SUFFIXES:
         return ()
     return (

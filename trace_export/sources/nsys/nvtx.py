@@ -24,7 +24,7 @@ from trace_export.sources.shared.sqlite import Database, decoded
 TABLE = "NVTX_EVENTS"
 DOMAIN_CREATED = 75
 LONGEST_PAYLOAD = 256
-"""Bytes of a payload that are read: those of NCCL have up to 80."""
+"""At most this many bytes of a payload are read: those of NCCL have up to 80."""
 LONGEST_RANGE = 256
 """Characters of a registered name: each of its ranges has it in memory once more. Names of pipeline work have fewer."""
 
@@ -119,7 +119,7 @@ _FIELDS = {
     "No. of ranks": "size",
 }  # fmt: skip
 MEMBERS = {"process": pl.Int64(), "group": pl.String(), "own": pl.Int64(), "size": pl.Int64()}
-"""Which rank a process is in a communicator of how many."""
+"""The rank of a process in a communicator, and the size of that."""
 
 Layout = dict[str, tuple[int, int]]
 """Field → the offset of its value in the blob, and its bytes."""

@@ -1,8 +1,8 @@
 """Nsight Systems: `nsys export --type sqlite` files → the time that each pipeline block spent on the GPU.
 
 A block is an NVTX range on a CPU thread; it lasts as long as the GPU work launched while it was open, from the first
-kernel's start to the last one's end. What counts as work: kernels and CUDA graphs, but not NCCL's kernels, which wait
-for their partners, nor copies, which run beside the block.
+kernel's start to the last one's end. Work is kernels and CUDA graphs, but not NCCL's kernels, which wait for their
+partners, nor copies, which run beside the block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The launches of an Nsight Systems export, for the processes in which no pass is named.
 
-Beside the calls that launch kernels those are read that copy, fill or wait: what the calling thread has the device do
-between two launches of the autograd engine tells its calls apart. 25 bytes a call and 32 a kernel stay in memory.
+Besides launches of kernels, calls that copy, fill or wait are read: such calls of the calling thread between two
+launches of the autograd engine tell the engine's calls apart. 25 bytes a call and 32 a kernel stay in memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folder layout of Paddle's launcher: which rank and machine a `workerlog.N` belongs to."""
+"""The folder layout of Paddle's launcher, which tells the rank and machine of a `workerlog.N`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _alone(machines: list[Path]) -> tuple[Note, ...]:
 
 
 def _rotated(folders: list[Folder], *, any_log: bool) -> tuple[tuple[Note, ...], tuple[Unrecognised, ...]]:
-    """A warning on files named like a log and something more, or where there is no other log, what these are."""
+    """A warning on files whose names continue that of a log; if there is no other log, it says what they are."""
     parts = [folder.path / name for folder in folders for name in folder.files if BESIDE_A_LOG.fullmatch(name)]
     if not parts:
         return (), ()

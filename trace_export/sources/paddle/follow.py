@@ -1,8 +1,8 @@
-"""Worker logs that grow: what is appended is read once, and the blocks of the last steps are kept.
+"""Worker logs that grow: appended parts are read once, and the blocks of the last steps are kept.
 
-Only whole lines are read, so half a record waits for its rest. A log that was copied anew with what it had before goes
-on where it was; one whose content is another (truncated, rotated, replaced) is read from its beginning, and takes the
-place of the records that are not older than its own.
+Only whole lines are read; an incomplete record is held back. A log that was copied anew with its old content goes on
+where it was. A log with other content (truncated, rotated, replaced) is read from its beginning, and replaces the
+records that are not older than its first one.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from trace_export.sources.source import Source
 MOST_RECORDS = 250_000
 """After this many new records, old steps are dropped before more is read."""
 MOST_STEPS = 50
-"""This many steps are kept at most, however long nobody asks for them."""
+"""At most this many steps are kept, even if nobody asks for them."""
 COLUMNS = {**RECORDS, "log": pl.Int32()}
 
 
 @dataclass
 class _Log:
-    """The part of a log that was read. `number` is its place among the logs; `replaced`, whether it holds something
-    else since it was read last; `followed`, whether all that it held at first was numbered; `at_end`, whether it was
-    read to its end."""
+    """The part of a log that was read. `number` is its place among the logs; `replaced`: its content is another since
+    it was read last; `followed`: all of its first content was numbered; `at_end`: it was read to its end."""
 
     source: Source
     number: int
@@ -55,24 +54,23 @@ class _Log:
 
 
 def _cut(line: bytes) -> int:
-    """Where what is no line of a log is cut, lest memory grows with it: before what may begin a record."""
+    """Where to cut a text that is no line of a log, so that memory does not grow with it: before a possible record."""
     return max(line.rfind(MARKER), len(line) - LONGEST)
 
 
 class Follower:
     """The blocks of the last `keep` steps in worker logs, on each rank, and of those that were not asked for yet.
 
-    A record is given its step together with those of the step before, so that a look takes as long however many steps
-    are kept. Where a rank is started again, its steps before are dropped; when that happens to a rank for the second
-    time, a new run has begun, and the other ranks count once they are started again too.
+    A record is given its step with those of the previous step, so that the time of a look does not depend on the number
+    of kept steps. If a rank is started again, its earlier steps are dropped. If that happens to a rank for the second
+    time, a new run has begun, and the other ranks count once they are started again, too.
     """
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._logs: dict[Source, _Log] = {}
         self._open = pl.DataFrame(schema=COLUMNS)
-        """The records by which those to come are given their steps: the last step of each rank, or the record that
-        closed it."""
+        """The records that give the next ones their steps: the last step of each rank, or the record that closed it."""
         self._last = jobs_of(self._open, [])
         self._before = self._last
         """The jobs in `_open`, and those before them."""

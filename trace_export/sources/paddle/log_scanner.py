@@ -58,7 +58,7 @@ Said = tuple[int | None, int, int]
 
 
 def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
-    """What there is in the log at `path`, or in its first `pieces` of READ_BYTES, and whether that is all of it. Raises
+    """The records in the log at `path`, or in its first `pieces` of READ_BYTES, and whether that is all of it. Raises
     OSError when it cannot be read."""
     scanner = Scanner()
     buffer = bytearray(READ_BYTES + PREFIX_LENGTH + LONGEST)
@@ -112,7 +112,7 @@ class Scanner:
             self._flush()
 
     def _take_each(self, records: list[Match], buffer: bytearray, start: int, end: int, base: int) -> None:
-        """What was found in buffer[start:end], announcements and broken records among it."""
+        """Takes the matches in buffer[start:end], also announcements and broken records."""
         broken = sum(not (match[0] or match[2]) for match in records)
         if broken and not self.malformed:
             at = next(m.start() for m in RECORD.finditer(buffer, start, end) if m[1] is None and m[3] is None)
@@ -137,7 +137,7 @@ class Scanner:
         self.now = int(first), announcement, section
 
     def _complete(self) -> None:
-        """Gives the records since the last announcement what it said."""
+        """Gives the last announcement to the records since it."""
         if since := len(self.records) - self.completed:
             self.said.append((self.now, since))
             self.completed = len(self.records)
@@ -158,7 +158,7 @@ class Scanner:
 
     @property
     def waiting(self) -> int:
-        """How many records were found since they were asked for last."""
+        """How many records wait to be drained."""
         return len(self.records) + sum(frame.height for frame in self.frames)
 
     def steps(self) -> tuple[int, int] | None:
@@ -171,8 +171,8 @@ class Scanner:
 
 
 def drain(scanners: Mapping[int, Scanner]) -> pl.DataFrame:
-    """The records that the scanners of several logs found since this was asked last: RECORDS, and `log`, the key of
-    each. The last ones of all logs become columns together, which costs no more than those of one log."""
+    """The records that wait in the scanners of several logs: RECORDS, and `log`, the key of each. The last ones of all
+    logs become columns together, which costs no more than those of one log."""
     frames, logs = [], []
     waiting = Scanner()
     for log, scanner in scanners.items():

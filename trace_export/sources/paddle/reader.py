@@ -31,9 +31,9 @@ TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
 RANK_ORDER: RankOrder = "tp-cp-pp-dp"
 """How fleet counts the ranks of a run (python/paddle/distributed/fleet/base/topology.py)."""
 MOST_RANKS = 1024
-"""Ranks whose records may stand in one log; each is compared with all others that wrote at its time."""
+"""At most this many ranks in one log; each is compared with all others that wrote at its time."""
 MOST_UNKNOWN = 20
-"""Unknown job types that are named."""
+"""At most this many unknown job types are named."""
 JOB_TYPES: dict[str, pl.DataType] = {
     "job": pl.Categorical(), "base": pl.String(), "kind": pl.String(), "chunk": pl.Int32(), "transfer": pl.Boolean(),
     "aside": pl.Boolean(),
@@ -46,7 +46,7 @@ LATEST_US = (2**63 - 1) // 1000
 
 @dataclass(frozen=True)
 class _Log:
-    """A log with records: what was found there, and the ends of its last ones if that is not the `whole` of it."""
+    """A log with records, and the ends of its last ones if they are not the `whole` of it."""
 
     source: Source
     scanner: Scanner
@@ -101,8 +101,8 @@ def _profiles(logs: Sequence[_Log]) -> list[Profile]:
 
 
 def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
-    """`records` (RECORDS, and `log`, the place of their source in `sources`) with the type of job, and to what each
-    belongs: member, life, run, part, step. Raises SourceError for records that can be of no pipeline."""
+    """`records` (RECORDS, and `log`, the place of their source in `sources`) with the type of job, and member, life,
+    run, part and step of each. Raises SourceError for records that cannot belong to a pipeline."""
     typed = records.join(_job_types(records["job"]), on="job", how="left", maintain_order="left")
     again = _logged_again(typed)
     if again is None:

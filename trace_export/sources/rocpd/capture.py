@@ -25,7 +25,7 @@ PLACE = ("agent_id", "queue_id", "stream_id")
 """Where a kernel ran."""
 STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
     + COALESCE(R.stream_id, 0) % 65536)"""
-"""One number for that. Where the stream was not recorded, its number is that of all, and the queue tells them apart."""
+"""One number for that. Streams that were not recorded share one number, and the queue tells them apart."""
 
 
 def attribute(
