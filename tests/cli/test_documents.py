@@ -84,8 +84,8 @@ RUNS = (
 
 
 CASES = [
-    *(("inspect", sample) for sample in RUNS[:1] + RUNS[4:]),
-    *(pytest.param("inspect", sample, marks=pytest.mark.slow) for sample in RUNS[1:4]),
+    *(("inspect", sample) for sample in RUNS[:1] + RUNS[5:]),
+    *slow(("inspect", sample) for sample in RUNS[1:5]),
     *(("report", sample) for sample in ("rocpd/two_hosts", "ascend", "unmarked")),
     *(("export", sample) for sample in ("ascend", "unmarked")),
     ("overview", "ascend"),

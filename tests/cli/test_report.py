@@ -205,7 +205,7 @@ def test_a_run_without_passes_is_said_to_have_no_step(run_cli: Cli, tmp_path: Pa
 
 
 def test_commands_to_run_next_name_what_was_read(run_cli: Cli, tmp_path: Path) -> None:
-    """In text, Markdown, JSON and pages, of one run and of two; a name with a space is quoted."""
+    """In text and pages, of one run and of two, and of one in Markdown and JSON, too; a name with a space is quoted."""
     usual = Job(stages=4, replicas=1, microbatches=8, steps=4)
     WRITERS["paddle"](tmp_path / "usual", usual)
     WRITERS["paddle"](tmp_path / "warm up", replace(usual, warm_up=(6.0,), held={(0, 2): 2 * MS}))
@@ -215,8 +215,8 @@ def test_commands_to_run_next_name_what_was_read(run_cli: Cli, tmp_path: Path) -
         "compare": (["usual", "warm up"], "trace-export export 'warm up' --ranks"),
     }
     for command, (inputs, said) in commands.items():
-        forms = [[], ["--json"], ["--format", "html", "--out", f"{command}.html"]]
-        forms += [] if command == "overview" else [["--format", "markdown"]]
+        forms = [[], ["--format", "html", "--out", f"{command}.html"]]
+        forms += [["--json"], ["--format", "markdown"]] if command == "report" else []
         for form in forms:
             done = run_cli(command, *inputs, *form, cwd=tmp_path)
             assert done.returncode == 0, done.stderr

@@ -158,6 +158,23 @@ def shifted(spans: pl.DataFrame, rows: pl.Expr, by_ms: int) -> pl.DataFrame:
                               for name in ("start_ns", "end_ns"))  # fmt: skip
 
 
+def test_the_times_that_a_clock_shows_twice_are_those_of_all_its_ranks() -> None:
+    """From the first block of either rank that overlaps to the end of the last one."""
+    profile = make(BEFORE).profile
+    late = pl.col("start_ns") > START_NS + 500 * 10**6
+
+    def shown(*numbers: int) -> tuple[int, int]:
+        of_host = pl.col("rank").is_in(numbers)
+        ranks = profile.ranks.with_columns(host=pl.when(of_host).then(pl.lit("host03")).otherwise(pl.lit("host00")))
+        made = replace(profile, ranks=ranks, spans=shifted(profile.spans, of_host & late, -100))
+        (times,) = overlapping(made).select("from_ns", "until_ns").rows()
+        return times
+
+    one, other = shown(2), shown(3)
+    assert shown(2, 3) == (min(one[0], other[0]), max(one[1], other[1]))
+    assert one[1] != other[1]
+
+
 def test_where_blocks_overlap_is_told_from_what_else_makes_them_overlap() -> None:
     profile = make(BEFORE).profile
     late = pl.col("start_ns") > START_NS + 500 * 10**6

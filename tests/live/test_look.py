@@ -261,7 +261,7 @@ CRASHES: tuple[Plan, ...] = (
 WHOLE_FILES = [name for name in WRITERS if name != "paddle" and name not in OVERWRITTEN]
 
 
-@pytest.mark.parametrize(("name", "plan"), crossed(WHOLE_FILES, CRASHES, every=2))
+@pytest.mark.parametrize(("name", "plan"), crossed(WHOLE_FILES, CRASHES, every=3))
 def test_the_run_before_a_crash_is_shown_until_all_ranks_have_recorded_the_next(
     name: str, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from trace_export.scale.overview_document import overview_document
 from trace_export.scale.replicas import look
 
 JOB = Job(stages=4, microbatches=8, replicas=16, steps=3, hosts=8, jitter=0.01, seed=4)
+FEW = replace(JOB, replicas=8, hosts=4)
 REPLICA, STAGE, HOST = 5, 2, 3
 
 
@@ -61,8 +62,7 @@ def test_overview_and_report_name_the_same(
 ) -> None:
     """32 and 64 ranks in both orders of Megatron; the second is Paddle's."""
     (form, what), (stages_first, tensor) = planted_in, order
-    few = replace(JOB, replicas=8, hosts=4, stages_first=stages_first, tensor=tensor)
-    job, place = planted(few, what)
+    job, place = planted(replace(FEW, stages_first=stages_first, tensor=tensor), what)
     WRITERS[form](tmp_path, job)
     report, result = both(tmp_path)
     for key in ("causes", "levels", "trust"):
@@ -87,10 +87,10 @@ def in_parts(folder: Path, ranks: int) -> Overview:
 
 
 def test_of_some_devices_overview_and_report_say_the_same(tmp_path: Path) -> None:
-    """Of each of eight hosts with eight ranks the first four."""
-    WRITERS["paddle"](tmp_path, JOB)
+    """Of each of four hosts with eight ranks the first four."""
+    WRITERS["paddle"](tmp_path, FEW)
     report, result = both(tmp_path, devices="0-3")
-    assert result["ranks"] == JOB.hosts * 4
+    assert result["ranks"] == FEW.hosts * 4
     assert [result[key] for key in ("causes", "levels", "trust")] == [
         report[key] for key in ("causes", "levels", "trust")
     ]
@@ -102,7 +102,7 @@ def test_of_some_devices_overview_and_report_say_the_same(tmp_path: Path) -> Non
 def test_a_replica_with_other_settings_holds_up_all(tmp_path: Path) -> None:
     """Half as many micro-batches of twice the size take 14 forwards and backwards on four stages, a slow rank makes its
     replica take 13.4. So the slow rank alone costs nothing, which is seen only where both replicas are explained."""
-    run = ManyRanks(stages=4, tensor=1, replicas=10, microbatches=8, planted=Planted(ranks=(3,), replicas=(7,)))
+    run = ManyRanks(stages=4, tensor=1, replicas=8, microbatches=8, planted=Planted(ranks=(3,), replicas=(7,)))
     write(tmp_path, run)
     result, whole = (
         each.causes.row(0, named=True) for each in (in_parts(tmp_path, 16), api.report(tmp_path, jobs=1).report)
