@@ -229,8 +229,10 @@ def test_clocks_are_aligned_within_a_run(tmp_path: Path) -> None:
         ascend.record(logs, job, at_ns=run * 2700 * 10**9, pid=4000 + 1000 * run)
     whole = load(logs, run="all", detail="kernels").align()
     assert whole.clocks["steps"].list.len().max() == 1
+    messages = []
     for number in (1, 2):
         alone = load(logs, run=number, detail="kernels").align()
+        messages.append(alone.clocks["messages"])
         assert (alone.clocks["offset_ns"] != 0).any()
         assert blocks_in(whole, number) == blocks_in(alone)
         folder = tmp_path / f"run{number}"
@@ -244,3 +246,4 @@ def test_clocks_are_aligned_within_a_run(tmp_path: Path) -> None:
         ]
         assert len(tasks[0]) > 0
         assert tasks[0].select("start_ns", "end_ns").equals(tasks[1].select("start_ns", "end_ns"))
+    assert whole.clocks["messages"].to_list() == (messages[0] + messages[1]).to_list()

@@ -388,6 +388,14 @@ def test_broken_events_get_one_sentence(events: list[dict[str, object]], says: s
     assert "\n" not in str(caught.value)
 
 
+def test_a_field_that_no_event_has_is_said_with_those_that_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    event = {"name": "F", "ph": "X", "pid": 0, "tid": 0, "ts": 1, "dur": 1, "args": {"micro": 3}}
+    path.write_text(json.dumps([event]))
+    with pytest.raises(SourceError, match=r"has no column batch; it has .*\bmicro\b"):
+        api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us,microbatch=batch")
+
+
 def test_numbers_of_events_may_be_texts(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps([{"name": "F", "ph": "X", "pid": "3", "tid": 0, "ts": "10", "dur": "5"}]))
