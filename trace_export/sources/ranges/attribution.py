@@ -202,7 +202,7 @@ class GpuActivity:
         nccl = tasks["nccl"] != 0
         at = launches.of(correlation)
         launches.ran[at] = True
-        pipeline, call = launches.pipeline[at], launches.call[at]
+        pipeline, call = (of[at].astype(np.intp) for of in (launches.pipeline, launches.call))  # looked up often
         possible = valid_task_times(start, end)
         self.untimed += int(np.count_nonzero(~possible))
         possible &= self._after_launch(np.where(pipeline != NONE, pipeline, call), start, possible)
