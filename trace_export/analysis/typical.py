@@ -245,10 +245,7 @@ class Typical:
         )  # fmt: skip
         factor = np.ones(len(self.graph))
         longer = table.with_columns(factor=pl.col("log").mean().over("replica", "step", "microbatch").exp())
-        equal = pl.col("factor") / pl.col("factor").mean().over(
-            "step"
-        )  # micro-batches of equal length do the same work
-        factor[rows] = longer.select(equal).to_series().to_numpy()
+        factor[rows] = longer["factor"].to_numpy()
         return factor
 
     @cached_property
