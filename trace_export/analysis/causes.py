@@ -158,9 +158,6 @@ class Candidates:
             steps[slow_ranks] = items.by_step[slow.items]
             compared = members[np.isin(self.graph.sort[members], sorts)]
             lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
-            cell = self.row[members] * means.shape[1] + typical.unit[members]
-            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.work, lengths))
-            lengths[members] *= (before / np.maximum(after, 1.0))[cell]
         lengths[members] *= factor[self.row[members], typical.unit[members]]
         lengths = typical.length - typical.inner.without(typical.work - lengths)
         above = np.nan_to_num(means - left)
@@ -279,8 +276,6 @@ class Candidates:
         several = count > 2
         noise = table.std(axis=1, ddof=1) / np.sqrt(count) if several else self._scatter(late, counted >= 0) / count
         noise = as_of_peers(noise) if count > 1 else np.minimum(noise, BY_FAR * _most_of_others(table.mean(axis=1)))
-        if count == 2:  # late by about as much in both
-            noise = np.minimum(noise, np.maximum(np.ptp(table, axis=1) / 2, FEW * table.mean(axis=1)))
         there = np.arange(len(self.ranks))
         items = Items(
             table.mean(axis=1), noise, np.zeros(len(there), np.int64), relative=False, least=WORTH * self.step_ns
@@ -343,28 +338,23 @@ def _most_of_others(values: Floats) -> Floats:
 
 
 def _middle(means: Floats) -> Floats:
-    """The middle value of each column: the median over the ranks that have one, of a few ranks the mean, of two that
-    differ the faster. NaN if there is none."""
+    """The median of each column over the ranks that have a value, of two that differ the faster; NaN if none has."""
     middles = np.full(means.shape[1], np.nan)
     count = (~np.isnan(means)).sum(axis=0)
     some = count > 0
     if some.any():
         values = means[:, some]
-        middle = np.where(count[some] > FEW_PEERS, np.nanmedian(values, axis=0), np.nanmean(values, axis=0))
         least, most = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-        middles[some] = np.where((count[some] == 2) & (most > least * (1 + DIFFER)), least, middle)
+        two = (count[some] == 2) & (most > least * (1 + DIFFER))
+        middles[some] = np.where(two, least, np.nanmedian(values, axis=0))
     return middles
 
 
 WORTH = 0.005
 """A cause gains at least this share of a step."""
-FEW = 0.2
-"""A delay that two steps have in common is uncertain by this share."""
 BY_FAR = 2
 """In a single step a rank is late if it is later than the next rank by this factor, and by standard errors."""
 FEW_RANKS = 2
 """This many ranks do not stand for a stage, replica or host if its other ranks were not read."""
-FEW_PEERS = 3
-"""The mean is taken of at most this many peers, of more the median."""
 DIFFER = 0.1
 """Two peers differ by this share: the faster says how fast the other could be."""

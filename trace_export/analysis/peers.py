@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trace_export.steps.graph import Flags, Floats, Ints
+from trace_export.tolerances import FIFTH
 
 LEAST = 0.01
 """The least excess over the peers, as a share of theirs."""
@@ -16,10 +17,6 @@ SIGMAS = 3.5
 DEVIATIONS = 6.0
 """The least excess in median absolute deviations of the other groups of its kind, if there are at least `ENOUGH`."""
 ENOUGH = 4
-FIFTH = 0.2
-"""A group is as slow as four fifths of its members are at least."""
-APART = 4.0
-"""If two peers differ by this many standard errors, the faster one says how fast the other could be."""
 MINOR = 0.25
 """A smaller share of the peers hardly changes their median."""
 MOST = 6
@@ -155,8 +152,7 @@ def _slow(
     by_chance = np.bincount(chances, errors[~alone])
     wrong = float(np.sqrt((by_chance**2).sum() / len(common) ** 2 + (theirs**2).max()))
     least = np.sort(excess)[int(FIFTH * len(members))]
-    apart = len(members) == 2 and least < SIGMAS * np.hypot(errors, theirs)[excess.argmin()]
-    shared = 0.0 if least < average / 2 or apart else average
+    shared = 0.0 if least < average / 2 else average
     left = mean[members] / (1 + shared) if items.relative else mean[members] - shared
     return Slow(groups, members, np.where(alone, left, base), shared, shared / max(wrong, 1e-12), alone), average
 
@@ -181,12 +177,11 @@ def _peers_of_group(items: Items, mean: Floats, members: Ints) -> tuple[Floats, 
     for sort in sorted(set(items.alike[members].tolist())):
         near = outside & (items.alike == sort)
         near = near if near.any() else outside
-        values = np.sort(mean[near])
+        values = mean[near]
         several = len(values) if items.chance is None else len(np.unique(items.chance[near]))
         wrong = float(np.sqrt(MEDIAN_ERROR * np.mean(items.noise[near] ** 2) / several))
-        middle = values[0] if len(values) == 2 and values[1] - values[0] > APART * wrong else np.median(values)
         chosen = items.alike[members] == sort
-        base[chosen], error[chosen] = middle, wrong
+        base[chosen], error[chosen] = np.median(values), wrong
     return base, error
 
 
@@ -196,7 +191,7 @@ def _peers_of_each(items: Items, mean: Floats) -> tuple[Floats, Floats]:
     _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
     for number, size in enumerate(sizes.tolist()):
         members = np.flatnonzero(sort == number)
-        if size < 4 or items.chance is not None:  # with rules of their own
+        if size < 2 or items.chance is not None:  # with rules of their own
             for i in members:
                 base[[i]], error[[i]] = _peers_of_group(items, mean, np.array([i]))
             continue
