@@ -7,7 +7,6 @@ another if, in four fifths of the steps, most of them start close together altho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -47,16 +46,16 @@ class Barriers:
     waits: Waits
 
 
-def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]) -> Barriers:
+def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits) -> Barriers:
     """The barriers of the graph of these operations."""
-    once, met = _candidates(recorded, operations, first, waits, kinds), []
-    ends = ends_before(recorded, operations, first)
+    once, met = _candidates(recorded, operations, first, waits), []
+    ends = _ends_before(recorded, operations, first)
     for kind in once["kind"].unique(maintain_order=True).to_list():
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
             who = (pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64)).alias("who")
             groups, others = rows.with_columns(who).drop_nulls("who"), ends.with_columns(who)
-            meetings, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
+            meetings, others = _opening(groups, others if kind == "first" and level != "stage" else others.clear())
             if meetings.is_empty():
                 continue
             members = groups.join(meetings, on=["who", "step"], maintain_order="left")
@@ -113,7 +112,7 @@ def of_replicas(recorded: Recorded, operations: Operations, first: Flags, names:
     ]
 
 
-def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
+def _ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
     """operation, rank, step, replica, stage, end: the last block of each rank before each step that follows another."""
     segments = recorded.steps["segment"].to_numpy()
     begins = np.flatnonzero(first)
@@ -130,12 +129,12 @@ def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.
     return table.join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")
 
 
-def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """`meetings_of` the first blocks `rows`, also of those that were ready at one time; and the rows of `ends` (with
+def _opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """`_meetings_of` the first blocks `rows`, also of those that were ready at one time; and the rows of `ends` (with
     `who`) that they wait for. A group waits for the ends if the time since the last end varies no more than the time
     since its first blocks were ready (if they always end last, the data do not tell, but clipped gradients concern all
     stages), or if its blocks begin soon after the last end, and long after they were ready."""
-    meetings = meetings_of(rows)
+    meetings = _meetings_of(rows)
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
         rows.group_by("who", "step").agg(
@@ -154,22 +153,20 @@ def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     return pl.concat([meetings, last]).unique(["who", "step"], keep="last", maintain_order=True), awaited
 
 
-def _candidates(
-    recorded: Recorded, operations: Operations, first: Flags, waits: Waits, kinds: Sequence[str]
-) -> pl.DataFrame:
+def _candidates(recorded: Recorded, operations: Operations, first: Flags, waits: Waits) -> pl.DataFrame:
     """The operations that come once per rank and step: operation, kind, rank, step, replica, stage, start, end, ready.
-    A first block that waits for its rank's last step also has a row of the kind `first`, or `fed` if it waits for a
-    transfer too; if some wait for collectives, they and the others have the kind `joined`. The first block of a
-    recording waits for nothing and is left out. A collective has no replica."""
+    These are optimizers, and the first blocks that wait for their rank's last step: of the kind `fed` if they wait for
+    a transfer too, else `first`. If some of the latter wait for collectives, these and the others are of the kind
+    `joined`, too. The first operation of a recording waits for nothing and is left out. A collective has no replica."""
     waiting, fed = np.zeros(len(operations), np.bool_), needs_transfer(waits, operations.sort)
     waiting[waits.of[~for_origin(waits, operations.sort, operations.step)]] = True
-    block = np.flatnonzero(((operations.sort == WORK) | (operations.sort == OPTIMIZER)) & waiting)
+    optimizer = np.flatnonzero((operations.sort == OPTIMIZER) & waiting)
     begins = np.flatnonzero(first & waiting)
     joined, after = _openings(recorded, operations, begins[~fed[begins]], waits)
-    rows = np.concatenate([block, begins, joined])
-    named = np.array([*kinds, "first", "fed", "joined"])
-    code = np.concatenate([operations.kind[block], len(kinds) + fed[begins], np.full(len(joined), len(kinds) + 2)])
-    rank, step = operations.rank[rows].astype(np.int32), operations.step[np.concatenate([block, begins, after])]
+    rows = np.concatenate([optimizer, begins, joined])
+    named = np.array(["optimizer", "first", "fed", "joined"])
+    code = np.concatenate([np.zeros(len(optimizer), np.int64), 1 + fed[begins], np.full(len(joined), 3)])
+    rank, step = operations.rank[rows].astype(np.int32), operations.step[np.concatenate([optimizer, begins, after])]
     number = packed(code, rank, step)
     repeated = np.unique(code[np.bincount(number)[number] > 1])
     some = ~np.isin(code, repeated)
@@ -200,7 +197,7 @@ def _openings(recorded: Recorded, operations: Operations, begins: Ints, waits: W
     return np.concatenate([alone, collectives]), np.concatenate([alone, met.of[one]])
 
 
-def meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
+def _meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
     """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that in most steps start together
     although they were ready apart, in those steps. Most members are enough: the others are late then."""
     spread, start, ready = (pl.col(name) for name in ("spread", "start", "ready"))
