@@ -131,6 +131,20 @@ def test_a_replica_of_which_one_rank_is_whole_has_the_schedule_of_the_other() ->
     assert result.spans.filter(rank=3)["microbatch"].null_count() == 0
 
 
+def test_a_replica_whose_blocks_fit_at_several_positions_on_all_ranks_has_no_numbers() -> None:
+    """One replica is whole; of the other each rank has one forward of its only step."""
+    one = steps_of("1f1b", 2, 4, 1)
+    whole = pl.concat([one.spans, later(one, {0: "F2", 1: "F1"}).with_columns(pl.col("rank") + 2)])
+    kept = whole.filter((pl.col("rank") < 2) | (pl.int_range(pl.len()).over("rank", order_by="start_ns") < 1))
+    second = one.ranks.with_columns(
+        pl.col("rank") + 2, pl.lit(1, pl.Int32).alias("dp"), pl.lit(1, pl.Int32).alias("replica")
+    )
+    result = plain(replace(one, spans=kept, ranks=pl.concat([one.ranks, second])), stepped=True)
+    assert wrong(result, kept).is_empty()
+    assert result.spans.filter(pl.col("rank") < 2)["microbatch"].null_count() == 0
+    assert result.spans.filter(pl.col("rank") >= 2)["microbatch"].null_count() == 2
+
+
 def test_a_step_of_weight_gradients_alone_is_not_whole() -> None:
     """The last weight gradients of a step are all that the capture has of it: they are not the first ones."""
     whole = steps_of("zb-h1", 2, 6, 3)

@@ -49,7 +49,8 @@ def _without_contradicted(work: pl.DataFrame, placed: pl.DataFrame, plan: Plan) 
     before the stage before had ended its F1."""
     at = work.drop("position").join(placed, on="row").drop_nulls("stage")
     sizes = at.group_by("rank", maintain_order=True).agg(pl.len(), pl.col("stage").first())
-    whole = pl.Series([size == len(word(plan, stage)) for size, stage in sizes.select("len", "stage").iter_rows()])
+    counts = sizes.select("len", "stage").iter_rows()
+    whole = pl.Series([size == len(word(plan, stage)) for size, stage in counts], dtype=pl.Boolean())
     if whole.all() or not whole.any():
         return placed
     full = at.filter(pl.col("rank").is_in(sizes.filter(whole)["rank"].implode()))
