@@ -224,3 +224,14 @@ def test_a_host_that_is_called_after_its_rank_is_not_named_again() -> None:
     row = {"code": "slow-stage", "stage": 7, "ranks": [7], "hosts": ["rank 7"], "src_rank": None, "device": None}
     assert cause_words.where(row) == "stage 7, rank 7"
     assert cause_words.where(row | {"hosts": ["node7"]}) == "stage 7, rank 7, node7"
+
+
+def test_one_rank_has_no_peers() -> None:
+    """What it is compared with must not be claimed."""
+    s = schedule("1f1b", 1, MICROBATCHES)
+    start, end = start_and_end(s, even(s), 0)
+    alone = as_profile(s, start, end)
+    said = report_of(concluded(alone)).verdict[0]
+    assert said.code == "nothing-stands-out"
+    assert "peers" in said.text
+    assert "no stage" not in said.text

@@ -241,7 +241,10 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
         text = f"What makes the steps long cannot be told: {cause_words.listed(explanation.trust.doubts)}."
         return Sentence("causes-unknown", {}, text, _look(explanation))
     among = " among the ranks that were read" if recorded.partial else ""
-    text = f"Nothing stands out{among}: no stage, rank, host or link is slower or later than its peers."
+    beside = "no stage, rank, host or link is slower or later than its peers"
+    if recorded.ranks.height == 1:
+        beside = "one rank has no peers that it could be compared with"
+    text = f"Nothing stands out{among}: {beside}."
     others = theory.changes.slice(1).filter(pl.col("saved") > 0)
     if others.is_empty() or not explanation.trust.gains:
         return Sentence("nothing-stands-out", {}, text, _look(explanation))
