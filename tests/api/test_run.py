@@ -66,6 +66,10 @@ def test_a_set_of_numbers_can_be_given_in_many_forms(read: trace_export.Run, ste
     assert run.spans["step"].unique().sort().to_list() == [2, 3]
 
 
+def test_a_range_of_numbers_may_begin_at_0(read: trace_export.Run) -> None:
+    assert read.select(stages=range(2)).spans["rank"].unique().sort().to_list() == [0, 1]
+
+
 def test_a_selection_is_of_the_whole_run(logs: Path) -> None:
     run = trace_export.load(logs, steps=2)
     assert run.spans["step"].unique().to_list() == [2]
