@@ -38,12 +38,13 @@ def transfers(
 
     `work`: the ranges with comm_start, comm_end (NCCL's kernels). A transfer lasts as long as the NCCL kernels of its
     range; where there are none, from the range's start to its end, for a receiver to its last copy, whose ends
-    `last_copies` finds. The end of a repaired range is no time of a transfer: null. Unnumbered calls of NCCL count only
-    outside named transfers; `guessed`: their direction is that of the blocks around them; `exchange`: they are part of
-    an exchange inside a block, as of experts, and no transfer between stages.
+    `last_copies` finds. The end of a repaired range is no time of a transfer, nor is that of a range whose kernels were
+    lost, which is a time of the host: null. Unnumbered calls of NCCL count only outside named transfers; `guessed`:
+    their direction is that of the blocks around them; `exchange`: they are part of an exchange inside a block, as of
+    experts, and no transfer between stages.
     """
     named = work.filter(pl.col("role") == "p2p")
-    ends = pl.col("end")
+    ends = _seen_end()
     if last_copies is not None and named["comm_count"].min() == 0:
         ends = pl.coalesce(last_copies(named), ends)
     fields = [c for c in ranges.transfers.columns if c != "text"]
@@ -53,7 +54,8 @@ def transfers(
     if calls.is_empty():
         both = sides.with_columns(exchange=pl.lit(False))
     else:
-        both = pl.concat([sides, _with_directions(calls, work)], how="diagonal")
+        directed = _with_directions(calls, work).with_columns(end=_seen_end())
+        both = pl.concat([sides, directed], how="diagonal")
     unnumbered, exchange = pl.col("microbatch").is_null(), pl.col("exchange").fill_null(False)
     return with_chunks(both, ranges).select(
         "process",
@@ -141,8 +143,13 @@ def collectives(work: pl.DataFrame) -> pl.DataFrame:
         op="text",
         sequence=pl.int_range(pl.len()).over("process", "group", "text"),
         start=pl.coalesce("comm_start", "start"),
-        end=pl.coalesce("comm_end", "end"),
+        end=pl.coalesce("comm_end", _seen_end()),
     )
+
+
+def _seen_end() -> pl.Expr:
+    """The end of a range as that of what it moved: null where the kernels that it launched are not in the file."""
+    return pl.when(pl.col("lost_count") > 0).then(None).otherwise("end")
 
 
 def transfers_of(kernels: pl.DataFrame) -> pl.DataFrame:
