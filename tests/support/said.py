@@ -36,7 +36,8 @@ OF_CODE: Mapping[str, Sequence[str]] = {
     "step": (
         "A step takes {step_ns}", "The pipeline of a step takes {pipeline_ns}", "(from {shortest_ns} to {longest_ns})",
         "; a step of the run takes {/levels/-1/step_ns}", ", with the rest of the step {/levels/-1/step_ns}",
-        "that are explained take {/levels/-1/step_ns} in the mean", "{work_ns} of work", "{schedule_ns} of waits",
+        "that are explained take {/levels/-1/step_ns} in the mean",
+        "the one step that is explained takes {/levels/-1/step_ns}", "{work_ns} of work", "{schedule_ns} of waits",
         *(f"{{{level}_ns}} from {words}" for level, words in LEVELS.items()), "{smaller_ns} from smaller parts",
         "ranks are idle for {bubble} of the pipeline time", "is closest, {distance} differ",
     ),

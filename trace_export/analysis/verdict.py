@@ -75,6 +75,8 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
             said = f"; a step of the run takes {duration(of_run)}{said}"
         elif measured.step_ns is None:
             said = f", with the rest of the step {duration(of_run)}{said}"
+        elif explanation.steps == 1:
+            said = f"; the one step that is explained takes {duration(of_run)}{said}"
         else:  # some steps are followed by none that tells how long they take
             said = f"; the {explanation.steps} steps that are explained take {duration(of_run)} in the mean{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
