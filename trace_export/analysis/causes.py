@@ -15,7 +15,7 @@ from trace_export.analysis.peers import Group, Items, Slow, slow_groups
 from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.memory import give_back
 from trace_export.ordering import distinct
-from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints
+from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints, needs_transfer
 from trace_export.steps.replay import Scenario, Windows
 
 
@@ -268,6 +268,8 @@ class Candidates:
         which = (late > 0) & (self.row >= 0) & (counted >= 0)
         if graph.recorded.partial:
             which &= np.isin(graph.sort, (WORK, TRANSFER)) & ~graph.pause
+        if self._seen_on_some():
+            which &= ~needs_transfer(graph.waits, graph.sort)
         if not which.any():
             return
         rows, count = np.flatnonzero(which), len(steps)
@@ -297,6 +299,17 @@ class Candidates:
             code = "data-loading" if paused > half else "late-collective" if joint > half else host
             base = typical.length, kept
             yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
+
+    def _seen_on_some(self) -> bool:
+        """Whether most transfers into some ranks were recorded, and most into others guessed: a start after a guessed
+        one is never late, for what it was late by is part of the guess."""
+        graph = self.graph
+        rows = np.flatnonzero(self.typical.transfer)
+        into, count = self.compared.rows(graph.dst[rows]), len(self.ranks)
+        counts = np.bincount(into, minlength=count)[:count]
+        guessed = np.bincount(into, graph.guessed[rows], count)[:count]
+        mostly = (2 * guessed > counts)[counts > 0]
+        return bool(mostly.any()) and not mostly.all()
 
     def _scatter(self, late: Floats, counted: Flags) -> Floats:
         """The standard error of the sum of a rank's late starts, from their differences: for runs of few steps."""
