@@ -64,7 +64,7 @@ def resolve(profile: Profile, user: Declared) -> Profile:
             how = "waits for its first backward as if others followed"
             if not profile.p2p.is_empty():
                 how = "exchanges data with a later one"
-            notes.append(_deeper_note(_above(placed["stage"]), how))
+            notes.append(_deeper_note(placed["stage"].n_unique(), how))
     return replace(profile, ranks=placed, declared=declared).with_notes(notes)
 
 
