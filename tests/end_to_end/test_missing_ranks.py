@@ -58,4 +58,5 @@ def test_some_ranks_of_a_pipeline_are_not_taken_for_all(ranks: str, deeper: str,
     assert ("part of a pipeline of unknown depth" in result.verdict) is bool(deeper)
     if deeper:
         given = api.report(tmp_path, ranks=ranks, pp=8, jobs=1)
-        assert "8 stages" in next(each for each in given.report.verdict if each.code == "step").text
+        assert "give --pp" not in next(each for each in given.report.verdict if each.code == "step").text
+        assert given.run.profile.declared.pp == 8
