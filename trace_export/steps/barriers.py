@@ -49,13 +49,13 @@ class Barriers:
 def infer(recorded: Recorded, operations: Operations, first: Flags, waits: Waits) -> Barriers:
     """The barriers of the graph of these operations."""
     once, met = _candidates(recorded, operations, first, waits), []
-    ends = _ends_before(recorded, operations, first)
+    ends = ends_before(recorded, operations, first)
     for kind in once["kind"].unique(maintain_order=True).to_list():
         rows = once.filter(pl.col("kind") == kind)
         for level in ("all", "replica", "stage"):
             who = (pl.lit(-1, pl.Int64) if level == "all" else pl.col(level).cast(pl.Int64)).alias("who")
             groups, others = rows.with_columns(who).drop_nulls("who"), ends.with_columns(who)
-            meetings, others = _opening(groups, others if kind == "first" and level != "stage" else others.clear())
+            meetings, others = opening(groups, others if kind == "first" and level != "stage" else others.clear())
             if meetings.is_empty():
                 continue
             members = groups.join(meetings, on=["who", "step"], maintain_order="left")
@@ -112,7 +112,7 @@ def of_replicas(recorded: Recorded, operations: Operations, first: Flags, names:
     ]
 
 
-def _ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
+def ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl.DataFrame:
     """operation, rank, step, replica, stage, end: the last block of each rank before each step that follows another."""
     segments = recorded.steps["segment"].to_numpy()
     begins = np.flatnonzero(first)
@@ -129,7 +129,7 @@ def _ends_before(recorded: Recorded, operations: Operations, first: Flags) -> pl
     return table.join(recorded.ranks.select("rank", "replica", "stage"), on="rank", how="left", maintain_order="left")
 
 
-def _opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """`_meetings_of` the first blocks `rows`, also of those that were ready at one time; and the rows of `ends` (with
     `who`) that they wait for. A group waits for the ends if the time since the last end varies no more than the time
     since its first blocks were ready (if they always end last, the data do not tell, but clipped gradients concern all

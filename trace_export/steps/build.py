@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -10,13 +11,18 @@ import polars as pl
 from trace_export.steps import barriers
 from trace_export.steps.collectives import collectives
 from trace_export.steps.graph import (
+    COLLECTIVE,
     OPTIMIZER,
     POINT,
+    TRANSFER,
     WORK,
     Columns,
     Flags,
     Graph,
     Waits,
+    lowest_fifth,
+    needs_transfer,
+    ready_of,
 )
 from trace_export.steps.inner import run_together
 from trace_export.steps.launches import launched
@@ -91,7 +97,8 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     moved, guessed = transfers(recorded, lanes, first, [*joint, *met], operations, names)
     waits = of_lane.and_also(*joint, *met, *moved)
     del of_lane, joint, met, moved
-    waits = waits.and_also(_origins(recorded, first, operations, waits, names))
+    pauses = _goes_on(recorded, lanes, first, operations, waits, names)
+    waits = waits.and_also(*pauses, _origins(recorded, first, operations, [waits, *pauses], names))
     together = run_together(recorded, operations, waits, names)
     fed = np.zeros(len(blocks), np.bool_)
     fed[recorded.edges["dst"].to_numpy()] = True
@@ -113,7 +120,52 @@ def _early(recorded: Recorded) -> int:
     return int(edges.select(pl.coalesce(early, late).clip(0).sum()).item() or 0)
 
 
-def _origins(recorded: Recorded, first: Flags, operations: Operations, waits: Waits, names: Names) -> Waits:
+def _goes_on(
+    recorded: Recorded, lanes: Lanes, first: Flags, operations: Operations, waits: Waits, names: Names
+) -> list[Waits]:
+    """A rank whose first block of a step needs a transfer pauses before the step like other ranks: the block waits for
+    the point at which the rank goes on, and so does its receive if the rank came last to it. Otherwise a longer
+    previous step would look like a late start."""
+    fed = needs_transfer(waits, operations.sort)
+    rows = np.flatnonzero(first)
+    rows = rows[~np.isin(rows, lanes.first)]
+    free, rows = rows[~fed[rows]], rows[fed[rows]]
+    if not len(free) or not len(rows):
+        return []
+    ready = ready_of(waits.of_some(free), operations.start, operations.end)
+    openings = pl.DataFrame(
+        {
+            "rank": operations.rank[free], "step": operations.step[free],
+            "start": operations.start[free], "end": operations.end[free], "ready": ready[free],
+        }
+    )  # fmt: skip
+    openings, ends = (t.with_columns(who=0) for t in (openings, barriers.ends_before(recorded, operations, first)))
+    last, _ = barriers.opening(openings, ends)
+    met = openings.join(last, on=["who", "step"], how="left", maintain_order="left")
+    delay = met.select((pl.col("start") - pl.max_horizontal("ready", "last_ready")).clip(0)).to_series().to_numpy()
+    usual = round(lowest_fifth(operations.rank[free], delay))
+    opens = np.zeros(len(operations), np.bool_)
+    opens[rows] = True
+    waits = waits.only(np.flatnonzero(opens[waits.of]))
+    awaited = operations.sort[waits.on]
+    before = waits.only((awaited != TRANSFER) & (awaited != COLLECTIVE))
+    ended = ready_of(before, operations.start, operations.end)[rows]
+    at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
+    point_of = np.full(len(operations), -1, np.int32)
+    point_of[rows] = operations.add(
+        sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
+        end=at, when=operations.start[rows - 1] + 1,
+    )  # fmt: skip
+    receives = waits.only((awaited == TRANSFER) & (operations.rank[waits.on] == operations.rank[waits.of]))
+    of, on, point = receives.on, point_of[receives.of], point_of[before.of]
+    return [
+        wait(point, before.on, operations.start[point], operations),
+        wait(rows, point_of[rows], operations.start[rows], operations),
+        wait(of, on, operations.start[of], operations),
+    ]
+
+
+def _origins(recorded: Recorded, first: Flags, operations: Operations, waits: Sequence[Waits], names: Names) -> Waits:
     """Each segment begins with its first block. Operations that wait for nothing recorded, and did not begin before it,
     wait for this origin."""
     segments = recorded.steps["segment"].to_numpy()
@@ -123,7 +175,8 @@ def _origins(recorded: Recorded, first: Flags, operations: Operations, waits: Wa
     rows = np.flatnonzero(first)
     np.minimum.at(begin, segment[rows], operations.start[rows])
     waiting = np.zeros(len(operations), np.bool_)
-    waiting[waits.of] = True
+    for some in waits:
+        waiting[some.of] = True
     free = np.flatnonzero(~waiting & (operations.start >= begin[segment]))
     origins = operations.add(sort=POINT, kind=names.number("origin"), start=begin, end=begin, when=begin)
     return wait(free, origins[segment[free]], operations.start[free], operations)

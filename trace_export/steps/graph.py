@@ -1,10 +1,10 @@
 """The measured graph: the operations of a run's steps, and what each of them waited for.
 
 An operation is a block on a rank, a transfer between two, a collective of many, or a point in time. Points are the
-origin of a segment, a barrier that nobody recorded, and the moment at which all blocks are ready that wait for one
-another inside (as measured these start when they are ready themselves; in a replay all of them follow that point, see
-`inner`). An operation is ready when everything that any of its members waits for has happened, starts with the last of
-its members, and ends its length later:
+origin of a segment, a barrier that nobody recorded, the moment at which a rank goes on after the pause before a step,
+and the moment at which all blocks are ready that wait for one another inside (as measured these start when they are
+ready themselves; in a replay all of them follow that point, see `inner`). An operation is ready when everything that
+any of its members waits for has happened, starts with the last of its members, and ends its length later:
 
     ready = max over the waits;   delay = start - ready >= 0;   length = end - start
 
@@ -21,12 +21,14 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 from trace_export.ordering import rows_of
 from trace_export.steps.order import Flags as Flags
 from trace_export.steps.order import Ints as Ints
 from trace_export.steps.order import Levels
 from trace_export.steps.recorded import Recorded
+from trace_export.tolerances import FIFTH
 
 Times = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -160,8 +162,10 @@ class Graph(Columns):
 
     @cached_property
     def pause(self) -> Flags:
-        """The first blocks of a rank in a step that wait for no transfer, but for the step itself."""
-        pause: Flags = self.first & ~needs_transfer(self.waits, self.sort)
+        """The first blocks of a rank in a step that wait for no transfer, but for the step itself; and the points at
+        which ranks go on whose first blocks wait for a transfer."""
+        fed = needs_transfer(self.waits, self.sort)
+        pause: Flags = (self.first & ~fed) | ((self.sort == POINT) & (self.rank >= 0))
         return pause
 
     @cached_property
@@ -240,3 +244,9 @@ def for_origin(waits: Waits, sort: Ints, step: Ints) -> Flags:
     """Which of the waits are for the origin of a segment; `sort` and `step` are those of the operations."""
     awaited: Flags = (sort[waits.on] == POINT) & (step[waits.on] < 0)
     return awaited
+
+
+def lowest_fifth(rank: Ints, delay: npt.NDArray[np.int64] | Floats) -> float:
+    """The lowest fifth of the ranks' median delays: how long a step pauses. Some ranks may start late in it."""
+    medians = pl.DataFrame({"rank": rank, "delay": delay}).group_by("rank").median()["delay"]
+    return float(np.sort(medians.to_numpy())[int(FIFTH * len(medians))])

@@ -203,7 +203,7 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
 def _apart(graph: Graph) -> Ints:
     """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
     replica = graph.of("replica")
-    point = graph.sort == POINT
+    point = (graph.sort == POINT) & (graph.rank < 0)  # those of a rank are of its replica
     node = np.where(point, np.arange(len(graph), dtype=np.int32) + replica.max(initial=0) + 1, replica)
     low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
     apart = np.flatnonzero(node[graph.waits.of] != node[graph.waits.on])
