@@ -75,10 +75,12 @@ def test_a_planted_cause_is_named_first(
 GPIPE = {**AWAITED, "schedule": "gpipe"}
 BOTH_WAYS = "the other way is never alone in a batch: both are named, the gain is right"
 LATE = "without other transfers of its link, those that open a step look like a rank that comes late to it"
+AT_RANDOM = "receives are posted at random times: one that begins before a block ends need not wait for its end"
 OTHERS_WRONG = {
     ("awaited in a table", "slow link", 5): BOTH_WAYS,
     ("awaited in a table", "slow link", 12): BOTH_WAYS,
     ("few steps of work", "slow link", 7): LATE,
+    ("streams overlap", "slow rank", 10): AT_RANDOM,
 }
 Traits = Callable[[int], dict[str, Any]]
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
@@ -97,6 +99,11 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     "few steps of work": (
         ("slow replica", "slow stage", "slow rank", "slow link"), ("work",),
         lambda seed: {"steps": (4, 3, 2, 5)[seed % 4]},
+    ),
+    # Blocks begin before the one before them ends, as on two streams, and so do receives that are posted after it.
+    "streams overlap": (
+        ("slow stage", "slow rank", "slow replica", "data loading"), ("nsys", "kineto"),
+        lambda seed: {"overlap": (100, 200, 300)[seed % 3] * US},
     ),
     # What most of many replicas wait at the end of a step is no pause of their later stages.
     "many replicas": (

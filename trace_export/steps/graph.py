@@ -190,10 +190,10 @@ class Graph(Columns):
     def overlap(self) -> float:
         """The time by which work and transfers began before their input was there, and transfers ended before they
         began, as a share of all work: streams overlap, or clocks disagree. A collective may begin within a block,
-        because it reduces the first gradients of the block."""
+        because it reduces the first gradients of the block, and so may a receive, which needs nothing of the block."""
         work, waits = (self.sort == WORK) & self.counted, self.waits
         of_work = work[waits.on] & waits.whole & (work[waits.of] | (self.rank[waits.of] == self.rank[waits.on]))
-        of_work &= self.sort[waits.of] != COLLECTIVE
+        of_work &= (self.sort[waits.of] != COLLECTIVE) & (self.dst[waits.of] != self.rank[waits.on])
         total = float(self.length[work].sum())
         return float(self.early_ns - waits.lag[of_work].clip(None, 0).sum()) / max(total, 1.0)
 

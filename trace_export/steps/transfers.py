@@ -151,22 +151,27 @@ def _before_on_way(rows: Ints, code: Ints, src: Ints, lane: Ints, number: Ints, 
 def _posted(
     rows: Ints, sent: Times, received: Times, dst: Ints, number: Ints, lanes: Lanes, operations: Operations
 ) -> list[Waits]:
-    """The receives that promptly followed the end of a block of their rank, or else the start of one. A receive that
-    began after the send, after a block that ended before the send, was merely recorded late."""
+    """The receives that promptly followed the end of a block of their rank, or else the start of one. They may begin a
+    little before that end, for streams overlap. A receive that began after the send, after a block that ended before
+    the send, was merely recorded late."""
     if not len(rows):
         return []
     waits, open_ = [], np.ones(len(rows), np.bool_)
+    lane, at, last = lanes.lane[dst[rows]], received[rows], dst[rows] - 1
+    length = operations.end - operations.start
     for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
-        at = received[rows]
-        block = np.minimum(lanes.last(times, lanes.lane[dst[rows]], at + POSTED_NS), dst[rows] - 1)
-        there = (block >= 0) & (block >= lanes.first[lanes.lane[dst[rows]]])
+        block = np.maximum(np.minimum(lanes.last(times, lane, at + POSTED_NS), last), lanes.first[lane] - 1)
+        if whole:
+            following = np.minimum(block + 1, last)
+            ends_soon = (following > block) & (times[following] - at <= POSTED * length[following])
+            block = np.where(ends_soon, following, block)
+        there = block >= lanes.first[lane]
         block = np.where(there, block, 0)
         happened = times[block] if whole else actual[block]
-        length = operations.end[block] - operations.start[block]
-        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length))
+        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length[block]))
         chosen = open_ & prompt & ((at <= sent[rows]) | (happened >= sent[rows]))
         some = rows[chosen]
-        waits.append(wait(number[some], block[chosen], received[some], operations, whole))
+        waits.append(wait(number[some], block[chosen], at[chosen], operations, whole))
         open_ &= ~chosen
     return waits
 
