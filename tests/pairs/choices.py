@@ -54,6 +54,7 @@ PICTURE: dict[str, Values] = {
     "--letters": (None, ""),
 }
 ELSEWHERE = {
+    "--cache",
     "--log_dir", "--follow-links", "--host", "--multi_machine", "--columns", "--marker", "--pp", "--tp", "--dp",
     "--cp", "--devices", "--replica", "--format", "--out", "--force", "--table", "--step-task-info", "--in-place",
     "--no-legend", "--figure-steps", "--range", "--no-letters", "--source", "--help-all", "--at",
