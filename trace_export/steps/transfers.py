@@ -158,17 +158,21 @@ def _posted(
         return []
     waits, open_ = [], np.ones(len(rows), np.bool_)
     lane, at, last = lanes.lane[dst[rows]], received[rows], dst[rows] - 1
-    length = operations.end - operations.start
+
+    def length(block: Ints) -> Ints:
+        took: Ints = operations.end[block] - operations.start[block]
+        return took
+
     for times, actual, whole in ((lanes.end, operations.end, True), (lanes.start, operations.start, False)):
         block = np.maximum(np.minimum(lanes.last(times, lane, at + POSTED_NS), last), lanes.first[lane] - 1)
         if whole:
             following = np.minimum(block + 1, last)
-            ends_soon = (following > block) & (times[following] - at <= POSTED * length[following])
+            ends_soon = (following > block) & (times[following] - at <= POSTED * length(following))
             block = np.where(ends_soon, following, block)
         there = block >= lanes.first[lane]
         block = np.where(there, block, 0)
         happened = times[block] if whole else actual[block]
-        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length[block]))
+        prompt = there & (at - happened <= np.maximum(POSTED_NS, POSTED * length(block)))
         chosen = open_ & prompt & ((at <= sent[rows]) | (happened >= sent[rows]))
         some = rows[chosen]
         waits.append(wait(number[some], block[chosen], at[chosen], operations, whole))
@@ -182,11 +186,13 @@ def _after_collectives(
 ) -> list[Waits]:  # fmt: skip
     """The sends and receives that promptly followed a collective of their rank: a block may end with a collective, such
     as one of tensor-parallel peers, whose result is sent. For receives see `_posted`."""
+    if not len(rows):
+        return []
     parts, waits, collective = recorded.parts, [], of_parts(recorded, operations.sort)
     lane, ends = lanes.of(parts["segment"].to_numpy(), parts["rank"].to_numpy()), parts["end"].to_numpy()
     order = np.lexsort((collective, ends, lane))
     order = order[lane[order] >= 0]
-    if not len(order) or not len(rows):
+    if not len(order):
         return []
     lane, ends, collective = lane[order], ends[order], collective[order]
     for block, at, before in ((src, sent, operations.end[src]), (dst, received, None)):
