@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -64,7 +66,7 @@ def read_table(path: Path) -> Profile:
 
     if is_pointer(path):
         raise SourceError(path, f"is {POINTER}", FETCH)
-    try:
+    with _reading(path):
         table = _columns(path)
         missing = [name for name in NEEDED if name not in table.columns]
         if missing:
@@ -79,10 +81,6 @@ def read_table(path: Path) -> Profile:
         numbered = spans["run"].count() > 0
         spans = spans.with_columns(pl.col("run").fill_null(0) if numbered else runs_of(spans).alias("run"))
         ranks = conform(table, RANKS).unique("rank", keep="first", maintain_order=True).sort("rank")
-    except OSError as error:
-        raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        raise SourceError(path, f"cannot be read as a span table{in_column(error)}", REMEDY) from error
     if table.select(pl.any_horizontal(pl.col("rank", "start_ns", "end_ns").is_null()).any()).item():
         raise SourceError(path, "is not a span table: a row has no rank or no time", REMEDY)
     kinds = spans["kind"].drop_nulls().unique().cast(pl.String)
@@ -119,18 +117,21 @@ read = partial(each, read_one)
 
 def places(path: Path) -> pl.DataFrame:
     """rank, stage, dp, tp, cp of the ranks in the table, null where it does not say. Raises SourceError."""
+    with _reading(path), open_file(path) as file:
+        there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
+        if "rank" not in there:
+            raise SourceError(path, "is not a span table: it has no column rank", REMEDY)
+        places = (
+            pl.read_parquet(checked(file), columns=there).drop_nulls("rank").unique("rank", keep="first").sort("rank")
+        )
+        return conform(places, dict.fromkeys(PLACES, INT))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Errors of the system and of Polars as SourceError."""
     try:
-        with open_file(path) as file:
-            there = [name for name in pl.read_parquet_schema(file) if name in PLACES]
-            if "rank" not in there:
-                raise SourceError(path, "is not a span table: it has no column rank", REMEDY)
-            places = (
-                pl.read_parquet(checked(file), columns=there)
-                .drop_nulls("rank")
-                .unique("rank", keep="first")
-                .sort("rank")
-            )
-            return conform(places, dict.fromkeys(PLACES, INT))
+        yield
     except OSError as error:
         raise SourceError(path, f"cannot be read ({error.strerror or 'damaged'})", REMEDY) from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
