@@ -31,7 +31,6 @@ from trace_export.options import (
     Saving,
     Watching,
     checked,
-    drawing,
     filled,
     keywords,
     part,
@@ -351,6 +350,5 @@ def watch(
 
     values = checked(given, Watching)
     event = threading.Event() if stop is None else arguments.instance(stop, "stop", threading.Event, "an Event")
-    shown = drawing(**part(values, Drawing))
     more = {name: values[name] for name in ("last", "slowdown", "jsonl", "force")}
-    return watching.watch(_request(log_dir, values | {"jobs": 1}), event, shown, **more)
+    return watching.watch(_request(log_dir, values | {"jobs": 1}), event, part(values, Drawing), **more)

@@ -426,14 +426,10 @@ class Drawing(Bubbles, total=False):
     ]
 
 
-class Styled(TypedDict, total=False):
-    """How pictures look, as the library takes it."""
+class Writing(Packing, Tables, Splitting, Drawing, Replacing, Progressing, total=False):
+    """What `Run.write` writes, and how; `figure`: how pictures look."""
 
     figure: Annotated["FigureStyle | None", Option(panel=LIBRARY)]
-
-
-class Writing(Packing, Tables, Splitting, Drawing, Styled, Replacing, Progressing, total=False):
-    """What `Run.write` writes, and how."""
 
 
 class Databases(TypedDict, total=False):
