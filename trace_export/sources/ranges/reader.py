@@ -33,7 +33,23 @@ import numpy as np
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import COLLECTIVES, INT, MEMBERS, P2P, SPANS, Declared, Note, Profile, concat, conform, empty
+from trace_export.model import (
+    COLLECTIVES,
+    HOSTS,
+    INT,
+    MEMBERS,
+    P2P,
+    RANKS,
+    SPANS,
+    TIME,
+    Declared,
+    Note,
+    Profile,
+    Schema,
+    concat,
+    conform,
+    empty,
+)  # fmt: skip
 from trace_export.sources.ranges import inferred as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
@@ -42,11 +58,11 @@ from trace_export.sources.ranges.by_launch import Parts
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
-from trace_export.sources.ranges.profile import Content, Described, Host, described, in_unix_time, marked
+from trace_export.sources.ranges.profile import Content, Host, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, gather, other_ranges
 from trace_export.sources.ranges.ranks import ByProcess, in_starts
 from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
-from trace_export.sources.shared.batch import Result, caught
+from trace_export.sources.shared.batch import Result, by_source, caught, split
 from trace_export.sources.shared.timestamps import LONGEST_TASK_NS, UNTIMED
 from trace_export.sources.source import ReadOptions, Source
 
@@ -172,6 +188,11 @@ class _Part:
     @property
     def path(self) -> Path:
         return self.opened.source.path
+
+    @property
+    def outside(self) -> dict[int, float]:
+        """By process, as far as that is known, see `outside` in model.RANKS."""
+        return {process: share for content in self.contents for process, share in content.outside.items()}
 
 
 def read(
@@ -327,8 +348,8 @@ def _tables(parts: Sequence[_Part]) -> tuple[pl.DataFrame, pl.DataFrame, pl.Data
     kernels = _distinct([[] if (rows := _near_kernels(part)) is None else [rows] for part in parts])
     if kernels:
         calls = work.devices.placed(pl.concat(kernels))
-        sides, others = transfers_of(calls).with_columns(_PLACE), p2p.select(_PLACE)
-        silent = sides.join(others, on="_place", how="anti", maintain_order="left").drop("_place")
+        sides, others = transfers_of(calls).with_columns(part=_PLACE), p2p.select(part=_PLACE)
+        silent = sides.join(others, on="part", how="anti", maintain_order="left").drop("part")
         p2p, joint = pl.concat([p2p, silent], how="diagonal_relaxed"), collectives_of(calls)
     return passes, p2p, collectives(work.worked) if joint is None else joint
 
@@ -404,52 +425,61 @@ def _rank(part: _Part, options: ReadOptions) -> None:
 
 
 def _make_profiles(parts: Sequence[_Part]) -> None:
-    """The profile of each part, from the tables of all."""
+    """The profile of each part, from the tables of all. Until they are split, the ranks are numbered by their place."""
     if not parts:
         return
-    every = [[start.ranks for start in part.starts] for part in parts]
-    several = any(len(part.starts) > 1 for part in parts)
-    who = described([_described(part, start) for part in parts for start in part.starts])
-    heights = [sum(map(len, of_part)) for of_part in every]
-    offsets = np.repeat([part.opened.host.offset_ns for part in parts], heights)
-    (numbers,) = _distinct(every) if len(parts) > 1 else [pl.concat(every[0])]
-    offset = pl.Series("offset_ns", offsets, dtype=pl.Int64)
-    ranks, tables = numbers.select("process", pl.col("rank").cast(pl.Int64), offset), []
-    for name, schema in (("blocks", SPANS), ("p2p", P2P), ("collectives", COLLECTIVES)):
+    starts = [(part, start) for part in parts for start in part.starts]
+    of_start = np.repeat(np.arange(len(starts)), [start.ranks.height for _, start in starts])
+    hosts, sources = [part.opened.host for part, _ in starts], [part.opened.source for part, _ in starts]
+    facts = pl.DataFrame(
+        {
+            "host": [host.key for host in hosts],
+            "source": [path_text(source.path) for source in sources],
+            "kind": [source.kind for source in sources],
+            "offset_ns": pl.Series([host.offset_ns for host in hosts], dtype=TIME),
+        }
+    )[of_start]
+    recorded = pl.concat([start.ranks for _, start in starts], how="vertical_relaxed")
+    outside = [part.outside.get(process) for part, start in starts for process in start.ranks["process"]]
+    ranks = recorded.with_columns(
+        *facts, rank=pl.int_range(pl.len(), dtype=INT), outside=pl.Series(outside, dtype=pl.Float64)
+    )
+    numbers = pl.concat(_distinct([[start.ranks.select("process") for start in part.starts] for part in parts]))
+    places = numbers.hstack(ranks.select("rank", "offset_ns"))
+
+    def table(name: str, schema: Schema) -> pl.DataFrame:
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
-        whole = in_unix_time(pl.concat(rows, how="diagonal_relaxed"), ranks, schema)
-        tables.append(_apart(whole, len(parts), processes=several))
-    for part, *of_part in zip(parts, *tables, strict=True):
-        starts = [
-            _profile(part, start, *next(who), *(_of_start(start, rows) for rows in of_part) if several else of_part)
-            for start in part.starts
-        ]
-        part.result = replace(starts[-1], earlier=tuple(starts[:-1]))
+        return in_unix_time(pl.concat(rows, how="diagonal_relaxed"), places, schema)
+
+    rows = [(host.key, source.machine, host.label, host.epoch) for host, source in zip(hosts, sources, strict=True)]
+    whole = Profile(
+        hosts=pl.DataFrame(rows, HOSTS, orient="row"),
+        ranks=conform(ranks, RANKS),
+        spans=table("blocks", SPANS),
+        p2p=table("p2p", P2P),
+        collectives=table("collectives", COLLECTIVES),
+    )
+    made = iter(split(whole, recorded["rank"].to_list(), of_start.tolist(), range(len(starts))))
+    for part in parts:
+        profiles = [_finished(part, start, next(made)) for start in part.starts]
+        part.result = replace(profiles[-1], earlier=tuple(profiles[:-1]))
 
 
-def _described(part: _Part, start: _Start) -> Described:
-    outside = {process: share for content in part.contents for process, share in content.outside.items()}
-    return Described(part.opened.source, part.opened.host, start.ranks, outside)
-
-
-def _of_start(start: _Start, rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows that are of this start."""
-    return rows.filter(pl.col("process").is_in(start.ranks["process"].implode())).drop("process")
-
-
-def _profile(part: _Part, start: _Start, hosts: pl.DataFrame, ranks: pl.DataFrame, *tables: pl.DataFrame) -> Profile:
+def _finished(part: _Part, start: _Start, tables: Profile) -> Profile:
+    """The profile of a start of the job in a part, of which the `tables` are."""
     opened = part.opened
-    spans, p2p, joint = tables
     declared = reduce(Declared.or_else, (content.declared for content in part.contents))
-    notes = (*part.notes, *start.notes, *chain.from_iterable(content.notes for content in part.contents))
     until = {}
     if opened.short:
         end = opened.end(inferred=bool(part.inferred))
         until[path_text(part.path)] = None if end is None else end + opened.host.offset_ns
-    made = Profile(
-        hosts, ranks, spans, p2p, collectives=joint, members=_members(part, ranks),
-        declared=replace(declared, world=start.world), notes=notes, recorded_until=until,
-    )  # fmt: skip
+    made = replace(
+        tables,
+        members=_members(part, tables.ranks),
+        declared=replace(declared, world=start.world),
+        notes=(*part.notes, *start.notes, *chain.from_iterable(content.notes for content in part.contents)),
+        recorded_until=until,
+    )
     return part.work.devices.restored(made, part.path)
 
 
@@ -488,7 +518,7 @@ def _joined(parts: Sequence[_Part]) -> Ranges:
     return parts[0].ranges.with_frame(frame.with_columns(id=pl.int_range(pl.len(), dtype=pl.Int64)))
 
 
-_PLACE = ((pl.col("process") + _HALF) // (1 << _BITS)).alias("_place")
+_PLACE = (pl.col("process") + _HALF) // (1 << _BITS)
 """The place of the part whose process a row is of, see `_distinct`."""
 
 
@@ -508,12 +538,8 @@ def _distinct(frames: Sequence[Sequence[pl.DataFrame]]) -> list[pl.DataFrame]:
     return [whole.with_columns(pl.col("process") + pl.Series(first, dtype=pl.Int64))]
 
 
-def _apart(frame: pl.DataFrame, count: int, *, processes: bool = True) -> list[pl.DataFrame]:
-    """The rows of each of `count` parts, in their order, with the numbers of its `processes` or without."""
+def _apart(frame: pl.DataFrame, count: int) -> list[pl.DataFrame]:
+    """The rows of each of `count` parts, in their order, with the numbers that processes have there."""
     if count == 1:
-        return [frame if processes else frame.drop("process")]
-    placed = frame.with_columns(_PLACE)
-    number = pl.col("process") - pl.col("_place") * (1 << _BITS)
-    placed = placed.with_columns(number) if processes else placed.drop("process")
-    parts, none = placed.partition_by("_place", as_dict=True, include_key=False), placed.drop("_place").clear()
-    return [parts.get((index,), none) for index in range(count)]
+        return [frame]
+    return by_source(frame, _PLACE, count, process=pl.col("process") - _PLACE * (1 << _BITS))

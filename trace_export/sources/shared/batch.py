@@ -59,21 +59,26 @@ TABLES = ("ranks", "spans", "p2p", "collectives", "counters")
 """The tables in which a source has rows by rank."""
 
 
-def split(whole: Profile, numbers: Sequence[int], owners: Sequence[int]) -> list[Profile]:
-    """The profile of each of several sources, every one with a rank at least. In `whole` their ranks are numbered from
-    0. The `numbers` are those that they have in their sources; `owners` are these sources, in order. Each rank has a
-    separate host. Everything else of `whole` is in each profile."""
-    count = max(owners) + 1
+def split(
+    whole: Profile, numbers: Sequence[int], owners: Sequence[int], hosts: Sequence[int] | None = None
+) -> list[Profile]:
+    """The profile of each of several sources. In `whole` their ranks are numbered from 0. The `numbers` are those that
+    they have in their sources; `owners` are these sources, in order, and `hosts` those of the hosts, where each rank
+    has no separate one. Everything else of `whole` is in each profile."""
+    owners_of_hosts = owners if hosts is None else hosts
+    count = max(owners_of_hosts) + 1
     number, owner = (pl.lit(pl.Series(values, dtype=INT)).gather("rank") for values in (numbers, owners))
-    parts: dict[str, list[Any]] = {"hosts": _by_source(whole.hosts, pl.lit(pl.Series(owners, dtype=INT)), count)}
+    parts: dict[str, list[Any]] = {
+        "hosts": by_source(whole.hosts, pl.lit(pl.Series(owners_of_hosts, dtype=INT)), count)
+    }
     for name in TABLES:
         frame: pl.DataFrame = getattr(whole, name)
         if frame.height:  # each profile keeps an empty table of `whole`
-            parts[name] = _by_source(frame, owner, count, rank=number)
+            parts[name] = by_source(frame, owner, count, rank=number)
     return [replace(whole, **{name: frames[source] for name, frames in parts.items()}) for source in range(count)]
 
 
-def _by_source(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
+def by_source(frame: pl.DataFrame, owner: pl.Expr, count: int, **changed: pl.Expr) -> list[pl.DataFrame]:
     """The rows of each of `count` sources: `owner` says which one has a row. Columns are replaced as `changed` says."""
     if count == 1:
         return [frame.with_columns(**changed) if changed else frame]
