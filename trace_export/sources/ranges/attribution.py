@@ -51,26 +51,22 @@ class Enclosing:
         """`ranges`: id, thread, start, end. Without `threads` all ranges count for every thread."""
         ids, thread, start, end = (ranges[c].to_numpy() for c in ("id", "thread", "start", "end"))
         self.threads = _distinct(thread) if threads else np.zeros(1, np.int64)
-        # For each thread a range NONE around all others, so that a search ends. A moment of a thread is one number,
-        # its place among all moments plus that of the thread times their number.
-        outside = np.arange(len(self.threads))
-        group = np.concatenate([outside, np.searchsorted(self.threads, thread) if threads else np.zeros_like(thread)])
-        ids = np.concatenate([np.full_like(outside, NONE), ids])
-        start = np.concatenate([np.full_like(outside, _FIRST), start])
-        end = np.concatenate([np.full_like(outside, _LAST), end])
         self.moments = _distinct(np.concatenate([start, end]))
-        order = np.lexsort((ids, -end, start, group))
-        begins, ends = (np.searchsorted(self.moments, column[order]) for column in (start, end))
-        first = group[order] * len(self.moments)
-        self.changes = _distinct(np.concatenate([first + begins, (first + ends)[end[order] < _LAST]]))
-        latest = np.searchsorted(first + begins, self.changes, side="right") - 1
-        self.innermost = ids[order][last_above(ends, latest, self.changes % len(self.moments))]
+        # A moment of a thread is one number: its place among all moments plus that of the thread times their number.
+        order = np.lexsort((ids, -end, start))
+        first = np.searchsorted(self.threads, thread[order]) * len(self.moments) if threads else 0
+        begins, ends = (first + np.searchsorted(self.moments, column[order]) for column in (start, end))
+        self.changes = _distinct(np.concatenate([begins, ends]))
+        begins, ends = (np.searchsorted(self.changes, column) for column in (begins, ends))
+        last = np.append(_last_of(begins, ends, len(self.changes)), NONE)
+        self.innermost: Ints = np.append(ids[order], NONE)[last]
 
     def find(self, moments: Ints, threads: Ints) -> Ints:
         """The id of the innermost range around each moment in its thread, NONE outside all."""
-        at = np.searchsorted(self.moments[:-1], moments, side="right") - 1  # nothing changes at _LAST, the last one
+        at: Ints = np.searchsorted(self.moments, moments, side="right") - 1
         if len(self.threads) == 1:
-            return self.innermost[at]
+            inside: Ints = self.innermost[at]
+            return inside
         group = np.minimum(np.searchsorted(self.threads, threads), len(self.threads) - 1)
         change = np.searchsorted(self.changes, group * len(self.moments) + at, side="right") - 1
         return np.where(self.threads[group] == threads, self.innermost[change], NONE)
@@ -83,27 +79,22 @@ def _distinct(values: Ints) -> Ints:
     return once
 
 
-def last_above(values: Ints, at: Ints, floors: Ints) -> Ints:
-    """For each place in `at` the last place up to it whose value lies above the floor given; there must be one.
+def _last_of(begins: Ints, ends: Ints, places: int) -> Ints:
+    """The last of the intervals [begin, end) that holds each of the places 0, 1, …, or NONE.
 
-    `tree[k]` is the greatest value below node k, whose children are 2k and 2k + 1; the leaves are the values. A search
-    climbs to the first node on its left that has such a value, and descends to the last one below it.
+    An interval is two pieces, which may overlap, whose length is a power of two. The longest pieces come first, and all
+    are halved until they are one place long.
     """
-    leaves = 1 << max(len(values) - 1, 0).bit_length()
-    tree = np.full(2 * leaves, -1)
-    tree[leaves : leaves + len(values)] = values
-    for first in (leaves >> height for height in range(1, leaves.bit_length())):
-        tree[first : 2 * first] = tree[2 * first : 4 * first].reshape(-1, 2).max(axis=1)
-    node = leaves + at
-    climbing = np.arange(len(node))
-    while len(climbing := climbing[tree[node[climbing]] <= floors[climbing]]):
-        here = node[climbing]
-        node[climbing] = np.where(here & 1, here - 1, (here >> 1) - 1)
-    descending = np.arange(len(node))
-    while len(descending := descending[node[descending] < leaves]):
-        right = 2 * node[descending] + 1
-        node[descending] = right - (tree[right] <= floors[descending])
-    return node - leaves
+    last: Ints = np.full(places, NONE)
+    power = np.frexp(ends - begins)[1] - 1  # of the length of the pieces; negative where an interval is empty
+    for exponent in range(int(power.max(initial=0)), -1, -1):
+        length = 1 << exponent
+        intervals = np.flatnonzero(power == exponent)
+        np.maximum.at(last, begins[intervals], intervals)
+        np.maximum.at(last, ends[intervals] - length, intervals)
+        if half := length // 2:
+            last[half:] = np.maximum(last[half:], last[:-half])
+    return last
 
 
 class RangeIndex:
