@@ -51,8 +51,7 @@ def _check(file: BufferedReader) -> None:
     if magic != MAGIC or length > size - 8:
         raise ValueError
     file.seek(size - 8 - length)
-    metadata, _ = _struct(file.read(length), 0)
-    for group in metadata[ROW_GROUPS]:
+    for group in _Thrift(file.read(length)).struct()[ROW_GROUPS]:
         for column in group[COLUMNS]:
             chunk = column[COLUMN_METADATA]
             begin = min(at for at in (chunk[DATA], chunk.get(DICTIONARY)) if at)
@@ -63,73 +62,67 @@ def _check_pages(file: BufferedReader, at: int, end: int, most: int) -> None:
     """Raises ValueError where a page has more than `most` values, or a negative size."""
     while at < end:
         file.seek(at)
-        header, used = _struct(file.read(min(MOST_HEADER_BYTES, end - at)), 0)
+        text = _Thrift(file.read(min(MOST_HEADER_BYTES, end - at)))
+        header = text.struct()
         values = [header[kind].get(1, 0) for kind in PAGES if kind in header]
         if min(header[COMPRESSED], header[UNCOMPRESSED], *values) < 0 or max(values, default=0) > most:
             raise ValueError
-        at += used + header[COMPRESSED]
+        at += text.at + header[COMPRESSED]
 
 
-def _struct(data: bytes, at: int) -> tuple[dict[int, Any], int]:
-    """The fields of a struct by number, and where it ends."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            number += head >> 4
-        else:
-            number, at = _integer(data, at)
-        fields[number], at = _value(head & 15, data, at)
-    return fields, at + 1
+class _Thrift:
+    """Values that stand one after the other; `at`: the first byte that was not read."""
 
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
 
-def _value(kind: int, data: bytes, at: int) -> tuple[Any, int]:
-    """A value, of texts and of numbers with a point None, and where it ends."""
-    if kind in (1, 2):  # true and false
-        return kind == 1, at
-    if kind == 3:
-        return data[at], at + 1
-    if kind in (4, 5, 6):
-        return _integer(data, at)
-    if kind == 7:
-        return None, at + 8
-    if kind == 8:
-        length, at = _varint(data, at)
-        return None, at + length
-    if kind in (9, 10):
-        return _list(data, at)
-    if kind == 12:
-        return _struct(data, at)
-    raise ValueError
+    def struct(self) -> dict[int, Any]:
+        """Its fields by number."""
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            kind = head & 15
+            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind)
+        return fields
 
+    def _value(self, kind: int) -> Any:
+        """A value, of texts and of numbers with a point None."""
+        if kind in (4, 5, 6):
+            return self._integer()
+        if kind in (9, 10):
+            return self._list()
+        if kind == 12:
+            return self.struct()
+        if kind in (1, 2, 3):
+            return self._byte()
+        if kind not in (7, 8):
+            raise ValueError
+        length = 8 if kind == 7 else self._varint()
+        self.at += length
+        return None
 
-def _list(data: bytes, at: int) -> tuple[list[Any], int]:
-    count, kind = data[at] >> 4, data[at] & 15
-    at += 1
-    if count == 15:
-        count, at = _varint(data, at)
-    if count > len(data):
+    def _list(self) -> list[Any]:
+        head = self._byte()
+        count = self._varint() if head >> 4 == 15 else head >> 4
+        if count > len(self.data):
+            raise ValueError
+        return [self._value(head & 15) for _ in range(count)]
+
+    def _integer(self) -> int:
+        """A signed number in zigzag."""
+        number = self._varint()
+        return (number >> 1) ^ -(number & 1)
+
+    def _varint(self) -> int:
+        number = 0
+        for shift in range(0, 70, 7):
+            byte = self._byte()
+            number |= (byte & 127) << shift
+            if byte < 128:
+                return number
         raise ValueError
-    values = []
-    for _ in range(count):
-        value, at = (data[at] == 1, at + 1) if kind in (1, 2) else _value(kind, data, at)
-        values.append(value)
-    return values, at
 
-
-def _integer(data: bytes, at: int) -> tuple[int, int]:
-    """A signed number in zigzag."""
-    number, at = _varint(data, at)
-    return (number >> 1) ^ -(number & 1), at
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, at
-    raise ValueError
+    def _byte(self) -> int:
+        self.at += 1
+        return self.data[self.at - 1]
