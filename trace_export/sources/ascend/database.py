@@ -50,24 +50,8 @@ _NO_COPYING = pl.DataFrame(schema=dict.fromkeys(("opId", "src", "dst", "task", "
 ON_DEVICE = f"connectionId > {HOST_ONLY} AND connectionId < {NOT_AVAILABLE}"
 
 _ITEM_BYTES = {
-    0: 1,
-    1: 2,
-    2: 4,
-    3: 2,
-    4: 4,
-    5: 8,
-    6: 8,
-    7: 1,
-    8: 2,
-    9: 4,
-    10: 8,
-    11: 2,
-    12: 16,
-    14: 1,
-    15: 1,
-    16: 1,
-    17: 1,
-}
+    0: 1, 1: 2, 2: 4, 3: 2, 4: 4, 5: 8, 6: 8, 7: 1, 8: 2, 9: 4, 10: 8, 11: 2, 12: 16, 14: 1, 15: 1, 16: 1, 17: 1,
+}  # fmt: skip
 """Bytes of one element by ENUM_HCCL_DATA_TYPE."""
 
 _KERNELS = "TASK t JOIN COMPUTE_TASK_INFO c ON c.globalTaskId = t.globalTaskId"
