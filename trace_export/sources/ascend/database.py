@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 import orjson
@@ -21,7 +20,16 @@ import polars as pl
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Schema, conform, empty
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, STEPS, WORKED, Looks
+from trace_export.sources.ascend.marker_blocks import (
+    CAPTURE,
+    MARKS,
+    OPTIMIZER,
+    STEPS,
+    WORKED,
+    Kernels,
+    any_starts,
+    sum_between,
+)  # fmt: skip
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.shared.batch import sources_of
@@ -333,92 +341,89 @@ def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
     return alike.agg(pl.col("moved").cast(pl.Float64).sum())
 
 
-def looks(db: Database, device: int | None = None) -> Looks:
-    """What the kernels of a database answer; of several devices those of this `device`."""
-    return Looks(*(partial(look, db, device=device) for look in (busy, before, between)))
+class StoredKernels(Kernels):
+    """Those of a database; where it holds several devices, those on this `device` answer. Devices have streams of the
+    same numbers."""
 
+    def __init__(self, db: Database, device: int | None = None) -> None:
+        self._db = db
+        self._here = "TRUE" if device is None else f"t.deviceId = {device}"
 
-def busy(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
-    """For each of `ranges` (stream, start_ns, end_ns): did a compute kernel start in it? Of several devices those of
-    this `device` count."""
-    worked = _answers(
-        db,
-        ranges.select("start_ns", "end_ns"),
-        f"SELECT row, TRUE FROM w WHERE EXISTS (SELECT 1 FROM {_KERNELS} WHERE t.startNs >= start_ns"
-        f" AND t.startNs < end_ns AND {_on(device)})",
-    )
-    if worked is None:
-        return _busy_among_all(db, ranges, device)
-    return pl.Series([row in worked for row in range(ranges.height)], dtype=pl.Boolean)
+    def all(self) -> pl.DataFrame:
+        db = self._db
+        if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
+            return empty(WORKED)
+        kind = "opType" if db.has("COMPUTE_TASK_INFO", "opType") else "name"
+        wanted = f"t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, c.{kind} AS text, c.name AS name"
+        parts = list(self._computing(wanted))
+        if not parts:
+            return empty(WORKED)
+        whole = named(db, pl.concat(parts), "text", "name")
+        typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
+        return conform(whole.filter(valid_unix_times()).with_columns(text=typed), WORKED).sort("start_ns")
 
+    def optimizing(self) -> pl.DataFrame:
+        db, kernels = self._db, pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
+        if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
+            return kernels
+        names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
+        wanted = [i for i, name in names.items() if re.search(OPTIMIZER, name)]
+        if not wanted:
+            return kernels
+        only = f"c.name IN (SELECT value FROM json_each('{json.dumps(wanted)}'))"
+        parts = self._computing("t.startNs AS start_ns, t.endNs AS end_ns", only)
+        return pl.concat([kernels, *parts]).filter(valid_unix_times())
 
-def between(db: Database, ranges: pl.DataFrame, device: int | None = None) -> pl.Series:
-    """See marker_blocks.Between. Of several devices the kernels of this `device` count."""
-    sums = _answers(
-        db,
-        ranges.select("start_ns", "end_ns"),
-        f"SELECT row, SUM(min(t.endNs, end_ns) - t.startNs) FROM w JOIN {_KERNELS} WHERE t.startNs >= start_ns"
-        f" AND t.startNs < end_ns AND {_on(device)} GROUP BY row",
-    )
-    if sums is None:
-        kernels = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", _on(device))
-        return sum_between(pl.concat([*kernels]), ranges)
-    return pl.Series([sums.get(row, 0) for row in range(ranges.height)], dtype=TIME)
+    def busy(self, ranges: pl.DataFrame) -> pl.Series:
+        worked = self._answers(
+            ranges.select("start_ns", "end_ns"),
+            f"SELECT row, TRUE FROM w WHERE EXISTS (SELECT 1 FROM {_KERNELS} WHERE t.startNs >= start_ns"
+            f" AND t.startNs < end_ns AND {self._here})",
+        )
+        if worked is not None:
+            return pl.Series([row in worked for row in range(ranges.height)], dtype=pl.Boolean)
+        busy = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
+        for kernels in self._computing("t.startNs AS start_ns", self._here):
+            busy |= any_starts(kernels["start_ns"], ranges)
+        return busy
 
+    def between(self, ranges: pl.DataFrame) -> pl.Series:
+        sums = self._answers(
+            ranges.select("start_ns", "end_ns"),
+            f"SELECT row, SUM(min(t.endNs, end_ns) - t.startNs) FROM w JOIN {_KERNELS} WHERE t.startNs >= start_ns"
+            f" AND t.startNs < end_ns AND {self._here} GROUP BY row",
+        )
+        if sums is None:
+            kernels = self._computing("t.startNs AS start_ns, t.endNs AS end_ns", self._here)
+            return sum_between(pl.concat([*kernels]), ranges)
+        return pl.Series([sums.get(row, 0) for row in range(ranges.height)], dtype=TIME)
 
-def sum_between(kernels: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
-    """See marker_blocks.Between: of `kernels` (start_ns, end_ns), in ranges that do not overlap."""
-    asked = ranges.select(begin="start_ns", until="end_ns").with_row_index("row").sort("begin")
-    placed = kernels.drop_nulls().sort("start_ns").join_asof(asked, left_on="start_ns", right_on="begin")
-    length = pl.min_horizontal("end_ns", "until") - pl.col("start_ns")
-    sums = placed.filter(pl.col("start_ns") < pl.col("until")).group_by("row").agg(length.sum().alias("sum"))
-    return asked.join(sums, on="row", how="left").sort("row")["sum"].fill_null(0)
+    def before(self, times: pl.DataFrame) -> pl.Series:
+        """See Kernels; null for all where that takes long to find."""
+        ends = self._answers(
+            times.select(pl.col("stream").fill_null(-1), "at_ns"),
+            f"SELECT row, (SELECT t.endNs FROM {_KERNELS} WHERE t.startNs < at_ns AND t.streamId = stream"
+            f" AND {self._here} ORDER BY t.startNs DESC LIMIT 1) FROM w",
+        )
+        return pl.Series([(ends or {}).get(row) for row in range(times.height)], dtype=TIME)
 
+    def _answers(self, rows: pl.DataFrame, query: str) -> dict[int, int] | None:
+        """What the `query` says of each of the `rows`, which it reads as `w` with their number `row`; None where that
+        takes long to find."""
+        asked, answers = rows.with_row_index("row"), dict[int, int]()
+        for lot in asked.iter_slices(BUSY_RANGES):
+            values = ",".join(f"({','.join(map(str, row))})" for row in lot.rows())
+            answered = self._db.attempt(f"WITH w({','.join(asked.columns)}) AS (VALUES {values}) {query}", BUSY_STEPS)
+            if answered is None:
+                return None
+            answers.update(answered)
+        return answers
 
-def _on(device: int | None) -> str:
-    return "TRUE" if device is None else f"t.deviceId = {device}"
-
-
-def before(db: Database, times: pl.DataFrame, device: int | None = None) -> pl.Series:
-    """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended; null for all
-    where that takes long to find. Devices have streams of the same numbers: of several those of this `device` count."""
-    ends = _answers(
-        db,
-        times.select(pl.col("stream").fill_null(-1), "at_ns"),
-        f"SELECT row, (SELECT t.endNs FROM {_KERNELS} WHERE t.startNs < at_ns AND t.streamId = stream"
-        f" AND {_on(device)} ORDER BY t.startNs DESC LIMIT 1) FROM w",
-    )
-    return pl.Series([(ends or {}).get(row) for row in range(times.height)], dtype=TIME)
-
-
-def _answers(db: Database, rows: pl.DataFrame, query: str) -> dict[int, int] | None:
-    """What the `query` says of each of the `rows`, which it reads as `w` with their number `row`; None where that takes
-    long to find."""
-    asked, answers = rows.with_row_index("row"), dict[int, int]()
-    for lot in asked.iter_slices(BUSY_RANGES):
-        values = ",".join(f"({','.join(map(str, row))})" for row in lot.rows())
-        answered = db.attempt(f"WITH w({','.join(asked.columns)}) AS (VALUES {values}) {query}", BUSY_STEPS)
-        if answered is None:
-            return None
-        answers.update(answered)
-    return answers
-
-
-def _busy_among_all(db: Database, ranges: pl.DataFrame, device: int | None) -> pl.Series:
-    """As `busy`, by one look at each task."""
-    busy = pl.repeat(False, ranges.height, dtype=pl.Boolean, eager=True)
-    for kernels in _computing(db, "t.startNs AS start_ns", _on(device)):
-        starts = kernels["start_ns"].drop_nulls().sort()
-        first = starts.search_sorted(ranges["start_ns"], side="left")
-        busy |= first < starts.search_sorted(ranges["end_ns"], side="left")
-    return busy
-
-
-def _computing(db: Database, wanted: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
-    """What is `wanted` of the tasks `t` that are compute kernels, whose further columns are those of `c`, in pieces;
-    `only` those for which this condition holds."""
-    for rows in db.chunks("TASK"):
-        yield db.frame(f"SELECT {wanted} FROM {_KERNELS} WHERE t.{rows} AND {only}")
+    def _computing(self, wanted: str, only: str = "TRUE") -> Iterator[pl.DataFrame]:
+        """What is `wanted` of the tasks `t` that are compute kernels (further columns: `c`) and meet the condition
+        `only`, in pieces."""
+        for rows in self._db.chunks("TASK"):
+            yield self._db.frame(f"SELECT {wanted} FROM {_KERNELS} WHERE t.{rows} AND {only}")
 
 
 def counters(db: Database) -> pl.DataFrame:
@@ -434,31 +439,3 @@ def counters(db: Database) -> pl.DataFrame:
         title = pl.format(name, *(pl.col(k).cast(TEXT).fill_null("") for k in keys)) if keys else pl.lit(name)
         parts.append(conform(samples.with_columns(name=title, unit=pl.lit(unit)), COUNTERS))
     return pl.concat(parts)
-
-
-def kernels_called(db: Database, pattern: str) -> pl.DataFrame:
-    """start_ns and end_ns of the compute kernels whose names match `pattern`."""
-    kernels = pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
-    if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
-        return kernels
-    names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
-    wanted = [i for i, name in names.items() if re.search(pattern, name)]
-    if not wanted:
-        return kernels
-    only = f"c.name IN (SELECT value FROM json_each('{json.dumps(wanted)}'))"
-    parts = _computing(db, "t.startNs AS start_ns, t.endNs AS end_ns", only)
-    return pl.concat([kernels, *parts]).filter(valid_unix_times())
-
-
-def kernels(db: Database) -> pl.DataFrame:
-    """The compute kernels as `WORKED`, by start."""
-    if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
-        return empty(WORKED)
-    kind = "opType" if db.has("COMPUTE_TASK_INFO", "opType") else "name"
-    wanted = f"t.startNs AS start_ns, t.endNs AS end_ns, t.streamId AS stream, c.{kind} AS text, c.name AS name"
-    parts = list(_computing(db, wanted))
-    if not parts:
-        return empty(WORKED)
-    whole = named(db, pl.concat(parts), "text", "name")
-    typed = pl.when(pl.col("text") != "N/A").then("text").otherwise("name")
-    return conform(whole.filter(valid_unix_times()).with_columns(text=typed), WORKED).sort("start_ns")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 
 from trace_export.errors import SourceError, path_text
 from trace_export.model import conform
-from trace_export.sources.ascend import database, marker_blocks
+from trace_export.sources.ascend import database
+from trace_export.sources.ascend.marker_blocks import STEPS, Kernels
 from trace_export.sources.ascend.metadata import MAX_JSON, META_NAMES, Metadata, home_of, metadata
 from trace_export.sources.ascend.recorded import Recorded
 from trace_export.sources.ranges.devices import SEVERAL
@@ -31,13 +31,12 @@ def recorded(source: Source, options: ReadOptions, dialects: Dialects, stack: Ex
     whole = "task" not in db.shortened
     short = not db.shortened.isdisjoint(("task", "mstx_events", "communication_op"))
     host, label = _host_of(db, source)
+    kernels = database.StoredKernels(db)
     capture = Recorded(
         source=source, rank=rank, rank_origin=origin, device=device, host=host, label=label,
         meta=_metadata_of(db, source, rank), rows=database.rows(db, dialects, on_device=whole),
-        steps=conform(database.steps(db), marker_blocks.STEPS), counters=database.counters(db),
-        kernels=partial(database.kernels, db),
-        optimizing=partial(database.kernels_called, db, marker_blocks.OPTIMIZER),
-        looks=database.looks(db) if whole and db.has("COMPUTE_TASK_INFO") else marker_blocks.Looks(),
+        steps=conform(database.steps(db), STEPS), counters=database.counters(db),
+        kernels=kernels, looks=kernels if whole and db.has("COMPUTE_TASK_INFO") else Kernels(),
         whole=whole, until={path_text(source.path): db.last("TASK", "startNs")} if short else {},
     )  # fmt: skip
     return _by_device(db, capture) if whole else [capture]
@@ -59,7 +58,7 @@ def _by_device(db: Database, whole: Recorded) -> list[Recorded]:
             whole, rank=whole.rank * len(by_device) + index if whole.rank else device, rank_origin="inferred",
             device=device, of_device=device, rows=rows, meta=replace(whole.meta, place={}),
             counters=whole.counters.clear(), unreached=0 if index else unreached, is_first=index == 0,
-            looks=database.looks(db, device) if db.has("COMPUTE_TASK_INFO") else whole.looks,
+            looks=database.StoredKernels(db, device) if db.has("COMPUTE_TASK_INFO") else whole.looks,
         )
         for index, (device, rows) in enumerate(by_device.items())
     ]  # fmt: skip

@@ -6,12 +6,11 @@ host, when it was issued, and on the device stream, when the work around it ran.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform
+from trace_export.model import INT, SPANS, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.shared.timestamps import UNTIMED, is_far, valid_unix_times
 from trace_export.tolerances import GRID_NS, OVERLAP_NS
 
@@ -57,36 +56,52 @@ kernels run one after the other."""
 LONGER = 1.05
 """A range this many times as long as is typical of its kind is asked whether its end is late."""
 
-Busy = Callable[[pl.DataFrame], pl.Series]
-"""Ranges (stream, start_ns, end_ns) → for each whether a kernel ran in it."""
 
-Between = Callable[[pl.DataFrame], pl.Series]
-"""Ranges (start_ns, end_ns) → how long compute kernels that begin in each run in it, on all streams together."""
+class Kernels:
+    """The compute kernels of a rank, and what they answer. Of these none were recorded: a range is busy if it is long,
+    and no time is known."""
 
-Before = Callable[[pl.DataFrame], pl.Series]
-"""Times (stream, at_ns) → when the last kernel that had begun on the stream before ended, null if unknown."""
+    def all(self) -> pl.DataFrame:
+        """As `WORKED`, by start."""
+        return empty(WORKED)
+
+    def optimizing(self) -> pl.DataFrame:
+        """start_ns and end_ns of those whose names are an `OPTIMIZER`'s."""
+        return empty(WORKED)
+
+    def busy(self, ranges: pl.DataFrame) -> pl.Series:
+        """For each of `ranges` (stream, start_ns, end_ns) whether a kernel started in it."""
+        return ranges["end_ns"] - ranges["start_ns"] >= EMPTY_NS
+
+    def before(self, times: pl.DataFrame) -> pl.Series:
+        """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended, null if
+        unknown."""
+        return pl.repeat(None, times.height, dtype=TIME, eager=True)
+
+    def between(self, ranges: pl.DataFrame) -> pl.Series:
+        """For each of `ranges` (start_ns, end_ns), which do not overlap, how long kernels that begin in it run in it,
+        on all streams together."""
+        return pl.repeat(None, ranges.height, dtype=TIME, eager=True)
 
 
-def _is_long(ranges: pl.DataFrame) -> pl.Series:
-    return ranges["end_ns"] - ranges["start_ns"] >= EMPTY_NS
+def any_starts(starts: pl.Series, ranges: pl.DataFrame) -> pl.Series:
+    """Whether one of the `starts` lies in each of `ranges` (start_ns, end_ns)."""
+    ordered = starts.drop_nulls().sort()
+    first = ordered.search_sorted(ranges["start_ns"], side="left")
+    return first < ordered.search_sorted(ranges["end_ns"], side="left")
 
 
-def _no_time(rows: pl.DataFrame) -> pl.Series:
-    return pl.repeat(None, rows.height, dtype=TIME, eager=True)
-
-
-@dataclass(frozen=True)
-class Looks:
-    """The questions about the kernels of a recording. Where none were recorded a range is busy if it is long, and no
-    time is known."""
-
-    busy: Busy = _is_long
-    before: Before = _no_time
-    between: Between = _no_time
+def sum_between(kernels: pl.DataFrame, ranges: pl.DataFrame) -> pl.Series:
+    """`Kernels.between` of `kernels` (start_ns, end_ns)."""
+    asked = ranges.select(begin="start_ns", until="end_ns").with_row_index("row").sort("begin")
+    placed = kernels.drop_nulls().sort("start_ns").join_asof(asked, left_on="start_ns", right_on="begin")
+    length = pl.min_horizontal("end_ns", "until") - pl.col("start_ns")
+    sums = placed.filter(pl.col("start_ns") < pl.col("until")).group_by("row").agg(length.sum().alias("sum"))
+    return asked.join(sums, on="row", how="left").sort("row")["sum"].fill_null(0)
 
 
 def spans(
-    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, busy: Busy, before: Before
+    marks: pl.DataFrame, names: pl.DataFrame, steps: pl.DataFrame, kernels: Kernels
 ) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """The blocks among `marks` (`MARKS`, `CAPTURE`) as in model.SPANS, by start, with the capture as their rank; and
     notes, each with the capture that it is on. `names` (dialects.NAMES) is what the texts mean.
@@ -102,10 +117,10 @@ def spans(
     steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
     blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"})
     blocks, unissued = _issued(blocks)
-    blocks, misplaced = _placed(blocks, before)
+    blocks, misplaced = _placed(blocks, kernels)
     blocks, impossible = _possible(blocks)
-    blocks, notes = _worked(_outermost(blocks), busy)
-    blocks, unconfirmed = _on_kernels(blocks, busy, before)
+    blocks, notes = _worked(_outermost(blocks), kernels)
+    blocks, unconfirmed = _on_kernels(blocks, kernels)
     notes = unissued + misplaced + impossible + notes + unconfirmed
     notes += _noted(marks.filter(~valid), Note("times-unusable", "warning", f"ranges {UNTIMED}"))
     blocks = _stepped(blocks, steps)
@@ -135,7 +150,7 @@ def _issued(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]
     return blocks.filter(~is_early.fill_null(False)), _noted(early, Note("tasks-before-launch", "warning", text))
 
 
-def _placed(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+def _placed(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """Without the few passes whose times are of another moment: they begin in another order than the host issued them,
     or run into another one and begin while a kernel of their stream runs."""
     stream = ["capture", "stream"]
@@ -152,7 +167,7 @@ def _placed(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tu
     odd = passes.filter(pl.any_horizontal("early", "late", into_next, into_this))
     if odd.is_empty():
         return blocks, []
-    odd = odd.with_columns(begun=before(odd.select(*stream, at_ns=start - GRID_NS)))
+    odd = odd.with_columns(begun=kernels.before(odd.select(*stream, at_ns=start - GRID_NS)))
     early_ones, late_ones = (pl.col(name).sum().over(stream) for name in ("early", "late"))
     moved = pl.when(early_ones <= late_ones).then("early").otherwise("late")
     odd = odd.filter(moved | (pl.col("begun") - start > KERNEL_NS))
@@ -164,7 +179,7 @@ def _placed(blocks: pl.DataFrame, before: Before) -> tuple[pl.DataFrame, list[tu
     return blocks.with_row_index("at").join(odd, on="at", how="anti", maintain_order="left").drop("at"), notes
 
 
-def _on_kernels(blocks: pl.DataFrame, busy: Busy, before: Before) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+def _on_kernels(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """The passes as the kernels of their streams confirm them: the few that are longer than others of their kind
     because nothing ran at their end are cut where their last kernel ended. The few that begin or end while a kernel
     runs, or hold none, are left out: their times are of another moment."""
@@ -175,7 +190,7 @@ def _on_kernels(blocks: pl.DataFrame, busy: Busy, before: Before) -> tuple[pl.Da
         return blocks, []
     passes = passes.with_columns(like=pl.col("text").str.replace_all(r"\d+", ""), passes=pl.len().over(stream))
     passes = passes.with_columns(extra=length - length.median().over(alike))
-    ended = before(passes.select(*stream, at_ns=pl.col("end_ns") - GRID_NS))
+    ended = kernels.before(passes.select(*stream, at_ns=pl.col("end_ns") - GRID_NS))
     passes = passes.with_columns(ended=ended, idle=passes["end_ns"] - ended)
     long = pl.col("extra") > pl.max_horizontal((LONGER - 1) * (length - pl.col("extra")), OVERLAP_NS)
     late = passes.filter(
@@ -183,9 +198,11 @@ def _on_kernels(blocks: pl.DataFrame, busy: Busy, before: Before) -> tuple[pl.Da
     )
     holds_none = (pl.col("ended") <= pl.col("start_ns")).fill_null(pl.col("ended").is_not_null().any().over(stream))
     empty_ones = passes.filter(holds_none)
-    empty_ones = empty_ones.filter(~busy(empty_ones.drop("at"))) if len(empty_ones) else empty_ones
+    empty_ones = empty_ones.filter(~kernels.busy(empty_ones.drop("at"))) if len(empty_ones) else empty_ones
     short = passes.filter(~long, pl.col("ended") > pl.col("start_ns"), pl.col("idle") > OVERLAP_NS)
-    running = before(short.select(*stream, at_ns=pl.col("start_ns") - GRID_NS)) if len(short) else short["ended"]
+    running = (
+        kernels.before(short.select(*stream, at_ns=pl.col("start_ns") - GRID_NS)) if len(short) else short["ended"]
+    )
     cut_off = [passes.filter(pl.col("idle") < -KERNEL_NS), short.filter(running - short["start_ns"] > KERNEL_NS)]
     wrong = pl.concat([empty_ones, *cut_off])
     late, wrong = (rows.filter((pl.len() * FEW <= pl.col("passes")).over(stream)) for rows in (late, wrong))
@@ -258,12 +275,12 @@ def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
     return ordered.filter((pl.col("end_ns") > until).fill_null(True) | pl.col("kind").is_null())
 
 
-def _worked(blocks: pl.DataFrame, busy: Busy) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
+def _worked(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
     weights = blocks.with_row_index("at").filter(kind="W")
     if weights.is_empty():
         return blocks, []
-    idle = weights.filter(~busy(weights.drop("at")))
+    idle = weights.filter(~kernels.busy(weights.drop("at")))
     notes = _noted(idle, Note("blocks-without-work", "note", "weight-gradient ranges without device work, left out"))
     return blocks.with_row_index("at").join(idle, on="at", how="anti", maintain_order="left").drop("at"), notes
 

@@ -40,8 +40,8 @@ from trace_export.model import (
 )  # fmt: skip
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 from trace_export.sources.ascend import database, database_rank, device_tasks, hccl, marker_blocks
-from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, PASSES, STEPS
-from trace_export.sources.ascend.recorded import Recorded, of_each
+from trace_export.sources.ascend.marker_blocks import CAPTURE, MARKS, PASSES, STEPS, Kernels
+from trace_export.sources.ascend.recorded import KernelsOfAll, Recorded
 from trace_export.sources.ranges.devices import SEVERAL
 from trace_export.sources.ranges.dialects import Dialects, run_facts
 from trace_export.sources.ranges.named import NameCounts
@@ -111,8 +111,8 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     marks = _on_host(tables["marks"]) if options.host_ranges else tables["marks"]
     names = dialects.parse(marks["text"]).names
     steps = _joined([part.steps for part in parts], STEPS)
-    asked = (partial(of_each, parts, look=look) for look in ("busy", "before"))
-    spans, noted = marker_blocks.spans(marks, names, steps, *asked)
+    kernels = KernelsOfAll(parts)
+    spans, noted = marker_blocks.spans(marks, names, steps, kernels)
     meta_and_rank = [(part.meta, part.rank) for part in parts]
     p2p, collectives = hccl.tables(tables["operators"], tables["copies"], meta_and_rank)
     stages = _stages(marks, names)
@@ -130,7 +130,7 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     on_device = (is_pass & (pl.col("origin") != "host")).any().alias("device")
     named = spans.group_by("rank").agg(is_pass.any(), on_device, F=FORWARDS.any(), B=BACKWARDS.any())
     of_rank = {rank: tuple(kinds) for rank, *kinds in named.iter_rows()}
-    shares = _between(parts, spans) if not options.host_ranges else {}
+    shares = _between(kernels, spans) if not options.host_ranges else {}
     notes_of = {number: [_unclosed(count)] for number, count in unreached.items()}
     for number, note in noted:
         notes_of.setdefault(number, []).append(note)
@@ -243,7 +243,7 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
         if options.optimizer:
             from trace_export.sources.ascend import kernel_inference
 
-            spans = pl.concat([spans, kernel_inference.optimizer(part.optimizing(), spans, part.rank)])
+            spans = pl.concat([spans, kernel_inference.optimizer(part.kernels.optimizing(), spans, part.rank)])
     said = [replace(note, where=note.where or str(rank.path)) for note in (*rank.noted, *notes)]
     of_rules: list[Note] = []
     if part.rows and dialects.of_user.rules and part.is_first:
@@ -264,7 +264,7 @@ def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
     from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
     profile, any_pass = rank.profile, rank.named[0]
-    kernels, cut, far = kernel_inference.possible(rank.part.kernels())
+    kernels, cut, far = kernel_inference.possible(rank.part.kernels.all())
     if cut > max(FEW, SOME * kernels.height):
         what = f"{cut} of its {kernels.height} kernels run past the next one of their stream"
         raise SourceError(
@@ -295,7 +295,7 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     from trace_export.sources.ascend import kernel_inference
     from trace_export.sources.ranges.inferred import alike
 
-    kernels, *_ = kernel_inference.possible(part.kernels())
+    kernels, *_ = kernel_inference.possible(part.kernels.all())
     inferred = _of_kernels(kernels, part, profile)
     of_marks, of_kernels = (blocks.rename({"start_ns": "start", "end_ns": "end"}) for blocks in (spans, inferred))
     (named,) = {"F", "B"} - {*missing}
@@ -314,9 +314,9 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     return spans, [Note("names-partial", "warning", f"{text} {then}")]
 
 
-def _between(parts: Sequence[Recorded], spans: pl.DataFrame) -> dict[int, float]:
-    """By rank, which is its place among the `parts`, the share of the computing that lies between the passes of a step,
-    if kernels were recorded. The passes count as full of it, and what follows the last one as the optimizer's, which is
+def _between(kernels: Kernels, spans: pl.DataFrame) -> dict[int, float]:
+    """By rank, which is its place here, the share of the computing that lies between the passes of a step, if `kernels`
+    were recorded. The passes count as full of it, and what follows the last one as the optimizer's, which is
     seldom named."""
     passes = spans.filter(pl.col("kind").is_in(PASSES)).sort("rank", "start_ns")
     passes = passes.with_columns(until=pl.col("end_ns").cum_max().over("rank"))
@@ -325,9 +325,7 @@ def _between(parts: Sequence[Recorded], spans: pl.DataFrame) -> dict[int, float]
     gaps = passes.select(start_ns=last, end_ns="start_ns", here=of_step, capture="rank").drop_nulls().filter("here")
     if gaps.is_empty():
         return {}
-    alone = (
-        gaps.select(rank="capture", alone=of_each(parts, gaps, "between")).group_by("rank").agg(pl.col("alone").sum())
-    )
+    alone = gaps.select(rank="capture", alone=kernels.between(gaps)).group_by("rank").agg(pl.col("alone").sum())
     named = passes.group_by("rank").agg(named=(pl.col("end_ns") - pl.col("start_ns")).sum())
     shares = alone.filter(pl.col("alone") > 0).join(named, on="rank")
     return dict(shares.select("rank", pl.col("alone") / (pl.col("alone") + pl.col("named"))).iter_rows())

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.model import Note
 from trace_export.sources.ascend.database import Rows
-from trace_export.sources.ascend.marker_blocks import Looks
+from trace_export.sources.ascend.marker_blocks import Kernels
 from trace_export.sources.ascend.metadata import Metadata
 from trace_export.sources.source import Source
 
@@ -18,8 +18,8 @@ from trace_export.sources.source import Source
 class Recorded:
     """One rank. A database has `rows`, whose tables are made for many at once; a text export the `tables` marks,
     operators and copies. `steps` and `counters` are those of marker_blocks.STEPS and model.COUNTERS, without a rank.
-    `kernels`, `optimizing` and `looks` look at the kernels when asked. `of_device`: of a process
-    with several devices the one that is this rank; `is_first` of them, and `unreached` of how many ranges none of them
+    The blocks that markers show are put to `looks`, others are made of the `kernels`. `of_device`: of a process with
+    several devices the one that is this rank; `is_first` of them, and `unreached` of how many ranges none of them
     reached the end. `whole`: all tasks were read; `until`: `Profile.recorded_until`.
     """
 
@@ -32,9 +32,8 @@ class Recorded:
     meta: Metadata
     steps: pl.DataFrame
     counters: pl.DataFrame
-    kernels: Callable[[], pl.DataFrame]
-    optimizing: Callable[[], pl.DataFrame]
-    looks: Looks = Looks()
+    kernels: Kernels
+    looks: Kernels
     rows: Rows | None = None
     tables: Mapping[str, pl.DataFrame] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
@@ -46,10 +45,24 @@ class Recorded:
     until: Mapping[str, int | None] = field(default_factory=dict)
 
 
-def of_each(parts: Sequence[Recorded], rows: pl.DataFrame, look: str) -> pl.Series:
-    """The answers of the recordings of the `rows` to one of `Looks`."""
-    answers = [
-        part.select("at").with_columns(answer=getattr(parts[part["capture"][0]].looks, look)(part))
-        for part in rows.with_row_index("at").partition_by("capture")
-    ]
-    return pl.concat(answers).sort("at")["answer"]
+@dataclass(frozen=True)
+class KernelsOfAll(Kernels):
+    """The kernels of several recordings, which answer for the rows of their captures."""
+
+    parts: Sequence[Recorded]
+
+    def busy(self, ranges: pl.DataFrame) -> pl.Series:
+        return self._of_each(ranges, lambda kernels, rows: kernels.busy(rows))
+
+    def before(self, times: pl.DataFrame) -> pl.Series:
+        return self._of_each(times, lambda kernels, rows: kernels.before(rows))
+
+    def between(self, ranges: pl.DataFrame) -> pl.Series:
+        return self._of_each(ranges, lambda kernels, rows: kernels.between(rows))
+
+    def _of_each(self, rows: pl.DataFrame, look: Callable[[Kernels, pl.DataFrame], pl.Series]) -> pl.Series:
+        answers = [
+            part.select("at").with_columns(answer=look(self.parts[part["capture"][0]].looks, part))
+            for part in rows.with_row_index("at").partition_by("capture")
+        ]
+        return pl.concat(answers).sort("at")["answer"]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from trace_export.errors import SourceError
 from trace_export.files import read_file
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend import trace_view
-from trace_export.sources.ascend.database import sum_between
 from trace_export.sources.ascend.hccl import COPIES, OPERATORS
-from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED, Looks
+from trace_export.sources.ascend.marker_blocks import OPTIMIZER, STEPS, WORKED, Kernels, any_starts, sum_between
 from trace_export.sources.ascend.metadata import COMMUNICATION, TABLE, TRACES, home_of, info_of, metadata, whole
 from trace_export.sources.ascend.recorded import Recorded
 from trace_export.sources.ranges.devices import SEVERAL
@@ -63,6 +61,7 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
     is_communication = of_hccl | pl.col("name").str.starts_with("hcom_")
     communication = rows.filter(is_communication).collect(engine="streaming")
     computing = rows.filter(~is_communication)
+    listed = ListedKernels(computing)
     by_step = computing.group_by("step").agg(pl.col("end_ns").max()).drop_nulls().collect(engine="streaming")
     correlated = seen.marks["host_start_ns"].null_count() == 0 and len(seen.steps) > 0
     operations, copies = operators(communication, folder, notes)
@@ -86,9 +85,8 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         steps=seen.steps if correlated or by_step.is_empty() else steps(by_step),
         tables={"marks": seen.marks, "operators": operations, "copies": copies},
         counters=pl.concat([seen.counters, samples]),
-        kernels=lambda: worked(computing),
-        looks=Looks(*(partial(look, computing) for look in (busy, before, between))) if len(by_step) else Looks(),
-        optimizing=lambda: kernels_called(computing, OPTIMIZER),
+        kernels=listed,
+        looks=listed if len(by_step) else Kernels(),
         notes=(*seen.notes, *notes),
     )
 
@@ -309,33 +307,29 @@ def counters(folder: Path) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def kernels_called(rows: pl.LazyFrame, pattern: str) -> pl.DataFrame:
-    """start_ns and end_ns of the `rows` (`KERNELS`) whose names match `pattern`."""
-    return rows.filter(pl.col("name").str.contains(pattern)).select("start_ns", "end_ns").collect(engine="streaming")
+class ListedKernels(Kernels):
+    """Those among the rows of kernel_details.csv (`KERNELS`)."""
 
+    def __init__(self, rows: pl.LazyFrame) -> None:
+        self._rows = rows
 
-def worked(computing: pl.LazyFrame) -> pl.DataFrame:
-    """The compute kernels as `WORKED`, by start."""
-    rows = computing.select("stream", "step", "start_ns", "end_ns", text=pl.coalesce("type", "name"))
-    return conform(rows.collect(engine="streaming"), WORKED).sort("start_ns")
+    def all(self) -> pl.DataFrame:
+        rows = self._rows.select("stream", "step", "start_ns", "end_ns", text=pl.coalesce("type", "name"))
+        return conform(rows.collect(engine="streaming"), WORKED).sort("start_ns")
 
+    def optimizing(self) -> pl.DataFrame:
+        named = self._rows.filter(pl.col("name").str.contains(OPTIMIZER))
+        return named.select("start_ns", "end_ns").collect(engine="streaming")
 
-def busy(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
-    """For each of `ranges` (start_ns, end_ns): did a compute kernel start in it?"""
-    starts = computing.select("start_ns").collect(engine="streaming")["start_ns"].sort()
-    first = starts.search_sorted(ranges["start_ns"], side="left")
-    return first < starts.search_sorted(ranges["end_ns"], side="left")
+    def busy(self, ranges: pl.DataFrame) -> pl.Series:
+        return any_starts(self._rows.select("start_ns").collect(engine="streaming")["start_ns"], ranges)
 
+    def between(self, ranges: pl.DataFrame) -> pl.Series:
+        return sum_between(self._rows.select("start_ns", "end_ns").collect(engine="streaming"), ranges)
 
-def between(computing: pl.LazyFrame, ranges: pl.DataFrame) -> pl.Series:
-    """See marker_blocks.Between."""
-    return sum_between(computing.select("start_ns", "end_ns").collect(engine="streaming"), ranges)
-
-
-def before(computing: pl.LazyFrame, times: pl.DataFrame) -> pl.Series:
-    """For each of `times` (stream, at_ns) when the last kernel that had begun on the stream before ended."""
-    kernels = computing.select("stream", "start_ns", ended="end_ns").collect(engine="streaming").sort("start_ns")
-    asked = times.with_row_index("row").sort("at_ns")
-    ended = asked.join_asof(kernels, left_on="at_ns", right_on="start_ns", by="stream", allow_exact_matches=False,
-                            check_sortedness=False)  # fmt: skip
-    return ended.sort("row")["ended"]
+    def before(self, times: pl.DataFrame) -> pl.Series:
+        kernels = self._rows.select("stream", "start_ns", ended="end_ns").collect(engine="streaming").sort("start_ns")
+        asked = times.with_row_index("row").sort("at_ns")
+        ended = asked.join_asof(kernels, left_on="at_ns", right_on="start_ns", by="stream", allow_exact_matches=False,
+                                check_sortedness=False)  # fmt: skip
+        return ended.sort("row")["ended"]
