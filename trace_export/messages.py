@@ -135,6 +135,10 @@ NOTES: dict[str, Explanation] = {
         "recorded. The devices were inferred from the rank numbers: launchers give each machine consecutive ranks.",
         "If your machines are numbered in another way, use `--ranks`.",
     ),
+    "devices-without-blocks": Explanation(
+        "A process computes on several GPUs and names no pass on some of them.",
+        "Name the passes on these GPUs too, if they belong to the pipeline.",
+    ),
     "evaluation-forwards": Explanation(
         "Between two training steps all ranks run forwards without backwards: an evaluation. They are drawn, but "
         "belong to no step and are in no figure. A step time that contains them is left out.",
@@ -514,6 +518,11 @@ NOTES: dict[str, Explanation] = {
         "A rank begins a step before the previous one. A clock was set back between them, or steps of several "
         "recordings have the same numbers. The time from one of these steps to the next is left out.",
         "Do not set clocks while a job is recorded, and give several recordings one by one.",
+    ),
+    "steps-renumbered": Explanation(
+        "A rank counts its steps from the first one in its recording, which begins later than those of the other ranks "
+        "of its host. Its steps got the numbers that the others have at the same time.",
+        "Nothing, if the beginning of its log or trace was lost; that is what the note says.",
     ),
     "steps-truncated": Explanation(
         "The capture begins or ends inside a step, so the first or last blocks of the step are missing. Means leave "

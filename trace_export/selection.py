@@ -75,6 +75,10 @@ class Numbers:
         """How many numbers there are."""
         return sum(high - low + 1 for low, high in self.ranges)
 
+    def named(self, word: str) -> str:
+        """As in "rank 3" or "ranks 0-2", with the `word` for one of them."""
+        return f"{word}{'s' * (self.count() != 1)} {self}"
+
     def __contains__(self, number: int) -> bool:
         return any(low <= number <= high for low, high in self.ranges)
 

@@ -38,7 +38,8 @@ class Job:
     are `tensor` ranks for each place in a pipeline and `data` replicas of it; ranks are numbered tp fastest, then pp,
     then dp, or where `stages_last`, as Megatron-LM numbers them, tp, dp, pp. `slow`: stage and replica → how many times
     as long the blocks take there. `communication`: Paddle 3's jobs without a computation, at time 0. `announced`: each
-    step is announced. `rotated`: the first half of each log was moved to `workerlog.N.1`.
+    step is announced. `rotated`: the first half of each log was moved to `workerlog.N.1`. `lost`: how many lines of its
+    beginning the log of a rank lacks.
     """
 
     stages: int = 4
@@ -57,6 +58,7 @@ class Job:
     announced: bool = True
     stages_last: bool = False
     rotated: bool = False
+    lost: Mapping[int, int] = field(default_factory=dict)
     seed: int = 1
 
     @property
@@ -151,7 +153,7 @@ def write_logs(folder: Path, job: Job) -> list[Block]:
         machine, worker = divmod(rank, job.workers)
         place = folder / f"machine{machine}" if job.machines > 1 else folder
         place.mkdir(parents=True, exist_ok=True)
-        lines = log(job, blocks, rank).splitlines(keepends=True)
+        lines = log(job, blocks, rank).splitlines(keepends=True)[job.lost.get(rank, 0) :]
         first = len(lines) // 2 if job.rotated else 0
         if first:
             (place / f"workerlog.{worker}.1").write_text("".join(lines[:first]), encoding="utf-8")

@@ -109,6 +109,15 @@ def test_a_pause_that_one_run_names_is_held_against_that_of_the_other(sound: dic
     assert said.startswith("In both: Between the steps all ranks pause")
 
 
+def test_no_percent_of_what_is_next_to_nothing_in_a(sound: dict[str, Run], tmp_path: Path) -> None:
+    late = replace(SOUND, pause=30 * MS)
+    result = sound["nsys"].compare(written(tmp_path / "b", late))
+    change, next_to_nothing = result.whole["change"].drop_nulls(), result.whole.with_columns(change=pl.lit(468.5))
+    assert change.max() < 10
+    assert result.tables()[0].frame["change %"].drop_nulls().to_list() == [100 * value for value in change]
+    assert not replace(result, whole=next_to_nothing).tables()[0].frame["change %"].count()
+
+
 def test_a_copy_does_not_differ(tmp_path: Path) -> None:
     job = replace(SLOW, uneven=0.2)
     result = written(tmp_path / "a", job).compare(written(tmp_path / "b", job))

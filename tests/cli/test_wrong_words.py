@@ -18,7 +18,11 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-d", "logs"), "there is no option -d; the folder is given as it is, or as --log_dir DIR"),
+        (
+            ("-d", "0,1", LOGS),
+            "there is no option -d; the folder is given as it is or as --log_dir DIR, "
+            "local worker indexes as --devices 0,1",
+        ),
         (("export", "logs", "-m", "pp_chart"), f"there is no option -m; {TABLE}"),
         (("cluster", "-m", "pp_chart", "-d", "logs"), f'there is no command "cluster"; {TABLE}'),
         (("export", "logs", "--foce"), "there is no option --foce; did you mean --force?"),

@@ -42,7 +42,7 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
     result = summary(run_cli, logs)
     assert notes(result)["blocks-missing"] == "warning"
     text = next(note["text"] for note in result["notes"] if note["code"] == "blocks-missing")
-    assert "stage 2 (rank 2): step 4 has 0 of 16 blocks (2 cases in all, on ranks 2, in steps 3-4)" in text
+    assert "stage 2 (rank 2): step 4 has 0 of 16 blocks (2 cases in all, on rank 2, in steps 3-4)" in text
     assert (result["steps"], result["whole_steps"]) == (3, 1)
     assert result["bubble"] == pytest.approx(whole["bubble"], abs=0.002), "31.4 % over all three"
     events = json.loads((logs.parent / "out" / "pipeline_profile.json").read_bytes())["traceEvents"]

@@ -24,6 +24,8 @@ ALIKE = 0.005
 """Times that differ by less are the same."""
 NOTABLE = 0.05
 """A relative change above this is flagged."""
+TELLS = 10
+"""A relative change of this or more is that of a figure that is next to nothing in A, and is not shown."""
 SHARES = ("bubble (global)", "bubble (own window)")
 MAIN = ("step time", "pipeline time", "busy", SHARES[0])
 """These figures of a step are on the one screen even if they do not differ."""
@@ -198,10 +200,11 @@ class Comparison:
             return pl.Series(texts, dtype=pl.String)
 
         a, b = self.names
+        change = pl.when(pl.col("change") < TELLS).then(100 * pl.col("change"))
         return pl.DataFrame(
             {
                 "": self.whole["what"], a: shown("a", ""), b: shown("b", ""), "difference": shown("difference", "+"),
-                "change %": self.whole["change"] * 100,
+                "change %": self.whole.select(change.alias("change %")).to_series(),
             }
         )  # fmt: skip
 

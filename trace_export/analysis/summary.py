@@ -10,25 +10,28 @@ import polars as pl
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.errors import TraceExportError
 from trace_export.model import OUTSIDE, WORK_KINDS, Note, Profile
+from trace_export.pipeline.missing_ranks import absent
 from trace_export.schedules.catalogue import TITLES
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The facts of a run. `hosts` are the names and `kinds` the formats of what has blocks; `stages` counts the
-    pipeline stages, `stage_origin` says how they are known. `schedule` is the one that the order of the blocks follows
-    (None: unknown), with `schedule_certainty` exact, likely or unknown. `blocks` counts them by kind. `step_ns` is the
-    mean time from the start of a step to that of the next (None where there are no two in a row), `pipeline_ns` that
-    to the end of its last forward, backward or weight block, and `bubble` the share of idle time in the latter (global
-    definition; None without steps), all of the `whole_steps` (on all ranks), or where there is none, of all.
-    `host_times` is the share of the work whose times are those of the host and not of the device, `outside` the
-    largest share of a device's computing that lies outside all blocks, None where that is little. `clocks` has the
-    columns of `model.CLOCKS` and the label of the host, in the order of the machines."""
+    """The facts of a run. `hosts` are the names and `kinds` the formats of what has blocks; `stages` counts those
+    that are here, `all_stages` those of the pipeline, `stage_origin` says how they are known. `schedule` is the one
+    that the order of the blocks follows (None: unknown), with `schedule_certainty` exact, likely or unknown.
+    `blocks` counts them by kind. `step_ns` is the mean time from the start of a step to that of the next (None
+    where there are no two in a row), `pipeline_ns` that to the end of its last forward, backward or weight block,
+    and `bubble` the share of idle time in the latter (global definition; None without steps), all of the
+    `whole_steps` (on all ranks), or where there is none, of all. `host_times` is the share of the work whose times
+    are those of the host and not of the device, `outside` the largest share of a device's computing that lies
+    outside all blocks, None where that is little. `clocks` has the columns of `model.CLOCKS` and the label of the
+    host, in the order of the machines."""
 
     hosts: list[str]
     kinds: list[str]
     ranks: int
     stages: int
+    all_stages: int
     stage_origin: str
     schedule: str | None
     schedule_certainty: str
@@ -58,7 +61,8 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
         hosts=hosts["label"].to_list(),
         kinds=drawn["kind"].unique().sort().to_list(),
         ranks=drawn.height,
-        stages=drawn["stage"].n_unique(),
+        stages=(stages := drawn["stage"].n_unique()),
+        all_stages=max(stages, absent(profile).stage_count),
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
         schedule=None if recognition.named is None else TITLES[recognition.named.name],
         schedule_certainty=recognition.certainty,

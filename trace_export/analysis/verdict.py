@@ -110,12 +110,13 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
 
 
 def _missing_text(lacks: Absent) -> str:
-    stages = f"stage{'s' * (lacks.stages.count() > 1)} {lacks.stages} of {lacks.stage_count}"
-    ranks = f"rank{'s' * (lacks.ranks.count() > 1)} {lacks.ranks}"
+    stages = f"{lacks.stages.named('stage')} of {lacks.stage_count}"
     if lacks.ranks.ranges:
         whole = f", including all of {stages}" if lacks.stages.ranges else ""
         have = "has" if lacks.ranks.count() == 1 else "have"
-        what = f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile here ({ranks}{whole})"
+        what = (
+            f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile here ({lacks.ranks.named('rank')}{whole})"
+        )
     elif lacks.stages.ranges:
         what = f"No rank of {stages} has a profile here"
     else:

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 def run_rows(run: Summary) -> list[tuple[str, str]]:
     """A run: name and value, as the terminal shows them."""
     blocks = ", ".join(f"{count} {kind}" for kind, count in run.blocks.items())
+    of_all = f" of {run.all_stages}" if run.stages < run.all_stages else ""
     rows = [
         ("hosts", f"{len(run.hosts)} ({_few(run.hosts)})"),
         ("source", ", ".join(run.kinds)),
         ("ranks", str(run.ranks)),
-        ("stages", f"{run.stages} ({run.stage_origin})"),
+        ("stages", f"{run.stages}{of_all} ({run.stage_origin})"),
         ("schedule", _schedule(run)),
         ("steps", _steps(run)),
         ("blocks", blocks),

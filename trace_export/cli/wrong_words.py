@@ -9,7 +9,8 @@ from typing import Any
 
 STEP_TASKS = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
 HINTS = {
-    "-d": "the folder is given as it is, or as --log_dir DIR", "-m": STEP_TASKS, "--mode": STEP_TASKS,
+    "-d": "the folder is given as it is or as --log_dir DIR, local worker indexes as --devices 0,1",
+    "-m": STEP_TASKS, "--mode": STEP_TASKS,
     "-o": "did you mean --out?", "--output": "did you mean --out?", "--output-path": "did you mean --out?",
 }  # fmt: skip
 """What those mean who use the words of other programs for the same."""

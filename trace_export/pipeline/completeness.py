@@ -303,7 +303,7 @@ def _others(parts: pl.DataFrame) -> str:
     if len(parts) < 2:
         return ""
     ranks, steps = (Numbers.of(parts[c].drop_nulls()) for c in ("rank", "step"))
-    return f" ({len(parts)} cases in all, on ranks {ranks}, in steps {steps})"
+    return f" ({len(parts)} cases in all, on {ranks.named('rank')}, in {steps.named('step')})"
 
 
 def _on_announced(announced: tuple[int, int] | None, steps: pl.DataFrame) -> list[Note]:
@@ -314,7 +314,7 @@ def _on_announced(announced: tuple[int, int] | None, steps: pl.DataFrame) -> lis
     lacking = Numbers(((announced[0], announced[1] - 1),)).without(there)
     if not lacking.ranges:
         return []
-    text = f"the profiler announced steps {announced[0]}-{announced[1] - 1}, and no rank has step {lacking}"
+    text = f"the profiler announced steps {announced[0]}-{announced[1] - 1}, and no rank has {lacking.named('step')}"
     return [Note("steps-missing", "warning", text)]
 
 
@@ -327,7 +327,7 @@ def _on_figures(steps: pl.DataFrame) -> list[Note]:
         text = "no step is whole on all ranks: bubble, step time, stragglers and theory are of incomplete steps"
         return [Note("no-whole-step", "warning", text)]
     numbers = Numbers.of(part["step"].drop_nulls())
-    text = f"not whole on all ranks, and left out of bubble, step time, stragglers and theory: step {numbers}"
+    text = f"not whole on all ranks, and left out of bubble, step time, stragglers and theory: {numbers.named('step')}"
     return [Note("steps-not-whole", "note", f"{text}; {len(steps) - len(part)} of {len(steps)} steps are whole")]
 
 
@@ -338,10 +338,6 @@ def _on_order(work: pl.DataFrame) -> list[Note]:
     earlier = begins.sort(*RANK_SEGMENT, "step").filter(back)
     if earlier.is_empty():
         return []
-    text = (
-        f"steps that begin before the previous one, so their step time is unknown: step {Numbers.of(earlier['step'])}"
-    )
-    ranks = Numbers.of(earlier["rank"])
-    return [
-        Note("steps-out-of-order", "warning", f"{text} on ranks {ranks}; was a clock set back?", count=len(earlier))
-    ]
+    steps, ranks = Numbers.of(earlier["step"]).named("step"), Numbers.of(earlier["rank"]).named("rank")
+    text = f"steps that begin before the previous one, so their step time is unknown: {steps} on {ranks}"
+    return [Note("steps-out-of-order", "warning", f"{text}; was a clock set back?", count=len(earlier))]

@@ -35,7 +35,7 @@ def without_doubles(profile: Profile) -> Profile:
         name: _distinct(getattr(profile, name), ranks) for name in ("p2p", "collectives", "counters")
     }
     where = profile.ranks.filter(pl.col("rank").is_in(ranks.implode()))["source"].drop_nulls()
-    text = f"blocks recorded twice, with the same times, count once (on ranks {Numbers.of(ranks)})"
+    text = f"blocks recorded twice, with the same times, count once (on {Numbers.of(ranks).named('rank')})"
     note = Note("blocks-recorded-twice", "warning", text, where[0] if len(where) else "", len(repeated))
     return replace(profile, spans=spans.filter(first), **frames).with_notes([note])
 

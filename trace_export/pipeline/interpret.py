@@ -14,6 +14,7 @@ from trace_export.pipeline import (
     edges,
     evaluations,
     labels,
+    late_recordings,
     message_passes,
     messages,
     passes,
@@ -61,6 +62,7 @@ def _labelled(profile: Profile) -> Profile:
     recorded = not profile.spans["step"].null_count()
     profile = collectives.number(profile)  # one number for the parts of each collective
     profile, undetermined = steps.number(profile)  # training step of each block
+    profile = late_recordings.renumbered(profile)
     profile = labels.label(profile, undetermined)  # micro-batch, chunk and phase of each block
     profile = transfers.split_fused(profile)  # kernels that may send, receive or do both
     profile = transfers.label(profile)  # the block that each send and receive belongs to

@@ -15,6 +15,7 @@ import polars as pl
 from trace_export.model import MESSAGES, WIRE_NS, Note, Profile, conform
 from trace_export.ordering import ordered
 from trace_export.pipeline.message_search import agreeing, search
+from trace_export.selection import Numbers
 
 LABELS = ("direction", "microbatch", "chunk")
 ENDS = ["group", "src_rank", "dst_rank"]
@@ -209,9 +210,11 @@ def _notes(channels: pl.DataFrame, offsets: pl.DataFrame) -> list[Note]:
 def _unpaired(profile: Profile, sends: int, receives: int) -> list[Note]:
     peers, notes = profile.p2p["peer"], []
     if sends or receives:
-        absent = not peers.drop_nulls().is_in(profile.ranks["rank"].implode()).all()
+        absent = Numbers.of(set(peers.drop_nulls()) - set(profile.ranks["rank"]))
         why = (
-            "; are profiles of ranks missing?" if absent else " that fits, though the profiles of both ranks are there"
+            f" here: {absent.named('rank')} {'was' if absent.count() == 1 else 'were'} not read"
+            if absent.ranges
+            else " that fits, though the profiles of both ranks are there"
         )
         text = f"messages: {sends} sends and {receives} receives have no counterpart{why}"
         notes.append(Note("messages-unpaired", "note", text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Literal
 
 import polars as pl
 
@@ -46,18 +47,19 @@ def absent(profile: Profile) -> Absent:
 
 
 def notes(profile: Profile) -> list[Note]:
-    """Notes on the stages and ranks of the job that are not in the data."""
-    lacks, made = absent(profile), []
+    """A note on the ranks of the job that are not in the data, or where its ranks are unknown on the stages."""
+    lacks = absent(profile)
+    stages = f"{lacks.stages.named('stage')} of {lacks.stage_count}"
+    if lacks.ranks.ranges:
+        have = "has" if lacks.ranks.count() == 1 else "have"
+        whole = f", nor has any rank of {stages}" if lacks.stages.ranges else ""
+        text = f"{lacks.ranks.named('rank')} {have} no profile in the data{whole}; the job has {lacks.world} ranks"
+        level: Literal["warning", "note"] = "warning" if lacks.stages.ranges or lacks.uneven else "note"
+        return [Note("ranks-missing", level, text, count=lacks.ranks.count())]
     if lacks.stages.ranges:
-        several = "s" * (lacks.stages.count() > 1)
-        text = f"no rank of stage{several} {lacks.stages} of {lacks.stage_count} is in the data"
-        made.append(Note("stages-missing", "warning", text, count=lacks.stages.count()))
+        return [Note("stages-missing", "warning", f"no rank of {stages} is in the data", count=lacks.stages.count())]
     if lacks.uneven:
         stage, count, most = lacks.uneven[0]
         text = f"stage {stage} has {count} rank{'s' * (count > 1)} in the data, other stages have {most}"
-        made.append(Note("stages-uneven", "warning", text, count=len(lacks.uneven)))
-    if lacks.ranks.ranges:
-        who = f"rank {lacks.ranks} has" if lacks.ranks.count() == 1 else f"ranks {lacks.ranks} have"
-        text = f"{who} no profile in the data; the job has {lacks.world} ranks"
-        made.append(Note("ranks-missing", "warning" if made else "note", text, count=lacks.ranks.count()))
-    return made
+        return [Note("stages-uneven", "warning", text, count=len(lacks.uneven))]
+    return []

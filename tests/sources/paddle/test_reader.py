@@ -77,6 +77,22 @@ def test_a_log_with_every_line_twice(name: str, ranks: str, run_cli: Cli, tmp_pa
     assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [{1: 8}, {0: 5, 1: 8, 2: 10, 3: 9}, {2: 21}, {0: 25, 1: 25}, {0: 10, 2: 30, 3: 21}],
+    ids=["in the first step of one", "in the first step of all", "a step of one", "more of two", "more or less"],
+)
+@pytest.mark.parametrize("announced", [True, False])
+def test_logs_whose_beginning_was_lost(announced: bool, lost: dict[int, int], run_cli: Cli, tmp_path: Path) -> None:
+    """The steps of a rank are those that the others run at the same time, whatever its log lacks before them."""
+    job = Job(steps=range(2, 5) if announced else range(3), announced=announced, lost=lost)
+    blocks = write_logs(tmp_path / "logs", job)
+    whole = {rank: log(job, blocks, rank).splitlines() for rank in range(job.ranks)}
+    gone = {rank: sum("Profiler Info" in line for line in whole[rank][:lines]) for rank, lines in lost.items()}
+    left = [b for rank in whole for b in [b for b in blocks if b.rank == rank][gone.get(rank, 0) :]]
+    assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == truth(job, left)
+
+
 def test_ranks_that_wrote_into_one_log(run_cli: Cli, tmp_path: Path) -> None:
     """Two machines with one log_dir on a shared disk: the thread tells them apart."""
     job = Job(2, 4, range(1, 3))

@@ -264,3 +264,39 @@ def test_a_file_that_two_ranks_wrote_is_refused(form: str, tmp_path: Path) -> No
     recorder.write(tmp_path / f"node0_700{ending}")
     with pytest.raises(TraceExportError, match="holds marks of ranks 0, 2 as those of one process"):
         trace_export.load(tmp_path, jobs=1)
+
+
+class Silent(Numbered):
+    """Without a name on the blocks of some devices."""
+
+    def __init__(self, *stages: int) -> None:
+        self.stages = stages
+
+    def names(self, block: Block, stage: int) -> list[str]:
+        return [] if stage in self.stages else super().names(block, stage)
+
+    def transfer(self, what: str, block: Block, stage: int) -> str:
+        return f"data of {stage}"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("silent", [(3,), (1, 2, 3), (0,)])
+def test_a_device_on_which_nothing_is_named_is_no_rank(form: str, silent: tuple[int, ...], tmp_path: Path) -> None:
+    """Such as one that prepares data, or evaluates a model. A thread of the autograd engine launches its kernels while
+    ranges of other devices are open: these have no part in it, and lost no kernel."""
+    blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
+    write(tmp_path, form, blocks, Silent(*silent))
+    run = trace_export.load(tmp_path, jobs=1, infer="off")
+    named = [device for device in range(4) if device not in silent]
+    assert run.ranks["device"].to_list() == named
+    first = min(b.start_ns for b in blocks if b.rank in named)
+    for rank in named:
+        of_rank = sorted((b for b in blocks if b.rank == rank), key=lambda b: b.start_ns)
+        assert drawn(run, rank) == [(b.kind, b.start_ns - first, b.end_ns - first) for b in of_rank]
+    warnings = {note.code: note.text for note in run.notes if note.level == "warning"}
+    assert (
+        f"device{'s' * (len(silent) > 1)} {'1-3' if len(silent) > 1 else silent[0]}"
+        in warnings["devices-without-blocks"]
+    )
+    assert "kernels-lost" not in warnings
+    assert "compute-outside-blocks" not in warnings

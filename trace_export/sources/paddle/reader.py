@@ -106,8 +106,8 @@ def jobs_of(records: pl.DataFrame, sources: Sequence[Source]) -> pl.DataFrame:
     typed = records.join(_job_types(records["job"]), on="job", how="left", maintain_order="left")
     again = _logged_again(typed)
     if again is None:
-        return _steps(_runs(_ranks(typed, sources)))
-    return _steps(_runs(_ranks(typed.filter(~again), sources)))[(~again).cum_sum() - 1]
+        return _steps(_runs(_announced(_ranks(typed, sources))))
+    return _steps(_runs(_announced(_ranks(typed.filter(~again), sources))))[(~again).cum_sum() - 1]
 
 
 def _logged_again(records: pl.DataFrame) -> pl.Series | None:
@@ -214,6 +214,18 @@ def _one_for_each(records: pl.DataFrame, key: str, value: pl.Expr) -> bool:
     both = pl.col(key).cast(pl.Int64) * 2**32 + value
     keys, pairs = records.select(pl.col(key).n_unique(), both.n_unique().alias("both")).row(0)
     return bool(keys == pairs)
+
+
+def _announced(records: pl.DataFrame) -> pl.DataFrame:
+    """`records` in which those before the first announcement of a start of their rank have this announcement, too: it
+    is logged before each step, and the beginning of the log was lost."""
+    if not 0 < records["announced"].null_count() < records.height:
+        return records
+    said = pl.col("announced").is_not_null()
+    return records.with_columns(
+        pl.when(said).then(name).otherwise(pl.coalesce(pl.col(name).filter(said).first().over("member", "life"), name))
+        for name in ("announced", "announcement", "section")
+    )
 
 
 def _runs(records: pl.DataFrame) -> pl.DataFrame:

@@ -157,7 +157,8 @@ class GpuActivity:
     are most of their stream, and are kept; `every_call`: whether all calls were read. `lost`: how many of the kernels
     launched in each range are not in the file (see by_launch.count_lost). `begins`: the start of each range, and a last
     one that stands for no range; `blocks`: whether each is a block. For each process `times` is how long kernels
-    computed outside all blocks, and in all, and `devices` how many kernels of blocks ran on each device."""
+    computed outside all blocks, and in all, `devices` how many kernels of blocks ran on each device, and `busy` how
+    many of all kernels that compute."""
 
     compute: GpuExtent
     communication: GpuExtent
@@ -174,6 +175,7 @@ class GpuActivity:
     blocks: npt.NDArray[np.bool_]
     times: dict[int, tuple[int, int]]
     devices: dict[int, Counter[int]]
+    busy: dict[int, Counter[int]]
 
     @staticmethod
     def none(ranges: pl.DataFrame) -> GpuActivity:
@@ -183,7 +185,21 @@ class GpuActivity:
         blocks = np.append((ranges["role"] == "block").fill_null(False).to_numpy(), False)
         nothing = np.zeros(size, np.int64)
         return GpuActivity(
-            *extents, 0, 0, 0, 0, 0, 0, 0, False, lost=nothing, begins=begins, blocks=blocks, times={}, devices={}
+            *extents,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            False,
+            lost=nothing,
+            begins=begins,
+            blocks=blocks,
+            times={},
+            devices={},
+            busy={},
         )
 
     def take(self, process: int, launches: Launches, tasks: Mapping[str, Ints]) -> None:
@@ -206,7 +222,8 @@ class GpuActivity:
         end = self._in_order(computing, stream, correlation, start, end)
         inside = self.blocks[pipeline] & computing
         self._spend(process, end - start, computing, inside)
-        self._count_devices(process, stream, inside)
+        for counts, those in ((self.devices, inside), (self.busy, computing)):
+            _count_devices(counts, process, stream, those)
         moving = np.flatnonzero(nccl)
         self.compute.add(np.where(nccl, NONE, pipeline) if len(moving) else pipeline, start, end)
         for around in (pipeline, call):
@@ -222,18 +239,6 @@ class GpuActivity:
         outside, every = self.times.get(process, (0, 0))
         total, within = (int(length.sum(where=those)) for those in (computing, inside))
         self.times[process] = outside + total - within, every + total
-
-    def _count_devices(self, process: int, stream: Ints, inside: npt.NDArray[np.bool_]) -> None:
-        """Counts the tasks `inside` blocks by their device."""
-        count = int(np.count_nonzero(inside))
-        if not count:
-            return
-        counts = self.devices.setdefault(process, Counter())
-        first = int(stream.min()) >> DEVICE_SHIFT
-        if first == int(stream.max()) >> DEVICE_SHIFT:  # nearly always
-            counts[first] += count
-        else:
-            counts.update((stream[inside] >> DEVICE_SHIFT).tolist())
 
     def outside_shares(self) -> dict[int, float]:
         """For each process, the share of the time of computing that lies outside all blocks."""
@@ -271,6 +276,19 @@ class GpuActivity:
         lost = pl.Series("lost_count", self.lost)
         columns = [*self.compute.columns("work"), *self.communication.columns("comm"), lost]
         return pl.DataFrame(columns).with_row_index("id").cast({"id": pl.Int64})
+
+
+def _count_devices(counts: dict[int, Counter[int]], process: int, stream: Ints, those: npt.NDArray[np.bool_]) -> None:
+    """Counts `those` tasks of a process by their device."""
+    count = int(np.count_nonzero(those))
+    if not count:
+        return
+    of_process = counts.setdefault(process, Counter())
+    first = int(stream.min()) >> DEVICE_SHIFT
+    if first == int(stream.max()) >> DEVICE_SHIFT:  # nearly always
+        of_process[first] += count
+    else:
+        of_process.update((stream[those] >> DEVICE_SHIFT).tolist())
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ def attribute(
     all (None). `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
     tasks have none of those whose names fit `pattern`. Where a process has `parts`, its ranges have their numbers.
     """
-    plain_calls, plain_tasks = calls, tasks
+    plain_calls = calls
     if parts:
-        calls, tasks = (lambda pattern: of_parts(plain_calls(pattern), parts)), lambda: by_part(plain_tasks(), parts)
+        calls = lambda pattern: of_parts(plain_calls(pattern), parts)  # noqa: E731
     launches, activity = _attributed(ranges, calls(pattern), tasks(), parts)
     if pattern is not None and activity.orphans > activity.tasks * ORPHANS:
         return replace(_attributed(ranges, calls(None), tasks(), parts)[1], every_call=True)
@@ -68,12 +68,14 @@ def of_parts(calls: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
             yield part, piece
 
 
-def by_part(tasks: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
-    """The tasks of a process by its parts."""
+def by_part(tasks: Iterable[Piece], launches: Mapping[int, Launches], parts: Parts) -> Iterator[Piece]:
+    """The tasks of a process by its parts. The `launches` of tasks on other devices ran, too."""
     for process, piece in tasks:
         if process not in parts:
             yield process, piece
             continue
+        of_process = launches[next(iter(parts[process].values()))]
+        of_process.ran[of_process.of(piece["correlation"])] = True
         device = piece["stream"] >> DEVICE_SHIFT
         for number, part in parts[process].items():
             rows = device == number
@@ -93,7 +95,7 @@ def _attributed(
     launches = _launches(ranges, calls)
     share_launches_that_ran(launches, parts)
     activity = GpuActivity.none(ranges)
-    for process, chunk in tasks:
+    for process, chunk in by_part(tasks, launches, parts):
         activity.take(process, launches[process], chunk)
     return launches, activity
 

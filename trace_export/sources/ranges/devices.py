@@ -15,6 +15,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Note, Profile
+from trace_export.selection import Numbers
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import WHOLE, Parts
 from trace_export.sources.ranges.profile import with_activity
@@ -40,10 +41,12 @@ def runs_several(kernels: Mapping[int, int]) -> list[int]:
 @dataclass(frozen=True)
 class Devices:
     """The `parts` of the processes of a source that run several devices: process → device → part. `left_out`: how many
-    sends and receives of them are of no known device."""
+    sends and receives of them are of no known device. `idle`: the devices of processes that compute and run no block,
+    which are not drawn."""
 
     parts: Parts = field(default_factory=dict)
     left_out: int = 0
+    idle: Mapping[int, list[int]] = field(default_factory=dict)
 
     def without_names(self, ranges: Ranges) -> Ranges:
         """The ranges without the ranks and stages that names give to a process with several devices: they are those of
@@ -107,6 +110,10 @@ class Devices:
 
     def restored(self, profile: Profile, path: Path) -> Profile:
         """The profile with the source's numbers of processes, and notes on the parts."""
+        if self.idle:
+            devices = Numbers.of(device for of_process in self.idle.values() for device in of_process)
+            text = f"{SEVERAL}; no block is named on {devices.named('device')}, so what runs there is not drawn"
+            profile = profile.with_notes([Note("devices-without-blocks", "warning", text, str(path), len(self.idle))])
         if not self.parts:
             return profile
         numbers = self._real()
@@ -147,18 +154,30 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
     """The work in `ranges`, as `attribute` finds it for their frame, whose processes may be parts of others. Raises
     SourceError where a process runs several devices and its blocks are not of one each."""
     activity = attribute(ranges.frame, WHOLE)
-    gpus = {process: min(kernels) for process, kernels in activity.devices.items()}
+    gpus = {process: kernels.most_common(1)[0][0] for process, kernels in activity.devices.items()}
     several = {process: used for process, kernels in activity.devices.items() if (used := runs_several(kernels))}
+    drawn = {process: several.get(process, [gpu]) for process, gpu in gpus.items()}
+    idle = _without_blocks(activity, drawn)
+    # A kernel of a device without blocks has no part in the block of another thread in which it seems to be launched.
+    alone = {process: {gpus[process]: process} for process in idle if process not in several}
     if not several:
-        return Attributed(ranges, activity, gpus=gpus)
+        return Attributed(ranges, attribute(ranges.frame, alone) if alone else activity, Devices(idle=idle), gpus)
     parts = _parts(ranges.frame, several)
     split = _split(ranges.frame, parts)
-    worked = with_activity(replace(ranges, frame=split), attribute(split, parts))
+    worked = with_activity(replace(ranges, frame=split), attribute(split, parts | alone))
     blocks = _placed_blocks(path, worked)
-    kept, left_out = _kept(worked, blocks)
+    empty = {part for devices in parts.values() for part in devices.values()}.difference(blocks["process"])
+    parts = {process: {d: part for d, part in parts[process].items() if part not in empty} for process in parts}
+    kept, left_out = _kept(worked.filter(~pl.col("process").is_in(list(empty))), blocks)
     of_parts = ranges.with_frame(kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
-    activity = attribute(of_parts.frame, parts)
-    return Attributed(of_parts, activity, Devices(parts, left_out), gpus)
+    devices = Devices(parts, left_out, idle)
+    return Attributed(of_parts, attribute(of_parts.frame, parts | alone), devices, gpus)
+
+
+def _without_blocks(activity: GpuActivity, drawn: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """The devices of each process that compute as others do, and are not among those that are `drawn`."""
+    idle = {process: set(runs_several(activity.busy[process])) - set(drawn[process]) for process in drawn}
+    return {process: sorted(devices) for process, devices in idle.items() if devices}
 
 
 def _number() -> pl.Expr:
@@ -200,7 +219,7 @@ def _placed_blocks(path: Path, worked: pl.DataFrame) -> pl.DataFrame:
         return every.join(main.select("thread", "process"), on=["thread", "process"], how="semi")
     share = pl.col("work_count") / pl.col("work_count").sum().over("whole")
     placed = blocks.filter(share >= 1 - SECOND_DEVICE)
-    if placed.height < (1 - SPREAD) * blocks["whole"].n_unique():
+    if placed.height < (1 - SPREAD) * blocks["whole"].n_unique() or placed.is_empty():
         what = f"{SEVERAL}, and its blocks work on more than one of them"
         raise SourceError(path, what, "name the passes of each GPU by itself, or run a process for each")
     empty = every.join(blocks, on="whole", how="anti").unique("whole", keep="first", maintain_order=True)
