@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import polars as pl
 
@@ -54,8 +53,8 @@ def notes(profile: Profile) -> list[Note]:
         have = "has" if lacks.ranks.count() == 1 else "have"
         whole = f", nor has any rank of {stages}" if lacks.stages.ranges else ""
         text = f"{lacks.ranks.named('rank')} {have} no profile in the data{whole}; the job has {lacks.world} ranks"
-        level: Literal["warning", "note"] = "warning" if lacks.stages.ranges or lacks.uneven else "note"
-        return [Note("ranks-missing", level, text, count=lacks.ranks.count())]
+        incomplete = bool(lacks.stages.ranges or lacks.uneven)
+        return [Note("ranks-missing", "warning" if incomplete else "note", text, count=lacks.ranks.count())]
     if lacks.stages.ranges:
         return [Note("stages-missing", "warning", f"no rank of {stages} is in the data", count=lacks.stages.count())]
     if lacks.uneven:
