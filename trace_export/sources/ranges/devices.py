@@ -111,8 +111,8 @@ class Devices:
     def restored(self, profile: Profile, path: Path) -> Profile:
         """The profile with the source's numbers of processes, and notes on the parts."""
         if self.idle:
-            devices = Numbers.of(device for of_process in self.idle.values() for device in of_process)
-            text = f"{SEVERAL}; no block is named on {devices.named('device')}, so what runs there is not drawn"
+            unused = Numbers.of(device for devices in self.idle.values() for device in devices)
+            text = f"{SEVERAL}; no block is named on {unused.named('device')}, so what runs there is not drawn"
             profile = profile.with_notes([Note("devices-without-blocks", "warning", text, str(path), len(self.idle))])
         if not self.parts:
             return profile
@@ -159,19 +159,19 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
     drawn = {process: several.get(process, [gpu]) for process, gpu in gpus.items()}
     idle = _without_blocks(activity, drawn)
     # A kernel of a device without blocks has no part in the block of another thread in which it seems to be launched.
-    alone = {process: {gpus[process]: process} for process in idle if process not in several}
+    alone: Parts = {process: {gpus[process]: process} for process in idle if process not in several}
     if not several:
         return Attributed(ranges, attribute(ranges.frame, alone) if alone else activity, Devices(idle=idle), gpus)
     parts = _parts(ranges.frame, several)
     split = _split(ranges.frame, parts)
-    worked = with_activity(replace(ranges, frame=split), attribute(split, parts | alone))
+    worked = with_activity(replace(ranges, frame=split), attribute(split, {**parts, **alone}))
     blocks = _placed_blocks(path, worked)
     empty = {part for devices in parts.values() for part in devices.values()}.difference(blocks["process"])
     parts = {process: {d: part for d, part in parts[process].items() if part not in empty} for process in parts}
     kept, left_out = _kept(worked.filter(~pl.col("process").is_in(list(empty))), blocks)
     of_parts = ranges.with_frame(kept.select(ranges.frame.columns).sort("process", "id").with_columns(id=_number()))
     devices = Devices(parts, left_out, idle)
-    return Attributed(of_parts, attribute(of_parts.frame, parts | alone), devices, gpus)
+    return Attributed(of_parts, attribute(of_parts.frame, {**parts, **alone}), devices, gpus)
 
 
 def _without_blocks(activity: GpuActivity, drawn: Mapping[int, list[int]]) -> dict[int, list[int]]:
