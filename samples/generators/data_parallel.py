@@ -91,12 +91,13 @@ class Job:
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
     to its length), `late` (collective, replica and stage → how long after it could the rank starts it), `held`
     ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
-    hop), `loading` (replica → how long its first stage waits for data before each step), `pause` (the same of all),
-    `shapes` (rank → what its blocks hold, and how long they are by that; only where it is given do blocks have kernels
-    of layers), `collected` (rank → how much later one block of it in eight starts, by chance, as in a garbage
-    collection), `head` (how many times as long the blocks of the last chunk of the last stage take: it has the loss),
-    `throttled` ((replica, stage) → how many times as long its blocks take in the last step, growing evenly
-    from the first). What is planted is there in the steps `during` alone, where these are given.
+    hop), `loading` (replica → how long its first stage waits for data before each step), `fed` (replica → the same
+    before each forward of the first chunk), `pause` (the same of all), `shapes` (rank → what its blocks hold, and how
+    long they are by that; only where it is given do blocks have kernels of layers), `collected` (rank → how much later
+    one block of it in eight starts, by chance, as in a garbage collection), `head` (how many times as long the blocks
+    of the last chunk of the last stage take: it has the loss), `throttled` ((replica, stage) → how many times as long
+    its blocks take in the last step, growing evenly from the first). What is planted is there in the steps `during`
+    alone, where these are given.
 
     `buckets`: into how many parts of equal size the gradients of each chunk of a stage are divided; each is reduced as
     soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
@@ -151,6 +152,7 @@ class Job:
     held: Mapping[Cell, int] = field(default_factory=dict)
     links: Mapping[tuple[int, int], int] = field(default_factory=dict)
     loading: Mapping[int, int] = field(default_factory=dict)
+    fed: Mapping[int, int] = field(default_factory=dict)
     pause: int = 0
     collected: Mapping[int, int] = field(default_factory=dict)
     head: float = 1.0
@@ -487,6 +489,8 @@ class _Simulator:
                 start = max(start, arrived + job.lead)
             if self._planted(step):
                 start += job.held.get(cell, 0)
+                if any(half.kind == "F" and source is None for half, source in halves):
+                    start += job.fed.get(replica, 0)
                 if self.collections[step, at, n]:
                     start += max(job.collected.get(rank, 0) for rank in lane)
             size = self.sizes[step, replica, operation.microbatch]

@@ -43,6 +43,14 @@ def test_what_may_be_chance_is_not_named() -> None:
     assert named([1.04, *[1.0] * 7], noise=0.02) == []
 
 
+def test_the_spread_of_the_others_is_that_without_what_is_slow() -> None:
+    """Of three peers the slow one draws the median of the other two away from each of them: 1.0 by (1.0 + 1.4) / 2 is
+    0.17 less."""
+    items = Items(np.array([1.4, 1.0, 0.99, 1.01, 1.03, 0.98]), np.full(6, 0.01), np.array([0, 0, 0, 1, 1, 1]))
+    ranks = [Group("rank", str(n), np.array([n])) for n in range(6)]
+    assert [slow.items.tolist() for slow in slow_groups(items, ranks)] == [[0]]
+
+
 @pytest.mark.parametrize(
     ("lengths", "long"), [((2.0, 2.1, 2.2, 30.0), True), ((2.0, 6.0, 10.0, 14.0), False), ((2.0, 30.0), False)]
 )

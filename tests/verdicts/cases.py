@@ -124,6 +124,12 @@ def data_loading(job: Job, draw: Draw) -> Planted:
     return {"loading": {replica: draw.randrange(20, 60) * MS}}, _of(job.lane(replica, 0), code="loading")
 
 
+def late_microbatches(job: Job, draw: Draw) -> Planted:
+    """The data loader of a replica is slow: it hands out each micro-batch late."""
+    replica = draw.randrange(job.replicas)
+    return {"fed": {replica: draw.choice((3, 4, 5)) * MS}}, _of(job.lane(replica, 0))
+
+
 def unequal_microbatches(job: Job, draw: Draw) -> Planted:
     return {"uneven": draw.uniform(0.15, 0.3)}, {"code": "unequal"}
 
@@ -256,6 +262,7 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
         long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("table",)
     ),
     "held last stage, two chunks": (held_last, {"schedule": "interleaved", "tensor": 1}, ("paddle", "table")),
+    "late micro-batches": (late_microbatches, {"replicas": 3, "tensor": 1}, ("nsys", "kineto", "table", "work")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -112,6 +112,11 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     ),
     # Nothing tells whether a rank that stops in the only whole step will do so again, but no other is nearly as late.
     "only whole step": (("collecting rank",), (None,), lambda seed: {"steps": 2}),
+    # The first step takes three times as long: that is no cause, and no share of one that grows or comes and goes.
+    "long first step": (
+        ("unequal micro-batches", "throttled rank", "slow rank, some steps"), ("nsys", "table"),
+        lambda seed: {"warm_up": (3.0,)},
+    ),
     # The transfers of a batch end together: those that are alone in one tell which way is slow.
     "awaited in a table": (("slow link",), ("table",), lambda seed: AWAITED),
     "awaited in a table, GPipe": (("slow stage",), ("table",), lambda seed: GPIPE),

@@ -158,6 +158,9 @@ class Candidates:
             steps[slow_ranks] = items.by_step[slow.items]
             compared = members[np.isin(self.graph.sort[members], sorts)]
             lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
+            cell = self.row[members] * means.shape[1] + typical.unit[members]
+            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.work, lengths))
+            lengths[members] *= (before / np.maximum(after, 1.0))[cell]  # all steps are as long as before in all
         lengths[members] *= factor[self.row[members], typical.unit[members]]
         lengths = typical.length - typical.inner.without(typical.work - lengths)
         above = np.nan_to_num(means - left)

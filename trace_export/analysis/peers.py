@@ -83,37 +83,43 @@ def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list
         best = _best(items, mean, sets, looked_at)
         if best is None:
             break
-        slow, others = best
-        looked_at.add(tuple(slow.items.tolist()))  # the spread of its kind is still that of all
+        looked_at.add(tuple(best.items.tolist()))
+        without = mean.copy()
+        without[best.items] = np.minimum(mean[best.items], best.base)
+        others = _others(items, without, sets, best)
         if len(others) >= ENOUGH:
             middle = np.median(others)
-            if slow.excess - middle < DEVIATIONS * 1.4826 * np.median(np.abs(others - middle)):
+            if best.excess - middle < DEVIATIONS * 1.4826 * np.median(np.abs(others - middle)):
                 continue  # its peers differ as much
-        slow_ones.append(slow)
-        mean[slow.items] = np.minimum(mean[slow.items], slow.base)
+        slow_ones.append(best)
+        mean = without
     return slow_ones
+
+
+def _others(items: Items, without: Floats, sets: dict[tuple[int, ...], list[Group]], best: Slow) -> Floats:
+    """The excess of the other groups of the kind of the `best`, `without` its own, which they would have for a peer."""
+    kind, own = best.groups[0].kind, tuple(best.items.tolist())
+    alike = {key: groups for key, groups in sets.items() if groups[0].kind == kind and key != own}
+    return np.array([average for average, _ in _rated(items, without, alike)])
 
 
 def _best(
     items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]], looked_at: set[tuple[int, ...]]
-) -> tuple[Slow, Floats] | None:
-    """The group not `looked_at` that explains most, and the excess of the others of its kind; None if none counts."""
-    best, score, rated = None, 0.0, dict[str, list[float]]()
-    for kind, average, slow in _rated(items, mean, sets):
-        rated.setdefault(kind, []).append(average)
+) -> Slow | None:
+    """The group not `looked_at` that explains most; None if none counts."""
+    best, score = None, 0.0
+    for _, slow in _rated(items, mean, sets):
         if slow is None or slow.excess <= items.least or slow.sigmas <= SIGMAS:
             continue
         if tuple(slow.items.tolist()) in looked_at:
             continue
         if slow.excess * len(slow.items) > 1.0001 * score:
             best, score = slow, slow.excess * len(slow.items)
-    return None if best is None else (best, np.sort(rated[best.groups[0].kind])[:-1])
+    return best
 
 
-def _rated(
-    items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]
-) -> Iterator[tuple[str, float, Slow | None]]:
-    """The kind of each group, the mean excess of its members, and itself where it may be slow."""
+def _rated(items: Items, mean: Floats, sets: dict[tuple[int, ...], list[Group]]) -> Iterator[tuple[float, Slow | None]]:
+    """The mean excess of the members of each group, and itself where it may be slow."""
     base, error = _peers_of_each(items, mean)
     alone = _excess(items, mean, base).tolist()
     _, sort, sizes = np.unique(items.alike, return_inverse=True, return_counts=True)
@@ -122,11 +128,11 @@ def _rated(
         quick = alone[key[0]] if len(key) == 1 else sum(alone[n] for n in key) / len(key)
         few = len(key) == 1 or (np.bincount(sort[members], minlength=len(sizes)) <= MINOR * sizes).all()
         if few and quick <= items.least / 2:  # its members hardly change the median of their peers
-            yield groups[0].kind, quick, None
+            yield quick, None
             continue
         of_peers = (base[members], error[members]) if len(key) == 1 else _peers_of_group(items, mean, members)
         slow, average = _slow(items, mean, members, *of_peers, tuple(groups))
-        yield groups[0].kind, average, slow
+        yield average, slow
 
 
 def _excess(items: Items, mean: Floats, base: Floats) -> Floats:

@@ -96,7 +96,7 @@ def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: fl
 def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     """rank, measured, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in the
     steps of the windows, and by its work, in all; the mean length of its blocks; and the median delay after a backward
-    and after a forward."""
+    and after a forward, or if longer of a forward after a forward: data that come late delay all forwards."""
     rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
     before = np.maximum(rows - 1, 0)
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
@@ -104,16 +104,22 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
         {
             "rank": graph.rank[rows], "delay": graph.delay_of(rows),
             "length": graph.end[rows] - graph.start[rows],
-            "before": np.where(there, graph.kind[before], -1), "here": np.isin(graph.step[rows], windows.step),
+            "before": np.where(there, graph.kind[before], -1), "kind": graph.kind[rows],
+            "here": np.isin(graph.step[rows], windows.step),
         }
     )  # fmt: skip
     share = pl.col("delay").sum() / pl.col("length").sum()
     here = (pl.col("delay") * pl.col("here")).sum()
     each = table.group_by("rank").agg(measured=here, share=share, mean=pl.col("length").mean())
-    for name in "BF":  # apart: a filter in each group takes several times the memory of the table
-        after = table.filter(pl.col("before") == graph.kinds.index(name)).group_by("rank").agg(pl.col("delay").median())
-        each = each.join(after.rename({"delay": f"after_{name.lower()}"}), on="rank", how="left")
-    return each.with_columns(pl.col("after_b", "after_f").fill_null(0)).sort("rank")
+    f, b = (pl.lit(graph.kinds.index(name)) for name in "FB")
+    after = {"after_b": pl.col("before") == b, "after_f": pl.col("before") == f}
+    after["next_f"] = after["after_f"] & (pl.col("kind") == f)
+    for name, chosen in after.items():  # apart: a filter in each group takes several times the memory of the table
+        median = table.filter(chosen).group_by("rank").agg(pl.col("delay").median().alias(name))
+        each = each.join(median, on="rank", how="left")
+    return each.with_columns(pl.col("after_b").fill_null(0), pl.max_horizontal("after_f", "next_f").fill_null(0)).sort(
+        "rank"
+    )
 
 
 def _blind(graph: Graph) -> list[str]:

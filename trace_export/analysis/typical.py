@@ -234,7 +234,8 @@ class Typical:
 
     def factor(self, mean: Floats) -> Floats:
         """How much longer a micro-batch is than the others of its step in all its blocks: the geometric mean of length
-        by `mean` over the stages of its replica; 1 where there is no number."""
+        by `mean` over the stages of its replica, by its mean in the step, which may be longer than others; 1 where
+        there is no number."""
         rows = np.flatnonzero((self.column("microbatch") >= 0) & (self.graph.sort == WORK))
         logs = np.log(np.maximum(self.length[rows], 1.0) / np.maximum(mean[rows], 1.0))
         table = pl.DataFrame(
@@ -245,7 +246,8 @@ class Typical:
         )  # fmt: skip
         factor = np.ones(len(self.graph))
         longer = table.with_columns(factor=pl.col("log").mean().over("replica", "step", "microbatch").exp())
-        factor[rows] = longer["factor"].to_numpy()
+        equal = pl.col("factor") / pl.col("factor").mean().over("step")  # a step does the same work without
+        factor[rows] = longer.select(equal).to_series().to_numpy()
         return factor
 
     @cached_property
