@@ -57,7 +57,10 @@ def test_passes_of_a_rank_with_fewer_backwards_than_the_others_are_left_out(word
 
 
 def test_what_is_named_is_what_it_is() -> None:
-    assert ranks_left(recorded([FULL, FULL, HALF], origin="device")) == [0, 1, 2]
+    made = recorded([FULL, FULL, HALF], origin="device")
+    assert ranks_left(made) == [0, 1, 2]
+    only = pl.when(pl.col("kind") == "OPT").then(pl.lit("inferred")).otherwise("origin").alias("origin")
+    assert ranks_left(replace(made, spans=made.spans.with_columns(only))) == [0, 1, 2]
 
 
 def test_a_step_that_the_capture_cuts_is_compared_with_nothing() -> None:

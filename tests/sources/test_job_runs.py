@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from samples.generators import ascend
+from samples.generators import ascend, paddle
 from samples.generators.job_runs import (
     APPENDED,
     MICROBATCHES,
@@ -192,6 +192,34 @@ def test_jobs_that_ran_at_one_time_are_not_merged(name: str, tmp_path: Path) -> 
     run = load(tmp_path)
     assert blocks_in(run) in [passes(blocks) for blocks in truth]
     assert notes(run) == ["runs-not-read"]
+
+
+@pytest.mark.parametrize(
+    ("folders", "after_s", "microbatches", "one"),
+    [
+        (("control", "test"), 20, 4, False),
+        (("exp_1", "exp_2"), 20, 4, False),
+        (("exp_1", "exp_2"), 0, 6, False),
+        (("exp_1", "exp_2"), 0, 4, True),
+        (("machine0", "machine1"), 20, 4, True),
+        (("node-a", "node-b"), 0, 6, True),
+        (("10.0.0.7", "10.0.0.8"), 20, 4, True),
+    ],
+)
+def test_folders_whose_ranks_nothing_numbers_are_machines_or_jobs(
+    folders: tuple[str, str], after_s: int, microbatches: int, one: bool, tmp_path: Path
+) -> None:
+    """Jobs where they ran one after the other or differ in their micro-batches, unless they are called machines."""
+    jobs = [paddle.Job(2, 4, range(2)), paddle.Job(2, microbatches, range(2))]
+    for folder, job, at_s in zip(folders, jobs, (0, after_s), strict=True):
+        later = [replace(b, start_ns=b.start_ns + at_s * 10**9, end_ns=b.end_ns + at_s * 10**9) for b in job.blocks()]
+        (tmp_path / folder).mkdir()
+        for rank in range(2):
+            (tmp_path / folder / f"workerlog.{rank}").write_text(paddle.log(job, later, rank))
+    run = load(tmp_path)
+    assert run.ranks["rank"].to_list() == [*range(4 if one else 2)]
+    said = " ".join(note.text for note in run.notes)
+    assert (f"{folders[0]} and {folders[1]} hold different jobs" in said) is not one
 
 
 def test_a_run_by_its_number(tmp_path: Path) -> None:

@@ -74,7 +74,13 @@ def _show_runs(runs: pl.DataFrame) -> None:
         ranks="ranks",
         windows="windows",
         steps="steps",
-        missing=pl.when(pl.col("missing_ranks") != "").then(pl.format("rank {}", "missing_ranks")),
+        missing=pl.when(pl.col("missing_ranks") != "").then(
+            pl.format(
+                "rank{} {}",
+                pl.when(pl.col("missing_ranks").str.contains("[-,]")).then(pl.lit("s")).otherwise(pl.lit("")),
+                "missing_ranks",
+            )
+        ),
         read=pl.when("read").then(pl.lit("yes")).otherwise(pl.lit("")),
     )
     if runs["missing_ranks"].eq("").all():

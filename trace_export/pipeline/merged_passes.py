@@ -28,7 +28,7 @@ def without_merged(profile: Profile) -> Profile:
     Example: in a V of three stages and eight micro-batches two ranks have 16 backwards in a step; the third, where the
     data turn, has 8, and its passes are left out.
     """
-    inferred = profile.spans.filter(pl.col("origin") == "inferred")
+    inferred = profile.spans.filter(pl.col("origin") == "inferred", pl.col("kind").is_in(WORK_KINDS))
     if inferred["rank"].n_unique() < 2:
         return profile
     counts = _backwards(profile.spans)
@@ -40,9 +40,9 @@ def without_merged(profile: Profile) -> Profile:
         return profile
     merged = pl.col("rank").is_in(ranks["rank"].implode()) & pl.col("kind").is_in(WORK_KINDS)
     text = (
-        f"passes of ranks on which two stages may follow each other without a transfer, left out (ranks "
-        f"{Numbers.of(ranks['rank'])}): at most {int(ranks['backwards'].to_numpy().max())} backwards in a step, "
-        f"{most} on the other ranks"
+        "passes of ranks on which two stages may follow each other without a transfer, left out "
+        f"({Numbers.of(ranks['rank']).named('rank')}): at most {int(ranks['backwards'].to_numpy().max())} backwards in "
+        f"a step, {most} on the other ranks"
     )
     note = Note("passes-merged", "warning", text, count=ranks.height)
     declared = profile.declared.or_else(Declared(placement="vee"))

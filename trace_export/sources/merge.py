@@ -40,16 +40,19 @@ def merge(
     given, copies = _without_copies(each)
     job_runs = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
     wanted, notes = runs.chosen(job_runs, run)
-    numbers = _Numbers(given)
-    least = _least(given) if runs.jobs_in(job_runs) else {}
+    read = {recording.part for one in job_runs for recording in one.recordings}
+    chosen = {recording.part for one in wanted for recording in one.recordings}
+    numbers = _Numbers([part for number, part in enumerate(given) if number in chosen or number not in read])
+    several_jobs = bool(runs.jobs_in(job_runs))
+    least = _least(given) if several_jobs else {}
     kept = [
         _labelled(part, one if len(job_runs) > 1 else None, window)
         for one in wanted
         for window, parts in _windows(one, given)
         for part in numbers.of_window(_as_alone(parts, least))
     ]
-    read = {recording.part for one in job_runs for recording in one.recordings}
-    kept += numbers.without_blocks(part for number, part in enumerate(given) if number not in read)
+    empty = [part for number, part in enumerate(given) if number not in read]
+    kept += [Profile(notes=part.notes) for part in empty] if several_jobs else numbers.without_blocks(empty)
     several = len(wanted) > 1 or any(one.windows > 1 for one in wanted)
     whole = concat(kept)
     whole = replace(whole, notes=tuple(dict.fromkeys(whole.notes)))  # what a source says of all that it holds
@@ -80,7 +83,7 @@ def _as_alone(parts: list[Profile], least: Mapping[str, int]) -> list[Profile]:
     assumed = [(rank, Path(path).name) for part in parts for rank, path in _ranks(part)[1].items()]
     if not least or len(assumed) < sum(part.ranks.height for part in parts):
         return parts
-    further = min((rank - least.get(name, rank) for rank, name in assumed), default=0)
+    further = min(rank for rank, _ in assumed) - min(least[name] for _, name in assumed) if assumed else 0
     return [_renumbered(part, {r: r - further for r in part.ranks["rank"]}) for part in parts] if further else parts
 
 

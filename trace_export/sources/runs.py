@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -28,6 +28,7 @@ import polars as pl
 from trace_export.choices import RunChoice
 from trace_export.errors import UsageError
 from trace_export.model import Note, Profile
+from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
 from trace_export.units import EPOCH_NS, utc
 
@@ -50,6 +51,11 @@ _NUMBER = re.compile(
 """A number in a file's name; `place` where it counts parts of a job and no windows."""
 _WINDOW_FOLDER = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
 """A folder of one window, as torchtitan makes them; the files in each have the same names."""
+_MACHINE = re.compile(
+    r"^rank[-_]?\d+$|machine|node|host|server|worker|trainer|pod|instance|(?:vm|ip|gpu|npu|dgx|hgx)[-_]?\d|\d+\.\d+\.\d+\.\d+",
+    re.IGNORECASE,
+)
+"""In the name of a folder of one machine."""
 _CAPTURE = re.compile(r"_\d{17}(?:_|$)")
 """In the name of a folder that a profiler made for one recording: when it began, in 17 digits."""
 
@@ -65,8 +71,9 @@ class Recording:
     `part`: the number of its profile among those given. `ranks` of its processes, and `identities`, which their further
     recordings share; `recorded`: the numbers of the ranks are; `place`: what the file's name says of it. `clock`: ""
     where its times are those of a wall clock, else the host; None where it has no times. `steps`: the first and the
-    last that are recorded. `job`: what its environment calls the start of the job. `run` and `window`: the result,
-    from 1."""
+    last that are recorded. `job`: what its environment calls the start of the job. `forwards`: the most of a rank in a
+    step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
+    result, from 1."""
 
     part: int
     counted: int | None
@@ -85,6 +92,7 @@ class Recording:
     steps: tuple[int, int] | None
     world: int | None
     job: str | None = None
+    forwards: int | None = None
     run: int = 0
     window: int = 1
 
@@ -145,6 +153,8 @@ class _Process:
         self.recorded = all(one.recorded for one in recordings)
         self.world = max((one.world for one in recordings if one.world), default=None)
         self.job = next((one.job for one in recordings if one.job), None)
+        self.folder = recordings[0].path.parent
+        self.forwards = max((one.forwards for one in recordings if one.forwards is not None), default=0)
 
     def claims(self, other: _Process) -> bool:
         """Whether both are the same rank, as far as can be known: assumed numbers may count from 0 on each host, and if
@@ -205,6 +215,11 @@ def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple
         ranks = Numbers.of(rank for process in processes for rank, _ in process.ranks)
         missing = Numbers(((0, world - 1),)).without(ranks) if size < world else Numbers(())
         job_runs.append(JobRun(number, tuple(in_order), size, world, missing))
+    if jobs_in(job_runs):  # then the size of one says nothing about another
+        stated = [any(one.world for one in run.recordings) for run in job_runs]
+        job_runs = [
+            run if known else replace(run, missing=Numbers(())) for run, known in zip(job_runs, stated, strict=True)
+        ]
     return tuple(job_runs)
 
 
@@ -224,7 +239,9 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     others = [other for other in runs if other is not run]
     named = ", ".join(map(str, others[-SHOWN:])) + (f" and {len(others) - SHOWN} older" if len(others) > SHOWN else "")
     jobs = jobs_in(runs)
-    what = f"{' and '.join(jobs[:SHOWN])} hold different jobs: give one of these folders; " if jobs else ""
+    shown = [*jobs[:SHOWN], f"{len(jobs) - SHOWN} more"] if len(jobs) > SHOWN + 1 else jobs
+    several = f"{', '.join(shown[:-1])} and {shown[-1]}" if jobs else ""
+    what = f"{several} hold different jobs: give one of these folders; " if jobs else ""
     text = f"{what}{run} is read, not {named}; --run N chooses another, --run all takes all"
     notes = [Note("runs-not-read", "note", text, str(run.recordings[0].path), len(others))]
     if not complete:
@@ -235,7 +252,7 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
 
 
 def jobs_in(runs: Sequence[JobRun]) -> list[str]:
-    """The folders of several runs, if each run has a folder for itself beside the others: these are different jobs."""
+    """The folders of several runs, if each run lies in one of several folders: these hold different jobs."""
     if len(runs) < 2:
         return []
     folders = [{one.path.parent for one in run.recordings} for run in runs]
@@ -243,9 +260,9 @@ def jobs_in(runs: Sequence[JobRun]) -> list[str]:
     tops = [{folder.relative_to(common).parts[:1] for folder in of_run} for of_run in folders]
     if any(len(of_run) != 1 or () in of_run for of_run in tops):
         return []
-    names = [next(iter(of_run))[0] for of_run in tops]
+    names = list(dict.fromkeys(next(iter(of_run))[0] for of_run in tops))
     made = any(_WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
-    return names if len(set(names)) == len(names) and not made else []
+    return names if len(names) > 1 and not made else []
 
 
 def _common(folders: Sequence[Path]) -> Path:
@@ -299,7 +316,18 @@ def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, ch
         start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
         job=ranks["job"][0],
+        forwards=_forwards(spans) if _is_folder(host, Path(source).parent) and not spans["step"].null_count() else None,
     )  # fmt: skip
+
+
+def _is_folder(host: str, folder: Path) -> bool:
+    """Whether a host is nothing but a folder that is not called a machine."""
+    return f"{folder.as_posix()}/".endswith(f"/{host}/") and not _MACHINE.search(host.partition("/")[0])
+
+
+def _forwards(spans: pl.DataFrame) -> int:
+    counts = spans.filter(FORWARDS).group_by("rank", "step").len()["len"]
+    return max(counts.to_list(), default=0)
 
 
 def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
@@ -438,7 +466,13 @@ def _clusters(processes: Sequence[_Process]) -> list[_Group]:
 
 def _jobs_at_once(cluster: _Group) -> list[_Group]:
     """The cluster; if ranks of one format occur twice, each folder, or each file of several ranks, is a job for itself,
-    and these jobs run at the same time."""
+    and these jobs run at the same time. So it is where folders that may hold jobs have other numbers of micro-batches
+    than each other."""
+    of_job: dict[str, list[_Process]] = defaultdict(list)
+    for folder, process in zip(_folders_of_jobs(cluster.processes), cluster.processes, strict=False):
+        of_job[folder].append(process)
+    if len({max(process.forwards for process in processes) for processes in of_job.values()}) > 1:
+        return [_Group(processes) for processes in of_job.values()]
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
         return [cluster]
@@ -455,10 +489,25 @@ def _jobs_at_once(cluster: _Group) -> list[_Group]:
     return groups if len(groups) > 1 and apart else [cluster]
 
 
+def _folders_of_jobs(processes: Sequence[_Process]) -> list[str]:
+    """The folder of each process, where each folder may hold a job for itself: they stand for hosts and are not called
+    so, and the ranks of some are counted by them. Empty elsewhere."""
+    if all(process.recorded for process in processes):
+        return []
+    if not all(_is_folder(process.recordings[0].host, process.folder) for process in processes):
+        return []
+    common = _common([process.folder for process in processes])
+    folders = ["/".join(process.folder.relative_to(common).parts[:1]) for process in processes]
+    return [] if any(not name or _MACHINE.search(name) for name in folders) else folders
+
+
 def _belongs(run: _Group, group: _Group) -> bool:
     """Whether a group of processes that begins after a run had ended is still of it: other ranks of a job of the same
     size, close in time."""
     if any(run.rivals(process) for process in group.processes):
+        return False
+    folders = _folders_of_jobs([*run.processes, *group.processes])
+    if folders and set(folders[: len(run.processes)]).isdisjoint(folders[len(run.processes) :]):
         return False
     worlds = {process.world for process in (*run.processes, *group.processes) if process.world}
     hosts = [{host for process in side.processes for host in process.hosts} for side in (run, group)]
