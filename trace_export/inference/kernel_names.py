@@ -1,4 +1,4 @@
-"""The name of a kernel, and what it says about the pass of the kernel.
+"""The name of a kernel: whether the kernel communicates, and what it says about the pass of the kernel.
 
 The names are those of PyTorch's own kernels (aten/src/ATen/native/cuda) and of the usual libraries of matrix products,
 optimizers and attention. A name is looked at once, however many kernels bear it.
@@ -15,6 +15,23 @@ import polars as pl
 
 Bools = npt.NDArray[np.bool_]
 Codes = npt.NDArray[np.int32]
+
+_LIBRARIES = ("nccl", "rccl", "msccl")
+"""RCCL calls most of its kernels as NCCL does; MSCCL's are in either."""
+COMMUNICATION = rf"^(?:void )?(?:{'|'.join(_LIBRARIES)})"
+"""A kernel of communication; demangled names of templates have their type before them."""
+GLOBS = tuple(f"{before}{library}*" for before in ("", "void ") for library in _LIBRARIES)
+"""The same as patterns of the shell."""
+SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
+"""The name of a kernel that sends, receives or does both contains this."""
+GENERIC = r"(?i)Kernel_?Generic"
+"""RCCL's kernel for most operations, which only the operation's name tells apart."""
+
+
+def is_like(column: str, patterns: tuple[str, ...] = GLOBS) -> str:
+    """The SQL condition that a column is like one of the patterns."""
+    return "(" + " OR ".join(f"{column} GLOB '{pattern}'" for pattern in patterns) + ")"
+
 
 GRAPH = "graph "
 """The name of a launch of a whole graph begins with this."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.inference.kernel_names import GRAPH, Bools, Codes, KernelNames
+from trace_export.inference.kernel_names import COMMUNICATION, GENERIC, GRAPH, SENDS, Bools, Codes, KernelNames
 from trace_export.stream_order import begins_too_early, possible_ends
 
 Ints = npt.NDArray[np.int64]
@@ -29,6 +29,13 @@ TASKS = {
     "role": pl.Int8(),
 }  # fmt: skip
 """Device work: `name` is a row of the names beside it, `role` one of those above."""
+
+
+LONGEST = 4000
+"""Characters of a kernel's name with its template arguments, in which PyTorch names the functor."""
+DEVICE_CALLS = ("*Launch*", "*Memcpy*", "*Memset*", "*StreamWaitEvent*", "*Synchronize*")
+"""How calls of CUDA and HIP are named that give the device something to do or to wait for, or wait for it, after their
+`cu` or `hip`."""
 
 
 class Counts(NamedTuple):
@@ -59,6 +66,45 @@ class Work:
     names: KernelNames
     calls: pl.DataFrame
     counts: Counts = Counts()
+
+
+def work_of(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames, between: pl.Series | None = None) -> Work:
+    """The work of a process: its `calls` (CALLS) and `tasks` (TASKS but `role`; `name` is a row of `names`).
+
+    The role of a task follows from its name, and for NCCL's from `between`: whether the framework, or the call before
+    the launch, says that it is between two ranks (null, or None for all: nothing says it).
+
+    | name | between two ranks | otherwise | nothing says it |
+    |---|---|---|---|
+    | of no communication | compute | compute | compute |
+    | of a send or receive | transfer | left out | transfer |
+    | RCCL's for most operations | transfer | left out | left out |
+    | of another collective | left out | left out | left out |
+    """
+    codes = tasks["name"].to_numpy()
+    moves, sends, generic = (names.texts.str.contains(p).to_numpy()[codes] for p in (COMMUNICATION, SENDS, GENERIC))
+    if between is not None:
+        said, unsaid = between.fill_null(False).to_numpy(), between.is_null().to_numpy()
+        sends = (sends & unsaid) | ((sends | generic) & said)
+    role = np.where(moves, np.where(sends, TRANSFER, OTHER), COMPUTE).astype(np.int8)
+    kept = tasks.with_columns(pl.Series("role", role))
+    work = join(calls, kept.filter(role != OTHER) if (role == OTHER).any() else kept, names)
+    return replace(work, counts=work.counts._replace(lost=_lost(calls, tasks)))
+
+
+def _lost(calls: pl.DataFrame, tasks: pl.DataFrame) -> int:
+    """How many kernels were launched before the last one that is there, and are not."""
+    ran = pl.col("correlation").is_in(tasks["correlation"].implode())
+    launches = calls.filter("launches", pl.col("correlation") >= 0).select("start", ran=ran)
+    last = pl.col("start").filter("ran").max()
+    return int(launches.select((~pl.col("ran") & (pl.col("start") < last)).sum()).item())
+
+
+def coded(names: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """The distinct names in order, and the row there of each."""
+    distinct = names.unique().sort()
+    codes = distinct.search_sorted(names) if len(distinct) else pl.Series([])
+    return distinct, codes.cast(pl.Int32).alias("name")
 
 
 def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from trace_export.inference.kernel_names import COMMUNICATION
 from trace_export.sources.kineto.json_events import thread
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import (
@@ -21,7 +22,6 @@ from trace_export.sources.ranges.by_launch import (
     Piece,
     attribute,
 )
-from trace_export.sources.shared.names import COMMUNICATION
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
 """Whether an event is a call of CUDA or of another device."""

@@ -14,14 +14,13 @@ from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.threads import AUTOGRAD
-from trace_export.inference.work import CALLS, TASKS
+from trace_export.inference.work import CALLS, TASKS, coded, work_of
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.gpu_work import CALLS as CALL_NAMES
 from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
-from trace_export.sources.ranges.launched import coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
 
 WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)

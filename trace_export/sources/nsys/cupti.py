@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import polars as pl
 
+from trace_export.inference.kernel_names import GLOBS, is_like
 from trace_export.sources.nsys.session import THREAD_BITS, process_of
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
 from trace_export.sources.ranges.by_launch import LAUNCHES, Piece
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.shared.names import GLOBS, is_like
 from trace_export.sources.shared.sqlite import Database
 
 LAUNCH_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"

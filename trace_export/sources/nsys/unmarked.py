@@ -17,11 +17,10 @@ import polars as pl
 from trace_export.inference.kernel_names import GRAPH, Codes, KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import COMPUTE, Ints
+from trace_export.inference.work import COMPUTE, DEVICE_CALLS, LONGEST, Ints, work_of
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.session import THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, ORPHANS
-from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, work_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_task_times

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 
+from trace_export.inference.kernel_names import is_like
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.sources.ranges import by_launch
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
@@ -18,7 +19,7 @@ from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.ranges import RANGE
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
-from trace_export.sources.shared.names import LONGEST_NAME, is_like
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import decoded
 
 PLACE = ("agent_id", "queue_id", "stream_id")

@@ -11,16 +11,14 @@ from collections import Counter
 import numpy as np
 import polars as pl
 
-from trace_export.inference.kernel_names import KernelNames
+from trace_export.inference.kernel_names import GENERIC, SENDS, KernelNames
 from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.inference.work import CALLS, TASKS
+from trace_export.inference.work import CALLS, DEVICE_CALLS, LONGEST, TASKS, coded, work_of
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
-from trace_export.sources.ranges.launched import DEVICE_CALLS, LONGEST, coded, work_of
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
 from trace_export.sources.rocpd.tables import RCCL, Tables
-from trace_export.sources.shared.names import GENERIC, SENDS
 from trace_export.sources.shared.timestamps import valid_task_times
 
 _SENDING = ["ncclSend", "ncclRecv"]

@@ -1,4 +1,4 @@
-"""Ranks in file names, names of hosts and of kernels, and how long a name may be."""
+"""Ranks in file names, names of hosts and jobs, and how long a name may be."""
 
 from __future__ import annotations
 
@@ -43,20 +43,3 @@ def job_of(texts: Iterable[object]) -> str | None:
     """`RANKS.job` of the variables that name the start of a job, which are private; None where none is set."""
     shortened = [None if text in (None, "") else str(text)[:LONGEST_NAME] for text in texts]
     return blake2s(repr(shortened).encode(), digest_size=8).hexdigest() if any(shortened) else None
-
-
-_LIBRARIES = ("nccl", "rccl", "msccl")
-"""RCCL calls most of its kernels as NCCL does; MSCCL's are in either."""
-COMMUNICATION = rf"^(?:void )?(?:{'|'.join(_LIBRARIES)})"
-"""A kernel of communication; demangled names of templates have their type before them."""
-GLOBS = tuple(f"{before}{library}*" for before in ("", "void ") for library in _LIBRARIES)
-"""The same as patterns of the shell."""
-SENDS = r"(?i)SendRecv|(?:dev)?kernel_?Send"
-"""The name of a kernel that sends, receives or does both contains this."""
-GENERIC = r"(?i)Kernel_?Generic"
-"""RCCL's kernel for most operations, which only the operation's name tells apart."""
-
-
-def is_like(column: str, patterns: tuple[str, ...] = GLOBS) -> str:
-    """The SQL condition that a column is like one of the patterns."""
-    return "(" + " OR ".join(f"{column} GLOB '{pattern}'" for pattern in patterns) + ")"

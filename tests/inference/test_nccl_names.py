@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from trace_export.sources.shared.names import COMMUNICATION, is_like
+from trace_export.inference.kernel_names import COMMUNICATION, is_like
 
 
 @pytest.mark.parametrize(

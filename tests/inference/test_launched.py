@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from trace_export.inference.kernel_names import KernelNames
-from trace_export.inference.work import CALLS, COMPUTE, TRANSFER
-from trace_export.sources.ranges.launched import coded, work_of
+from trace_export.inference.work import CALLS, COMPUTE, TRANSFER, coded, work_of
 
 LEFT_OUT = None
 
