@@ -5,16 +5,15 @@ first one leaves out, the names of kernels, operators and threads.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.process import Process
-from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.threads import AUTOGRAD
-from trace_export.inference.work import CALLS, TASKS, coded, work_of
+from trace_export.inference.work import coded, work_of
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED
 from trace_export.sources.kineto.gpu_work import CALLS as CALL_NAMES
 from trace_export.sources.kineto.gpu_work import STREAM
@@ -28,69 +27,57 @@ WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operato
 _POINT_TO_POINT = "^(?i:send|recv|sendrecv|coalesced|batch_isend_irecv)$"
 _NODE = r"^\w*Backward\d*$|^torch::autograd::"
 """The operators that execute the nodes of autograd, as PyTorch names them."""
-ANNOTATIONS = {"thread": pl.Int64(), "nodes": pl.UInt32(), "others": pl.UInt32()}
 
 
-_TASKS = {**TASKS, "name": pl.String(), "between": pl.Boolean()}
-del _TASKS["role"]
-"""`between`: whether PyTorch says of a kernel of NCCL that it is between two ranks; null where it says nothing."""
+class _Taken(NamedTuple):
+    """What is taken of some events: `calls` (see CALLS), and whether each launches a graph; `tasks` (see TASKS) with
+    their names, their device, and whether PyTorch says that a kernel of NCCL is `between` two ranks (null where it says
+    nothing); `operators` (see OPERATORS); of annotations, which in 2021 the operators are, too, how many of each thread
+    are nodes of autograd; and the threads named like those of the autograd engine."""
 
-
-@dataclass
-class _Content:
-    """Pieces of `calls` (see CALLS), `tasks` (_TASKS), and of operators: thread, start, end, name and
-    seq, their sequence number; the threads named like the autograd engine's; of annotations (which in 2021 the
-    operators are, too) how many of each thread are nodes of autograd (ANNOTATIONS); how many kernels ran on each
-    device; how many tasks have invalid times; whether graphs were launched."""
-
-    calls: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=CALLS)])
-    tasks: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=_TASKS)])
-    operators: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=OPERATORS)])
-    named: set[int] = field(default_factory=set)
-    annotations: list[pl.DataFrame] = field(default_factory=lambda: [pl.DataFrame(schema=ANNOTATIONS)])
-    devices: Counter[int] = field(default_factory=Counter)
-    untimed: int = 0
-    graphs: bool = False
+    calls: pl.DataFrame
+    tasks: pl.DataFrame
+    operators: pl.DataFrame
+    annotations: pl.DataFrame
+    named: pl.DataFrame
 
 
 def read_process(path: Path, ranges: Ranges) -> Process:
     """The process of a trace; `ranges`: those around its steps and optimizers."""
-    content = _Content()
     with open_trace(path, WANTED, operators=True) as trace:
-        for events in trace.events():
-            _gather(content, events)
-    calls, tasks, operators = pl.concat(content.calls), pl.concat(content.tasks), pl.concat(content.operators)
-    if content.graphs:
-        calls = calls.with_columns(launches=pl.lit(False))
-    named = content.named or (_engine(pl.concat(content.annotations)) if operators.is_empty() else set())
+        pieces = [_taken(events) for events in trace.events()]
+    calls, every, operators, annotations, named = (pl.concat(frames) for frames in zip(*pieces, strict=True))
+    calls = calls.with_columns(launches=pl.col("launches") & ~pl.col("graphs").any()).drop("graphs")
+    tasks = every.filter(TIMED)
     names, codes = coded(tasks["name"])
     work = work_of(calls, tasks.with_columns(codes), KernelNames(names), tasks["between"])
-    return Process(work, content.devices, ranges.frame, frozenset(named), operators=operators, untimed=content.untimed)
+    devices = Counter(dict(tasks["device"].value_counts().iter_rows()))
+    engine = _engine(annotations) if operators.is_empty() and named.is_empty() else named["thread"]
+    untimed = every.height - tasks.height
+    return Process(work, devices, ranges.frame, frozenset(engine), operators=operators, untimed=untimed)
 
 
-def _gather(content: _Content, events: pl.DataFrame) -> None:
-    kind = pl.col("cat")
+def _taken(events: pl.DataFrame) -> _Taken:
+    kind, name = pl.col("cat"), pl.col("name")
     names = events.filter((kind == THREAD_NAME) & pl.col("args name").str.contains(AUTOGRAD, literal=True))
-    content.named |= set(names.select(thread()).to_series())
-    calls = events.filter(kind.str.contains("_(?:runtime|driver)$"))
-    waits = pl.col("name").str.contains("Synchronize", literal=True).fill_null(False).alias("waits")
-    launches = pl.col("name").str.contains(CALL_NAMES[KERNEL_LAUNCHES]).fill_null(False).alias("launches")
-    graphs = pl.col("name").str.contains("GraphLaunch", literal=True).fill_null(False)
-    content.graphs |= bool(calls.select(graphs.any()).item())
-    content.calls.append(calls.select("start", thread(), _number("correlation", -1), waits, launches))
-    every = events.filter(kind == "kernel")
-    tasks = every.filter(TIMED)
-    content.untimed += every.height - tasks.height
-    kernels = tasks.group_by(_number("device", -1)).len()
-    content.devices.update(dict(kernels.iter_rows()))
+    waits, graphs = (name.str.contains(part, literal=True).fill_null(False) for part in ("Synchronize", "GraphLaunch"))
+    launches = name.str.contains(CALL_NAMES[KERNEL_LAUNCHES]).fill_null(False)
+    calls = events.filter(kind.str.contains("_(?:runtime|driver)$")).select(
+        "start", thread(), _number("correlation", -1), waits=waits, launches=launches, graphs=graphs
+    )
     between = pl.col("Collective name").str.contains(_POINT_TO_POINT).alias("between")
-    content.tasks.append(tasks.select(_number("correlation", -2), "start", "end", STREAM, "name", between))
-    node = pl.col("name").str.contains(_NODE).fill_null(False)
+    tasks = events.filter(kind == "kernel").select(
+        _number("correlation", -2), "start", "end", STREAM, "name", _number("device", -1), between
+    )
+    node = name.str.contains(_NODE).fill_null(False)
     annotations = events.filter(kind == "user_annotation").group_by(thread())
-    content.annotations.append(annotations.agg(nodes=node.sum(), others=(~node).sum()))
     operators = events.filter(kind == "cpu_op")
-    content.operators.append(
-        operators.select(thread(), "start", "end", "name", _number("Sequence number").alias("seq"))
+    return _Taken(
+        calls,
+        tasks,
+        operators.select(thread(), "start", "end", "name", _number("Sequence number").alias("seq")),
+        annotations.agg(nodes=node.sum(), others=(~node).sum()),
+        names.select(thread()),
     )
 
 
