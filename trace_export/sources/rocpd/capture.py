@@ -22,9 +22,9 @@ from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import decoded
 
-PLACE = ("agent_id", "queue_id", "stream_id")
+_PLACE = ("agent_id", "queue_id", "stream_id")
 """Where a kernel ran."""
-STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
+_STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 65536) * 65536
     + COALESCE(R.stream_id, 0) % 65536)"""
 """One number for that. Streams that were not recorded share one number, and the queue tells them apart."""
 
@@ -39,7 +39,7 @@ def attribute(
     def tasks() -> Iterator[Piece]:
         for tables in trained:
             numbers = gpus(tables)
-            for chunk in tables.db.frames(tables.name("kernel_dispatch"), _kernels(tables)):
+            for chunk in kernels(tables, nccl=f"COALESCE({is_nccl(tables)}, 0)"):
                 device = pl.col("stream") // (1 << DEVICE_SHIFT)
                 number = device.replace(list(numbers), list(numbers.values()))
                 placed = chunk.with_columns(pl.col("stream") + (number - device) * (1 << DEVICE_SHIFT))
@@ -64,18 +64,25 @@ def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:
     """The calls whose names fit the pattern after their `hip`, or all of the runtime: start, thread, correlation."""
     for tables in processes:
         condition = f"NOT {tables.of_category(MARKERS, RCCL)}" if pattern is None else tables.named(f"hip{pattern}")
-        sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
-            COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation
-            FROM {tables.rows("region", "tid")} {tables.event()} WHERE {condition}"""
-        for chunk in tables.db.frames(tables.name("region"), sql):
+        for chunk in calls(tables, condition):
             yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
 
 
-def _kernels(tables: Tables) -> str:
-    """start, end, correlation, stream (of all queues of all agents), nccl (0 or 1)."""
-    return f"""SELECT R.start AS start, R."end" AS "end", COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation,
-        COALESCE({is_nccl(tables)}, 0) AS nccl,
-        {STREAM} AS stream FROM {tables.rows("kernel_dispatch", *PLACE)} {tables.event()}"""
+def calls(tables: Tables, condition: str, **more: str) -> Iterator[pl.DataFrame]:
+    """start, thread and correlation of the calls that meet the condition, and `more`, column → SQL."""
+    columns = "".join(f", {sql} AS {name}" for name, sql in more.items())
+    sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
+        COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation{columns}
+        FROM {tables.rows("region", "tid")} {tables.event()} WHERE {condition}"""
+    return tables.db.frames(tables.name("region"), sql)
+
+
+def kernels(tables: Tables, **more: str) -> Iterator[pl.DataFrame]:
+    """correlation, start, end and stream (of all queues of all agents) of the kernels, and `more`, column → SQL."""
+    columns = "".join(f", {sql} AS {name}" for name, sql in more.items())
+    sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
+        {_STREAM} AS stream{columns} FROM {tables.rows("kernel_dispatch", *_PLACE)} {tables.event()}"""
+    return tables.db.frames(tables.name("kernel_dispatch"), sql)
 
 
 def gpus(tables: Tables) -> dict[int, int]:

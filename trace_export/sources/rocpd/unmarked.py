@@ -17,7 +17,7 @@ from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import CALLS, DEVICE_CALLS, LONGEST, TASKS, coded, work_of
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
 from trace_export.sources.ranges.ranges import Ranges
-from trace_export.sources.rocpd.capture import PLACE, STREAM, gpus, read_operators
+from trace_export.sources.rocpd import capture
 from trace_export.sources.rocpd.tables import RCCL, Tables
 from trace_export.sources.shared.timestamps import valid_task_times
 
@@ -31,18 +31,15 @@ def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
     numbers, codes = coded(tasks["name"])
     names, tasks = _names(tables, numbers), tasks.with_columns(codes)
     work = work_of(calls, tasks, KernelNames(names), _between(tables, tasks, calls, names))
-    named = read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS)
+    named = capture.read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS)
     return Process(work, devices, ranges.frame.filter(process=tables.process), operators=named, untimed=untimed)
 
 
 def _calls(tables: Tables) -> pl.DataFrame:
     """The calls of HIP that concern the device: schema CALLS."""
     named = " OR ".join(tables.named(f"hip{pattern}") for pattern in DEVICE_CALLS)
-    sql = f"""SELECT R.start AS start, COALESCE(R.tid, 0) AS thread,
-        COALESCE(NULLIF(E.stack_id, 0), -1) AS correlation, {tables.named("hip*Synchronize*")} AS waits,
-        {tables.named(f"hip{KERNEL_LAUNCHES}")} AS launches, {tables.named("hip*GraphLaunch*")} AS graphs
-        FROM {tables.rows("region", "tid")} {tables.event()} WHERE {named}"""
-    parts = tables.db.frames(tables.name("region"), sql)
+    of = {"waits": "*Synchronize*", "launches": KERNEL_LAUNCHES, "graphs": "*GraphLaunch*"}
+    parts = capture.calls(tables, named, **{flag: tables.named(f"hip{pattern}") for flag, pattern in of.items()})
     schema = {**CALLS, "graphs": pl.Boolean()}
     flags = pl.col("waits", "launches", "graphs").cast(pl.Boolean)
     calls = pl.concat([pl.DataFrame(schema=schema), *(part.with_columns(flags) for part in parts)])
@@ -54,12 +51,9 @@ def _tasks(tables: Tables) -> tuple[pl.DataFrame, Counter[int], int]:
     many have invalid times, which are left out."""
     parts = [pl.DataFrame(schema={**TASKS, "name": pl.Int64()}).drop("role")]
     devices: Counter[int] = Counter()
-    numbers = gpus(tables)
+    numbers = capture.gpus(tables)
     untimed = 0
-    sql = f"""SELECT COALESCE(NULLIF(E.stack_id, 0), -2) AS correlation, R.start AS start, R."end" AS "end",
-        {STREAM} AS stream, COALESCE(R.kernel_id, 0) AS name, COALESCE(R.agent_id, -1) AS agent
-        FROM {tables.rows("kernel_dispatch", *PLACE)} {tables.event()}"""
-    for chunk in tables.db.frames(tables.name("kernel_dispatch"), sql):
+    for chunk in capture.kernels(tables, name="COALESCE(R.kernel_id, 0)", agent="COALESCE(R.agent_id, -1)"):
         rows = chunk.filter(valid_task_times(pl.col("start"), pl.col("end")))
         untimed += chunk.height - rows.height
         for agent, count in rows["agent"].value_counts().iter_rows():
