@@ -134,8 +134,6 @@ def profile_of(
 
 def profiles_of(jobs: pl.DataFrame, sources: Sequence[Source]) -> list[Profile]:
     """The tables of each log, from the `jobs` in all of them."""
-    if len(sources) == 1:
-        return [profile_of(jobs, sources)]
     members = sorted(jobs["member"].unique())
     logs = [member // MOST_RANKS for member in members]
     numbers = [_number(sources[log], member % MOST_RANKS) for log, member in zip(logs, members, strict=True)]

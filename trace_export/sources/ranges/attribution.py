@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -162,45 +162,28 @@ class GpuActivity:
 
     compute: GpuExtent
     communication: GpuExtent
-    tasks: int
-    outside: int
-    orphans: int
-    untimed: int
-    early: int
-    cut: int
-    beside: int
-    every_call: bool
     lost: Ints
     begins: Ints
     blocks: npt.NDArray[np.bool_]
-    times: dict[int, tuple[int, int]]
-    devices: dict[int, Counter[int]]
-    busy: dict[int, Counter[int]]
+    tasks: int = 0
+    outside: int = 0
+    orphans: int = 0
+    untimed: int = 0
+    early: int = 0
+    cut: int = 0
+    beside: int = 0
+    every_call: bool = False
+    times: dict[int, tuple[int, int]] = field(default_factory=dict)
+    devices: dict[int, Counter[int]] = field(default_factory=dict)
+    busy: dict[int, Counter[int]] = field(default_factory=dict)
 
     @staticmethod
     def none(ranges: pl.DataFrame) -> GpuActivity:
         """No work for `ranges` (start, role)."""
-        size = ranges.height
-        extents, begins = (GpuExtent.none(size), GpuExtent.none(size)), np.append(ranges["start"].to_numpy(), 0)
+        compute, communication = GpuExtent.none(ranges.height), GpuExtent.none(ranges.height)
+        begins = np.append(ranges["start"].to_numpy(), 0)
         blocks = np.append((ranges["role"] == "block").fill_null(False).to_numpy(), False)
-        nothing = np.zeros(size, np.int64)
-        return GpuActivity(
-            *extents,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            False,
-            lost=nothing,
-            begins=begins,
-            blocks=blocks,
-            times={},
-            devices={},
-            busy={},
-        )
+        return GpuActivity(compute, communication, np.zeros(ranges.height, np.int64), begins, blocks)
 
     def take(self, process: int, launches: Launches, tasks: Mapping[str, Ints]) -> None:
         """Takes in GPU tasks of the process, whose `launches` are known: correlation, start, end, nccl (whether they

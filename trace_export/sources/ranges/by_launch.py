@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT, UNKNOWN, GpuActivity, Ints, Launches, RangeIndex
@@ -120,12 +119,14 @@ def count_lost(launches: dict[int, Launches], ranges: int, calls: Callable[[str]
     lost = {process: np.sort(ids[ids >= 0]) for process, of in launches.items() if len(ids := of.lost())}
     if not any(map(len, lost.values())):
         return counts
-    begins, ends = _starts(calls(CAPTURES)), _starts(calls(CAPTURES_END))
-    nothing = np.zeros(0, np.int64)
+    captures = [
+        {process: np.sort(starts) for process, starts in _whole(calls(pattern), "start")}
+        for pattern in (CAPTURES, CAPTURES_END)
+    ]
     for process, part in calls(KERNEL_LAUNCHES):
         if process in lost:
-            captured = _inside(part["start"], begins.get(process, nothing), ends.get(process, nothing))
-            np.add.at(counts, _ranges_of(part["correlation"][~captured], launches[process], lost[process]), 1)
+            begun, ended = (np.searchsorted(of.get(process, counts[:0]), part["start"]) for of in captures)
+            np.add.at(counts, _ranges_of(part["correlation"][begun <= ended], launches[process], lost[process]), 1)
     for process, ids in _whole(calls(GRAPH_LAUNCHES), "correlation"):
         if process in lost and launches[process].ran[launches[process].of(ids)].any():
             np.add.at(counts, _ranges_of(ids, launches[process], lost[process]), 1)
@@ -139,20 +140,9 @@ def _ranges_of(ids: Ints, launches: Launches, lost: Ints) -> Ints:
     return ranges
 
 
-def _starts(calls: Iterable[Piece]) -> dict[int, Ints]:
-    """The times of the calls of each process, in order."""
-    return {process: np.sort(starts) for process, starts in _whole(calls, "start")}
-
-
 def _whole(calls: Iterable[Piece], column: str) -> Iterator[tuple[int, Ints]]:
     """Each process, and this column of all of its calls."""
     parts: dict[int, list[Ints]] = {}
     for process, part in calls:
         parts.setdefault(process, []).append(part[column])
     yield from ((process, np.concatenate(of)) for process, of in parts.items())
-
-
-def _inside(moments: Ints, begins: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Whether more captures had begun than ended at each moment."""
-    begun, ended = (np.searchsorted(times, moments) for times in (begins, ends))
-    return begun > ended
