@@ -11,17 +11,7 @@ import polars as pl
 
 from trace_export.inference.kernel_names import COMMUNICATION
 from trace_export.sources.kineto.json_events import thread
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import (
-    CAPTURES,
-    CAPTURES_END,
-    GRAPH_LAUNCHES,
-    KERNEL_LAUNCHES,
-    WHOLE,
-    Parts,
-    Piece,
-    attribute,
-)
+from trace_export.sources.ranges.by_launch import CAPTURES, CAPTURES_END, GRAPH_LAUNCHES, KERNEL_LAUNCHES, Piece
 
 IS_CALL = pl.col("cat").str.contains("_(?:runtime|driver)$")
 """Whether an event is a call of CUDA or of another device."""
@@ -77,18 +67,13 @@ class GpuWork:
         """`kernels`: the columns of `KERNELS`."""
         append(self._kernels, kernels)
 
-    def activity(self, ranges: pl.DataFrame, parts: Parts = WHOLE) -> GpuActivity:
-        """The work of `ranges`, see by_launch.attribute. All calls are looked at: their names are those of several
-        devices."""
-        return attribute(ranges, self._calls, self._tasks, None, parts)
-
-    def _calls(self, pattern: str | None) -> Iterator[Piece]:
+    def calls(self, pattern: str | None) -> Iterator[Piece]:
         """The calls that fit a pattern of `CALLS`, or all."""
         for calls in self._launches:
             matching = calls if pattern is None else calls.filter(pl.col("call") == pattern)
             yield 0, {column: matching[column].to_numpy() for column in ("start", "thread", "correlation")}
 
-    def _tasks(self) -> Iterator[Piece]:
+    def tasks(self) -> Iterator[Piece]:
         for tasks in self._kernels:
             yield 0, {column: tasks[column].to_numpy() for column in KERNELS}
 

@@ -33,8 +33,7 @@ from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.by_launch import Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
@@ -139,6 +138,7 @@ class _Events(reader.Opened):
     """The content of a trace: see ranges.reader.Opened. `pending`: events of a beginning that are no columns yet."""
 
     what = "annotation"
+    launching = None
 
     def __init__(self, source: Source, trace: Trace) -> None:
         name = trace.header.get("host_name")
@@ -220,8 +220,11 @@ class _Events(reader.Opened):
         without, launched = "recorded without ProfilerActivity.CUDA", self._work.launched
         return range_notes.no_kernels(self.source.path, without, "record with it", launched=launched)
 
-    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
-        return self._work.activity(ranges, parts)
+    def calls(self, pattern: str | None, processes: list[int]) -> Iterator[Piece]:
+        return self._work.calls(pattern)
+
+    def tasks(self, processes: list[int]) -> Iterator[Piece]:
+        return self._work.tasks()
 
     def kernels_of_nccl(self) -> pl.DataFrame:
         if len(self._calls) > 1:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import numpy as np
 import polars as pl
 
 from trace_export.inference.kernel_names import GLOBS, is_like
 from trace_export.sources.nsys.session import THREAD_BITS, process_of
-from trace_export.sources.ranges import by_launch
-from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
-from trace_export.sources.ranges.by_launch import LAUNCHES, Piece
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT
+from trace_export.sources.ranges.by_launch import Piece, attribute
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
 
@@ -53,26 +53,6 @@ def stream_and_nccl(db: Database, table: str) -> str:
     return f"{stream} + {is_nccl(db, table)}"
 
 
-def attribute(
-    db: Database,
-    ranges: pl.DataFrame,
-    calls: str = LAUNCHES,
-    tables: Iterable[str] = (KERNEL_TABLE, GRAPH_TABLE),
-    parts: by_launch.Parts = by_launch.WHOLE,
-) -> GpuActivity:
-    """The tasks in `tables` that calls named like `calls` launched, by range; see by_launch.attribute."""
-    numbers = {part for devices in parts.values() for part in devices.values()}
-    processes = sorted({*ranges["process"].unique()} - numbers | parts.keys())
-
-    def tasks() -> Iterator[Piece]:
-        for table in tables:
-            for process, chunk in _tasks(db, table, processes):
-                packed = chunk["stream_and_nccl"]
-                yield process, {**chunk, "stream": packed >> 1, "nccl": packed & 1}
-
-    return by_launch.attribute(ranges, lambda pattern: _calls(db, processes, pattern), tasks, calls, parts)
-
-
 def devices_of(db: Database) -> dict[int, int]:
     """Process → the number of its GPU, of several the smallest; of all processes with kernels."""
     if not db.has(KERNEL_TABLE):
@@ -86,7 +66,7 @@ def devices_of(db: Database) -> dict[int, int]:
     return devices
 
 
-def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[Piece]:
+def calls(db: Database, pattern: str | None, processes: list[int]) -> Iterator[Piece]:
     """The calls whose names fit the pattern after their `cu` or `cuda`, or all: start, thread, correlation."""
     condition = is_named(db, "nameId", f"cu{pattern}") if pattern else "TRUE"
     sql = f"""SELECT start AS start, COALESCE(globalTid, 0) AS thread, COALESCE(correlationId, -1) AS correlation
@@ -95,16 +75,16 @@ def _calls(db: Database, processes: list[int], pattern: str | None) -> Iterator[
         yield from _by_process(chunk, "thread", processes)
 
 
-def _tasks(db: Database, table: str, processes: list[int]) -> Iterator[Piece]:
-    """The GPU tasks in `table`: start, end, correlation, and stream_and_nccl: twice the number of the stream, and 1
-    more for NCCL's kernels. A column takes a tenth of the time of reading."""
-    if not db.has(table):
-        return
-    sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
-        COALESCE(correlationId, -2) AS correlation,
-        {stream_and_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
-    for chunk in db.frames(table, sql):
-        yield from _by_process(chunk, "owner", processes)
+def tasks(db: Database, processes: list[int], *tables: str) -> Iterator[Piece]:
+    """The GPU tasks in the tables, see GpuActivity.take. The number of the stream and whether a task is NCCL's are one
+    column, which takes a tenth of the time of reading."""
+    for table in filter(db.has, tables):
+        sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
+            COALESCE(correlationId, -2) AS correlation,
+            {stream_and_nccl(db, table)} AS packed FROM {table} WHERE {{where}}"""
+        for frame in db.frames(table, sql):
+            for process, chunk in _by_process(frame, "owner", processes):
+                yield process, {**chunk, "stream": chunk["packed"] >> 1, "nccl": chunk["packed"] & 1}
 
 
 def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[Piece]:
@@ -121,5 +101,6 @@ def last_copies(db: Database, ranges: Ranges, named: pl.DataFrame) -> pl.Series:
     """The end of the last copy launched in each of the `named` ranges that receive."""
     receives = pl.col("text").is_in(ranges.transfers.filter(pl.col("role") == "recv")["text"].implode())
     wanted = named.select("id", "process", "thread", "start", "end", "role", receives=receives)
-    copies = attribute(db, wanted.with_columns(id=pl.int_range(pl.len())), "*emcpy*", [COPY_TABLE]).frame()
-    return wanted.select(last=pl.when("receives").then(copies["work_end"]))["last"]
+    numbered = wanted.with_columns(id=pl.int_range(pl.len()))
+    copies = attribute(numbered, partial(calls, db), lambda processes: tasks(db, processes, COPY_TABLE), "*emcpy*")
+    return wanted.select(last=pl.when("receives").then(copies.frame()["work_end"]))["last"]

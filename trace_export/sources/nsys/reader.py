@@ -16,16 +16,8 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import TIME, KernelFile, Note
-from trace_export.sources.nsys import nvtx
-from trace_export.sources.nsys.cupti import (
-    GRAPH_TABLE,
-    KERNEL_TABLE,
-    LAUNCH_TABLE,
-    attribute,
-    devices_of,
-    is_named,
-    last_copies,
-)
+from trace_export.sources.nsys import cupti, nvtx
+from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, is_named
 from trace_export.sources.nsys.device_tasks import write_tasks
 from trace_export.sources.nsys.export_report import export_notes, opened
 from trace_export.sources.nsys.nvtx import world_of
@@ -40,8 +32,7 @@ from trace_export.sources.nsys.session import (
 )
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Parts
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
@@ -139,14 +130,17 @@ class _Export(reader.Opened):
             return SourceError(path, what, f"capture with -t cuda,nvtx, or {range_notes.HOST}")
         return None
 
-    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
-        return attribute(self._db, ranges, parts=parts)
+    def calls(self, pattern: str | None, processes: list[int]) -> Iterator[Piece]:
+        return cupti.calls(self._db, pattern, processes)
+
+    def tasks(self, processes: list[int]) -> Iterator[Piece]:
+        return cupti.tasks(self._db, processes, KERNEL_TABLE, GRAPH_TABLE)
 
     def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
-        return None if self._db.shortened else partial(last_copies, self._db, ranges)
+        return None if self._db.shortened else partial(cupti.last_copies, self._db, ranges)
 
     def devices(self) -> ByProcess:
-        return devices_of(self._db)
+        return cupti.devices_of(self._db)
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         """Processes are told apart by their id and never by that of the device: every rank may call its GPU device 0.

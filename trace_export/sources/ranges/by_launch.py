@@ -35,29 +35,42 @@ ORPHANS = 0.003
 """The share of GPU tasks without a launch call above which the names of the calls are doubted."""
 
 
+Calls = Callable[[str | None, list[int]], Iterable[Piece]]
+"""start, thread and correlation of the calls with names like a pattern (see `count_lost`; None: of all) in some
+processes."""
+Tasks = Callable[[list[int]], Iterable[Piece]]
+"""The GPU tasks of some processes, see GpuActivity.take."""
+
+
 def attribute(
-    ranges: pl.DataFrame,
-    calls: Callable[[str | None], Iterable[Piece]],
-    tasks: Callable[[], Iterable[Piece]],
-    pattern: str | None = LAUNCHES,
-    parts: Parts = WHOLE,
+    ranges: pl.DataFrame, calls: Calls, tasks: Tasks, pattern: str | None = LAUNCHES, parts: Parts = WHOLE
 ) -> GpuActivity:
     """The GPU tasks by range.
 
     `ranges`: id (0, 1, …), process, thread, start, end, role; blocks and transfers compete, and NCCL calls among
-    themselves. `calls(pattern)`: start, thread and correlation of the calls with such names (see `count_lost`), or of
-    all (None). `tasks()`: see GpuActivity.take. Reads all calls when more than a few per mille of the
-    tasks have none of those whose names fit `pattern`. Where a process has `parts`, its ranges have their numbers.
+    themselves. Reads all calls when more than a few per mille of the tasks have none of those whose names fit
+    `pattern`. Where a process has `parts`, its ranges have their numbers.
     """
-    plain_calls = calls
-    if parts:
-        calls = lambda pattern: of_parts(plain_calls(pattern), parts)  # noqa: E731
-    launches, activity = _attributed(ranges, calls(pattern), tasks(), parts)
+    numbers = {part for devices in parts.values() for part in devices.values()}
+    processes = sorted({*ranges["process"].unique()} - numbers | parts.keys())
+
+    def called(pattern: str | None) -> Iterable[Piece]:
+        pieces = calls(pattern, processes)
+        return of_parts(pieces, parts) if parts else pieces
+
+    def attributed(pattern: str | None) -> tuple[dict[int, Launches], GpuActivity]:
+        launches, activity = _launches(ranges, called(pattern)), GpuActivity.none(ranges)
+        share_launches_that_ran(launches, parts)
+        for process, chunk in by_part(tasks(processes), launches, parts):
+            activity.take(process, launches[process], chunk)
+        return launches, activity
+
+    launches, activity = attributed(pattern)
     if pattern is not None and activity.orphans > activity.tasks * ORPHANS:
-        return replace(_attributed(ranges, calls(None), tasks(), parts)[1], every_call=True)
+        return replace(attributed(None)[1], every_call=True)
     if pattern not in (LAUNCHES, None):
         return activity
-    return replace(activity, lost=count_lost(launches, ranges.height, calls))
+    return replace(activity, lost=count_lost(launches, ranges.height, called))
 
 
 def of_parts(calls: Iterable[Piece], parts: Parts) -> Iterator[Piece]:
@@ -86,17 +99,6 @@ def share_launches_that_ran(launches: dict[int, Launches], parts: Parts) -> None
     for first, *others in (list(devices.values()) for devices in parts.values()):
         for other in others:
             launches[other] = replace(launches[other], ran=launches[first].ran)
-
-
-def _attributed(
-    ranges: pl.DataFrame, calls: Iterable[Piece], tasks: Iterable[Piece], parts: Parts
-) -> tuple[dict[int, Launches], GpuActivity]:
-    launches = _launches(ranges, calls)
-    share_launches_that_ran(launches, parts)
-    activity = GpuActivity.none(ranges)
-    for process, chunk in by_part(tasks, launches, parts):
-        activity.take(process, launches[process], chunk)
-    return launches, activity
 
 
 def _launches(ranges: pl.DataFrame, calls: Iterable[Piece]) -> dict[int, Launches]:

@@ -21,7 +21,7 @@ on without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -54,7 +54,7 @@ from trace_export.sources.ranges import inferred as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks, with_steps
-from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.by_launch import LAUNCHES, Parts, Piece, attribute
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
@@ -79,13 +79,14 @@ _HALF = 1 << (_BITS - 1)
 class Opened(Protocol):
     """The processes of one host in an opened source, which answers the questions of `read`. `what`: what the profiler
     calls a range; `short`: only the beginning of its events is looked at, and the passes there have the times of the
-    host; `world`: the number of ranks of the job."""
+    host; `world`: the number of ranks of the job; `launching`: how calls that launch are named (None: in many ways)."""
 
     source: Source
     host: Host
     what: str
     short: bool = False
     world: int | None = None
+    launching: str | None = LAUNCHES
 
     def remedy(self) -> str:
         """How to record passes that are named."""
@@ -122,9 +123,17 @@ class Opened(Protocol):
         """The error of a source without any GPU work to attribute."""
         ...
 
-    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
-        """The GPU work by range, see by_launch.attribute."""
+    def calls(self, pattern: str | None, processes: list[int]) -> Iterable[Piece]:
+        """See by_launch.Calls."""
         ...
+
+    def tasks(self, processes: list[int]) -> Iterable[Piece]:
+        """See by_launch.Tasks."""
+        ...
+
+    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
+        """The GPU work by range."""
+        return attribute(ranges, self.calls, self.tasks, self.launching, parts)
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         """The ranks of these processes, as `ranks.assigned` gives them, and notes on them."""

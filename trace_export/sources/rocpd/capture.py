@@ -6,15 +6,13 @@ application's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import polars as pl
 
 from trace_export.inference.kernel_names import is_like
 from trace_export.inference.sequence_numbers import OPERATORS
-from trace_export.sources.ranges import by_launch
-from trace_export.sources.ranges.attribution import DEVICE_SHIFT, GpuActivity
-from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
+from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.ranges import RANGE
@@ -29,25 +27,6 @@ _STREAM = """((COALESCE(R.agent_id, -1) * 65536 + COALESCE(R.queue_id, 0) % 6553
 """One number for that. Streams that were not recorded share one number, and the queue tells them apart."""
 
 
-def attribute(
-    processes: Sequence[Tables], ranges: pl.DataFrame, parts: by_launch.Parts = by_launch.WHOLE
-) -> GpuActivity:
-    """The kernels by range; see by_launch.attribute."""
-    wanted = {*ranges["process"].unique(), *parts}
-    trained = [tables for tables in processes if tables.process in wanted]
-
-    def tasks() -> Iterator[Piece]:
-        for tables in trained:
-            numbers = gpus(tables)
-            for chunk in kernels(tables, nccl=f"COALESCE({is_nccl(tables)}, 0)"):
-                device = pl.col("stream") // (1 << DEVICE_SHIFT)
-                number = device.replace(list(numbers), list(numbers.values()))
-                placed = chunk.with_columns(pl.col("stream") + (number - device) * (1 << DEVICE_SHIFT))
-                yield tables.process, {name: placed[name].to_numpy() for name in placed.columns}
-
-    return by_launch.attribute(ranges, lambda pattern: _calls(trained, pattern), tasks, parts=parts)
-
-
 def launches_kernels(tables: Tables) -> bool:
     """Whether there is a call that launches a kernel."""
     rows = tables.rows("region").format(where="TRUE")
@@ -58,14 +37,6 @@ def is_nccl(tables: Tables) -> str:
     """The condition that a dispatch runs a kernel of RCCL, which has NCCL's names."""
     symbols = tables.name("info_kernel_symbol")
     return f"R.kernel_id IN (SELECT id FROM {symbols} WHERE {is_like('display_name')})"
-
-
-def _calls(processes: list[Tables], pattern: str | None) -> Iterator[Piece]:
-    """The calls whose names fit the pattern after their `hip`, or all of the runtime: start, thread, correlation."""
-    for tables in processes:
-        condition = f"NOT {tables.of_category(MARKERS, RCCL)}" if pattern is None else tables.named(f"hip{pattern}")
-        for chunk in calls(tables, condition):
-            yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
 
 
 def calls(tables: Tables, condition: str, **more: str) -> Iterator[pl.DataFrame]:

@@ -16,8 +16,8 @@ from trace_export.errors import SourceError
 from trace_export.model import TEXT, TIME, KernelFile, Note
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
-from trace_export.sources.ranges.attribution import GpuActivity
-from trace_export.sources.ranges.by_launch import Parts
+from trace_export.sources.ranges.attribution import DEVICE_SHIFT
+from trace_export.sources.ranges.by_launch import Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
@@ -26,8 +26,8 @@ from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, f
 from trace_export.sources.rocpd import capture
 from trace_export.sources.rocpd.capture import counted_names, read_ranges
 from trace_export.sources.rocpd.device_tasks import write_tasks
+from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables, read_process, sets_of
 from trace_export.sources.rocpd.tables import Process as Facts
-from trace_export.sources.rocpd.tables import Tables, read_process, sets_of
 from trace_export.sources.shared.batch import Result
 from trace_export.sources.shared.names import rank_of
 from trace_export.sources.shared.sqlite import PIECE_ROWS, Database
@@ -100,9 +100,8 @@ class _Processes(reader.Opened):
     def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.rocpd.unmarked import read_process as read_launches  # with what it needs 30 ms
 
-        for tables in self._processes:
-            if of is None or tables.process in of:
-                yield tables.process, read_launches(tables, others, operators=named.operators)
+        for tables in self._processes if of is None else self._of(of):
+            yield tables.process, read_launches(tables, others, operators=named.operators)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"
@@ -115,8 +114,22 @@ class _Processes(reader.Opened):
         launched = any(map(capture.launches_kernels, self._processes))
         return range_notes.no_kernels(self.source.path, "recorded without --kernel-trace", _RECORD, launched=launched)
 
-    def activity(self, ranges: pl.DataFrame, parts: Parts) -> GpuActivity:
-        return capture.attribute(self._processes, ranges, parts)
+    def calls(self, pattern: str | None, processes: list[int]) -> Iterator[Piece]:
+        for tables in self._of(processes):
+            others = f"NOT {tables.of_category(MARKERS, RCCL)}"
+            for chunk in capture.calls(tables, others if pattern is None else tables.named(f"hip{pattern}")):
+                yield tables.process, {name: chunk[name].to_numpy() for name in chunk.columns}
+
+    def tasks(self, processes: list[int]) -> Iterator[Piece]:
+        for tables in self._of(processes):
+            numbers, device = capture.gpus(tables), pl.col("stream") // (1 << DEVICE_SHIFT)
+            number = device.replace(list(numbers), list(numbers.values()))
+            for chunk in capture.kernels(tables, nccl=f"COALESCE({capture.is_nccl(tables)}, 0)"):
+                placed = chunk.with_columns(pl.col("stream") + (number - device) * (1 << DEVICE_SHIFT))
+                yield tables.process, {name: placed[name].to_numpy() for name in placed.columns}
+
+    def _of(self, processes: Collection[int]) -> list[Tables]:
+        return [tables for tables in self._processes if tables.process in processes]
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         source, facts = self.source, self._facts
