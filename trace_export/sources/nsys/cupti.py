@@ -81,10 +81,10 @@ def tasks(db: Database, processes: list[int], *tables: str) -> Iterator[Piece]:
     for table in filter(db.has, tables):
         sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
             COALESCE(correlationId, -2) AS correlation,
-            {stream_and_nccl(db, table)} AS packed FROM {table} WHERE {{where}}"""
+            {stream_and_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
         for frame in db.frames(table, sql):
             for process, chunk in _by_process(frame, "owner", processes):
-                yield process, {**chunk, "stream": chunk["packed"] >> 1, "nccl": chunk["packed"] & 1}
+                yield process, {**chunk, "stream": chunk["stream_and_nccl"] >> 1, "nccl": chunk["stream_and_nccl"] & 1}
 
 
 def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[Piece]:

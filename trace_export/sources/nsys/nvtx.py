@@ -8,14 +8,13 @@ null while a range is open.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import polars as pl
 
 from trace_export.sources.nsys.session import THREAD_BITS
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named, operators
+from trace_export.sources.ranges.named import Named
 from trace_export.sources.ranges.ranges import CALL, RANGE
 from trace_export.sources.ranges.ranks import ByProcess
 from trace_export.sources.ranges.transfers import MOVES
@@ -42,22 +41,9 @@ def read_ranges(db: Database, dialects: Dialects) -> tuple[Named, pl.DataFrame]:
     return named, calls.members()
 
 
-def read_operators(db: Database) -> dict[int, pl.DataFrame]:
-    """Process → the ranges of torch's emit_nvtx around operators and nodes, see operators."""
-    pieces: dict[int, list[pl.DataFrame]] = defaultdict(list)
-    for chunk in _chunks(db):
-        of_torch = operators(chunk.select("process", "thread", "start", "end", "text"))
-        for (process,), part in of_torch.group_by("process"):
-            pieces[process].append(part.drop("process"))
-    return {process: pl.concat(parts) for process, parts in pieces.items()}
-
-
-def counted_names(db: Database) -> NameCounts:
-    """The names of the file's ranges."""
-    counts = NameCounts()
-    for chunk in _chunks(db):
-        counts.add(chunk.filter(pl.col("type") != DOMAIN_CREATED)["text"])
-    return counts
+def recorded(db: Database) -> Iterator[pl.DataFrame]:
+    """All ranges in frames of bounded size, see `_with_texts`."""
+    return (chunk.filter(pl.col("type") != DOMAIN_CREATED) for chunk in _chunks(db))
 
 
 def _chunks(db: Database) -> Iterator[pl.DataFrame]:

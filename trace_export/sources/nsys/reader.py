@@ -34,7 +34,7 @@ from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named
+from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
@@ -95,8 +95,8 @@ class _Export(reader.Opened):
     def members(self) -> pl.DataFrame:
         return self._members
 
-    def counted_names(self) -> NameCounts:
-        return nvtx.counted_names(self._db)
+    def recorded(self) -> Iterator[pl.DataFrame]:
+        return nvtx.recorded(self._db)
 
     def without_passes(self, ranges: Ranges) -> Collection[int] | None:
         """All processes, or beside processes with named passes those that have a thread of the autograd engine; and
@@ -111,8 +111,7 @@ class _Export(reader.Opened):
     def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.nsys.unmarked import read_processes  # with what it needs 30 ms
 
-        operators = nvtx.read_operators(self._db) if named.operators else {}
-        return read_processes(self._db, others, operators, of)
+        return read_processes(self._db, others, operators(self.recorded()) if named.operators else {}, of)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges"

@@ -3,6 +3,7 @@ PyTorch's operators, and the names that occur most often."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -43,14 +44,17 @@ def numbers_nodes(texts: pl.Series) -> bool:
     return bool(texts.str.starts_with(_ENGINE).any())
 
 
-def operators(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The operators and nodes among `ranges` (thread, start, end, text and other columns): these other columns, thread,
-    start, end, name, and seq, their number."""
-    wanted = ranges.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
-    return wanted.with_columns(
-        name=pl.col("text").str.replace(OPERATION_SUFFIX + "$", ""),
-        seq=pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False),
-    ).drop("text")
+def operators(pieces: Iterable[pl.DataFrame]) -> dict[int, pl.DataFrame]:
+    """Process → the operators and nodes among ranges (`RANGE`, text) in pieces: thread, start, end, name, and their
+    number seq."""
+    every = []
+    for ranges in pieces:
+        wanted = ranges.filter(pl.col("text").str.contains(_OPERATOR), pl.col("end") >= pl.col("start"))
+        name = pl.col("text").str.replace(OPERATION_SUFFIX + "$", "").alias("name")
+        seq = pl.col("text").str.extract(r", seq = (\d+), op_id = ").cast(pl.Int64, strict=False)
+        every.append(wanted.select("process", "thread", "start", "end", name, seq=seq))
+    parts = pl.concat(every).partition_by("process", as_dict=True, include_key=False) if every else {}
+    return {process: part for (process,), part in parts.items()}
 
 
 EXAMPLES = 5

@@ -101,9 +101,16 @@ class Opened(Protocol):
         """The ranges whose names count."""
         ...
 
+    def recorded(self) -> Iterable[pl.DataFrame]:
+        """All ranges in pieces (`RANGE`, text)."""
+        return ()
+
     def counted_names(self) -> NameCounts:
         """The names of all ranges."""
-        ...
+        counts = NameCounts()
+        for ranges in self.recorded():
+            counts.add(ranges["text"])
+        return counts
 
     def without_passes(self, ranges: Ranges) -> Collection[int] | None:
         """The processes with GPU work whose passes the `ranges` do not name, or only some; None: all."""

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 import polars as pl
 
 from trace_export.inference.kernel_names import is_like
-from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named, operators
+from trace_export.sources.ranges.named import Named
 from trace_export.sources.ranges.ranges import RANGE
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables
 from trace_export.sources.shared.names import LONGEST_NAME
@@ -72,21 +71,6 @@ def read_ranges(processes: Iterable[Tables], dialects: Dialects) -> Named:
             named.add(chunk)
             named.calls.append(chunk.filter(pl.col("text").str.starts_with("nccl")))
     return named
-
-
-def read_operators(tables: Tables) -> pl.DataFrame:
-    """The ranges of torch's emit_nvtx around operators and nodes: schema sequence_numbers.OPERATORS."""
-    ranges = (chunk.select("thread", "start", "end", "text") for chunk in recorded(tables))
-    return pl.concat([pl.DataFrame(schema=OPERATORS), *(operators(chunk) for chunk in ranges)])
-
-
-def counted_names(processes: Iterable[Tables]) -> NameCounts:
-    """The names of all ranges."""
-    counts = NameCounts()
-    for tables in processes:
-        for chunk in recorded(tables):
-            counts.add(chunk["text"])
-    return counts
 
 
 def recorded(tables: Tables) -> Iterator[pl.DataFrame]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -19,12 +20,12 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT
 from trace_export.sources.ranges.by_launch import Piece
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named
+from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.rocpd import capture
-from trace_export.sources.rocpd.capture import counted_names, read_ranges
+from trace_export.sources.rocpd.capture import read_ranges
 from trace_export.sources.rocpd.device_tasks import write_tasks
 from trace_export.sources.rocpd.tables import MARKERS, RCCL, Tables, read_process, sets_of
 from trace_export.sources.rocpd.tables import Process as Facts
@@ -89,8 +90,8 @@ class _Processes(reader.Opened):
     def named(self, dialects: Dialects) -> Named:
         return read_ranges(self._processes, dialects)
 
-    def counted_names(self) -> NameCounts:
-        return counted_names(self._processes)
+    def recorded(self) -> Iterator[pl.DataFrame]:
+        return chain.from_iterable(map(capture.recorded, self._processes))
 
     def without_passes(self, ranges: Ranges) -> Collection[int]:
         named_in_full = ranges.marked if self.short else ranges.marked - ranges.partial
@@ -100,8 +101,9 @@ class _Processes(reader.Opened):
     def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.rocpd.unmarked import read_process as read_launches  # with what it needs 30 ms
 
+        of_processes = operators(self.recorded()) if named.operators else {}
         for tables in self._processes if of is None else self._of(of):
-            yield tables.process, read_launches(tables, others, operators=named.operators)
+            yield tables.process, read_launches(tables, others, of_processes.get(tables.process))
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"

@@ -24,14 +24,14 @@ from trace_export.sources.shared.timestamps import valid_task_times
 _SENDING = ["ncclSend", "ncclRecv"]
 
 
-def read_process(tables: Tables, ranges: Ranges, *, operators: bool) -> Process:
-    """A process; `ranges`: those around steps and optimizers; `operators`: whether operators have ranges."""
+def read_process(tables: Tables, ranges: Ranges, operators: pl.DataFrame | None) -> Process:
+    """A process; `ranges`: those around steps and optimizers; `operators`: those around operators, if they have any."""
     tasks, devices, untimed = _tasks(tables)
     calls = _calls(tables)
     numbers, codes = coded(tasks["name"])
     names, tasks = _names(tables, numbers), tasks.with_columns(codes)
     work = work_of(calls, tasks, KernelNames(names), _between(tables, tasks, calls, names))
-    named = capture.read_operators(tables) if operators else pl.DataFrame(schema=OPERATORS)
+    named = pl.DataFrame(schema=OPERATORS) if operators is None else operators
     return Process(work, devices, ranges.frame.filter(process=tables.process), operators=named, untimed=untimed)
 
 
