@@ -18,22 +18,13 @@ import polars as pl
 from trace_export.errors import SourceError
 from trace_export.model import TEXT, TIME, Note
 from trace_export.sources.kineto.device_tasks import DEVICE_CATEGORIES, TIMED, KeptTasks, read_tasks
-from trace_export.sources.kineto.gpu_work import (
-    CALLERS,
-    IS_CALL,
-    IS_NCCL,
-    STREAM,
-    GpuWork,
-    append,
-    calls_of_nccl,
-    task_id,
-)
+from trace_export.sources.kineto.gpu_work import CALLERS, IS_CALL, KERNEL, append, calls_of_nccl, launches_in
 from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, thread, whole_number
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.kineto.trace import Trace, open_trace
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
-from trace_export.sources.ranges.by_launch import Piece
+from trace_export.sources.ranges.by_launch import GRAPH_LAUNCHES, KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
@@ -153,7 +144,8 @@ class _Events(reader.Opened):
         self._counts = NameCounts()
         self._every: Callable[[], pl.Series] | None = None
         """The names of all ranges that are not counted yet."""
-        self._work = GpuWork()
+        self._launches: list[pl.DataFrame] = []
+        self._kernels: list[pl.DataFrame] = []
         self._works = False
         """Whether a beginning has launches or kernels."""
         self._calls = [_NO_CALLS]
@@ -175,11 +167,11 @@ class _Events(reader.Opened):
         self._rows += ranges.height
         append(self._ranges, ranges.filter(dialects.may_know("text")))
         self._counts.add(ranges["text"])
-        self._work.add(events)
+        append(self._launches, launches_in(events))
         kernels = events.filter(pl.col("cat") == "kernel")
         self._pids.update(kernels.select(_PIDS).to_series())
         self._devices.update(kernels.select(_DEVICES).to_series())
-        self._work.add_kernels(kernels.select(task_id(), "start", "end", STREAM, nccl=IS_NCCL))
+        append(self._kernels, kernels.select(*KERNEL))
         append(self._calls, calls_of_nccl(kernels.filter(TIMED)))
         if self._device is None and kernels.height:
             self._device = kernels.select(DEVICE).item(0, 0)
@@ -192,7 +184,7 @@ class _Events(reader.Opened):
         return Named(dialects, self._ranges)
 
     def remedy(self) -> str:
-        return f"{REMEDY}, {WITHOUT_GRAPHS}" if self._work.replayed else REMEDY
+        return f"{REMEDY}, {WITHOUT_GRAPHS}" if self._called(GRAPH_LAUNCHES) else REMEDY
 
     def counted_names(self) -> NameCounts:
         if self._every is not None:
@@ -201,7 +193,7 @@ class _Events(reader.Opened):
         return self._counts
 
     def without_passes(self, ranges: Ranges) -> Collection[int]:
-        if self.short or not self._work.kernels:
+        if self.short or not self._has_kernels:
             return ()
         return (0,) if not ranges.marked or 0 in ranges.partial else ()
 
@@ -215,16 +207,18 @@ class _Events(reader.Opened):
         return error if self.short else None
 
     def no_work(self) -> SourceError | None:
-        if self._work.kernels or not self._trace.has_end or self._works:
+        if self._has_kernels or not self._trace.has_end or self._works:
             return None
-        without, launched = "recorded without ProfilerActivity.CUDA", self._work.launched
+        without, launched = "recorded without ProfilerActivity.CUDA", self._called(KERNEL_LAUNCHES)
         return range_notes.no_kernels(self.source.path, without, "record with it", launched=launched)
 
     def calls(self, pattern: str | None, processes: list[int]) -> Iterator[Piece]:
-        return self._work.calls(pattern)
+        for calls in self._launches:
+            matching = calls if pattern is None else calls.filter(pl.col("call") == pattern)
+            yield 0, {column: matching[column].to_numpy() for column in ("start", "thread", "correlation")}
 
     def tasks(self, processes: list[int]) -> Iterator[Piece]:
-        return self._work.tasks()
+        return ((0, {column.name: column.to_numpy() for column in kernels}) for kernels in self._kernels)
 
     def kernels_of_nccl(self) -> pl.DataFrame:
         if len(self._calls) > 1:
@@ -252,6 +246,14 @@ class _Events(reader.Opened):
 
     def end(self, *, inferred: bool) -> int | None:
         return self._end if self._trace.has_end else None
+
+    @property
+    def _has_kernels(self) -> bool:
+        return any(piece.height for piece in self._kernels)
+
+    def _called(self, call: str) -> bool:
+        """Whether one of the launches is such a call, one of `CALLS`."""
+        return any((piece["call"] == call).any() for piece in self._launches)
 
     def _of_several_processes(self, processes: Collection[str]) -> SourceError:
         pids = " and ".join(sorted(processes))
