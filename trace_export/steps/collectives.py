@@ -25,7 +25,7 @@ def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names:
     start = whole["start"].to_numpy()
     number = np.empty(int(parts["collective"].max()) + 1, np.int32)  # type: ignore[arg-type]
     number[whole["collective"].to_numpy()] = operations.add(
-        sort=COLLECTIVE, kind=np.array([names.number(f"C:{op}") for op in whole["op"]], np.int64),
+        sort=COLLECTIVE, kind=names.numbers("C:" + whole["op"]),
         rank=whole["last"].to_numpy(), step=whole["step_index"].to_numpy(),
         start=start, end=np.maximum(start, whole["end"].to_numpy()), when=start,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 
 from trace_export.ordering import rows_of
 from trace_export.steps.graph import Flags, Ints, Times, Waits, happened
@@ -62,6 +63,11 @@ class Names:
 
     def number(self, kind: str) -> int:
         return self._kinds.setdefault(kind, len(self._kinds))
+
+    def numbers(self, kinds: pl.Series) -> Ints:
+        """Those of a column."""
+        each = {kind: self.number(kind) for kind in kinds.unique(maintain_order=True)}
+        return kinds.replace_strict(each, return_dtype=pl.Int16).to_numpy()
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -204,22 +204,17 @@ def _apart(graph: Graph) -> Ints:
     """A number for each operation: replicas that wait for one another, if only at a barrier, share one."""
     replica = graph.of("replica")
     point = (graph.sort == POINT) & (graph.rank < 0)  # those of a rank are of its replica
-    node = np.where(point, np.arange(len(graph), dtype=np.int32) + replica.max(initial=0) + 1, replica)
-    low, size = int(node.min(initial=0)), int(node.max(initial=0)) + 2
+    node = np.where(point, replica.max(initial=0) + np.cumsum(point, dtype=np.int32), replica)
     apart = np.flatnonzero(node[graph.waits.of] != node[graph.waits.on])
     joining = graph.waits.only(apart)
     joining = joining.only(~for_origin(joining, graph.sort, graph.step))  # an origin joins nobody
-    of, on = (node[end].astype(np.int64) for end in (joining.of, joining.on))
-    pairs = np.unique((of - low) * size + (on - low))
-    parent: dict[int, int] = {}
-
-    def root(one: int) -> int:
-        while (above := parent.setdefault(one, one)) != one:
-            parent[one] = parent.setdefault(above, above)  # so that the way is half as long next time
-            one = above
-        return one
-
-    for one, other in zip((pairs // size + low).tolist(), (pairs % size + low).tolist(), strict=True):
-        parent[root(one)] = root(other)
-    roots = np.array([root(one) for one in range(int(replica.max(initial=0)) + 1)], np.int64)
-    return np.where(replica >= 0, roots[np.maximum(replica, 0)], -1)
+    of, on = node[joining.of], node[joining.on]
+    least, spread = np.arange(int(node.max(initial=0)) + 1), True
+    while spread:  # each pass hands the least number on to the neighbours, and from there to all that point there
+        before = least
+        least = before.copy()
+        np.minimum.at(least, of, before[on])
+        np.minimum.at(least, on, before[of])
+        least = least[least]
+        spread = bool((least != before).any())
+    return np.where(replica >= 0, least[np.maximum(replica, 0)], -1)
