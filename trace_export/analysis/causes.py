@@ -1,5 +1,5 @@
-"""Possible causes of slow steps: the searches of `peers`, and for each cause two scenarios whose difference is its
-gain."""
+"""Possible causes of slow steps: the searches of `peers`, and for each cause the scenario whose difference to the usual
+one is its gain."""
 
 from __future__ import annotations
 
@@ -16,25 +16,26 @@ from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.memory import give_back
 from trace_export.ordering import distinct
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints, needs_transfer
-from trace_export.steps.replay import Scenario, Windows
+from trace_export.steps.replay import Change, Windows
 
 
 @dataclass(frozen=True)
 class Candidate:
     """A cause before its gain is known. `code` says what is slow or late; `place` where, by the columns of
-    `explanation.CAUSES`. `without` and `base`: a step with this cause taken away, and as it is; `even`: with the
-    surplus of a slow stage spread over all. `members`: its operations. `late`: whether these start late, by `excess`
-    nanoseconds of a step; else they are slow, by this share."""
+    `explanation.CAUSES`. `changes`: how the usual step changes without the cause, or if it is `late`, with it; of
+    causes that hide one another there are several. `even`: how it changes with the surplus of a slow stage spread over
+    all. `excess`: nanoseconds of a step if it is late, else a share of its peers."""
 
     code: str
     place: dict[str, object]
     excess: float
     sigmas: float | None
-    base: Scenario
-    without: Scenario
-    members: Ints
-    even: Scenario | None = None
-    late: bool = False
+    changes: tuple[Change, ...]
+    even: Change | None = None
+
+    @property
+    def late(self) -> bool:
+        return all(change.late for change in self.changes)
 
 
 class Candidates:
@@ -113,7 +114,7 @@ class Candidates:
             if graph.recorded.incomplete and not self._beyond_doubt(items, slow):
                 continue
             members = self._members(slow, there, blocks)
-            lengths, even = self._as_peers(slow, items, members, there[slow.items], left, sorts)
+            quick, even = self._as_peers(slow, items, members, there[slow.items], left, sorts)
             place, kind = self.compared.place(slow, there), self._kind(slow)
             if kind == "rank" and slow.groups[0].kind == "stage":
                 place["unread"] = True
@@ -121,11 +122,8 @@ class Candidates:
             met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
             place["undivided"] = (work and one_group and not met) or None
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
-            delay = typical.usual_delay
-            yield Candidate(
-                code, place, slow.excess, slow.sigmas, self.usual, (lengths, delay), members,
-                even=(even, delay) if kind == "stage" and work else None,
-            )  # fmt: skip
+            spread = even if kind == "stage" and work else None
+            yield Candidate(code, place, slow.excess, slow.sigmas, (quick,), spread)
 
     def _unit_means(self) -> Floats:
         """Rank × unit: the mean length of a rank's blocks of one kind and chunk; NaN where it has none."""
@@ -136,8 +134,8 @@ class Candidates:
 
     def _as_peers(
         self, slow: Slow, items: Items, members: Ints, slow_ranks: Ints, means: Floats, sorts: tuple[int, ...]
-    ) -> tuple[Floats, Floats]:
-        """Two arrays of lengths. In the first the members are scaled to the rank means of their peers, unit by unit:
+    ) -> tuple[Change, Change]:
+        """Two changes of lengths. In the first the members are scaled to the rank means of their peers, unit by unit:
         their jitter stays, but not a surplus that comes and goes from step to step. In the second their surplus is
         spread evenly over all stages. `means` (rank × unit) are without the previous causes, so that their surplus is
         no gain of this one; they are changed to be without this one, too. `sorts`: those of the operations that `items`
@@ -170,13 +168,11 @@ class Candidates:
         now[members] *= factor[self.row[members], typical.unit[members]]
         even[blocks] *= 1 + surplus[typical.unit[blocks]] / np.maximum(now[blocks], 1.0)
         means[:] = left
-        return lengths, even
+        return Change.between(typical.length, lengths), Change.between(typical.length, even)
 
-    def _slow_items(
-        self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]
-    ) -> Iterator[tuple[Slow, Ints, Floats]]:
-        """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with its members
-        and the lengths in which these are as long as their peers."""
+    def _slow_items(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Change]]:
+        """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with the change
+        in which these are as long as their peers."""
         items = mean_lengths(key, Sums.of(self.typical.length[rows]), alike)
         mean = items.mean
         left = mean.copy()  # of each item without the causes before: those are no gain of this one
@@ -184,10 +180,9 @@ class Candidates:
             base = np.full(len(mean), np.nan)
             base[slow.items] = slow.base
             chosen = ~np.isnan(base[key])
-            lengths = self.typical.length.copy()
-            lengths[rows[chosen]] *= base[key[chosen]] / np.maximum(left[key[chosen]], 1.0)
+            quick = self.typical.length[rows[chosen]] * (base[key[chosen]] / np.maximum(left[key[chosen]], 1.0))
             left[slow.items] = np.minimum(left[slow.items], slow.base)
-            yield slow, rows[chosen], lengths
+            yield slow, Change(rows[chosen], quick)
 
     def slow_links(self) -> Iterator[Candidate]:
         """The peers of a link are those of its direction between the same stages, else all. A guessed transfer is no
@@ -209,11 +204,11 @@ class Candidates:
         ends = pairs[codes // kinds]
         links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], codes % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
-        for slow, members, lengths in self._slow_items(rows, key, alike, groups):
-            if (self.typical.length - lengths)[members].mean() <= least:
+        for slow, quick in self._slow_items(rows, key, alike, groups):
+            if quick.costs(self.usual).mean() <= least:
                 continue
             place = self.compared.link_place(links[:, slow.items], graph.kinds)
-            yield Candidate("slow-link", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members)
+            yield Candidate("slow-link", place, slow.excess, slow.sigmas, (quick,))
 
     def slow_collectives(self) -> Iterator[Candidate]:
         """A group's collective is compared with the same operation of other groups with as many members in as many
@@ -241,7 +236,7 @@ class Candidates:
                     of_stage.setdefault(stage, []).append(n)
             groups = [Group("stage", str(stage), np.array(items)) for stage, items in of_stage.items()]
             groups += [Group("group", name, np.array([n])) for n, name in enumerate(names)]
-            for slow, members, lengths in self._slow_items(rows, key, np.zeros(len(labels), np.int64), groups):
+            for slow, quick in self._slow_items(rows, key, np.zeros(len(labels), np.int64), groups):
                 slow_ones = [names[n] for n in slow.items.tolist()]
                 ranks = sorted({rank for name in slow_ones for rank in ranks_of[name]})
                 at = [self.number[rank] for rank in ranks]
@@ -250,9 +245,7 @@ class Candidates:
                     "group": ", ".join(slow_ones), "ranks": ranks, "hosts": sorted({self.host[a] for a in at} - {""}),
                     "stage": stages.pop() if len(stages) == 1 else None,
                 }  # fmt: skip
-                yield Candidate(
-                    "slow-collective", place, slow.excess, slow.sigmas, self.usual, (lengths, self.usual[1]), members
-                )
+                yield Candidate("slow-collective", place, slow.excess, slow.sigmas, (quick,))
 
     def late(self) -> Iterator[Candidate]:
         """Late starts: delays beyond the typical one, charged to the member that started last. The gain is the
@@ -292,16 +285,14 @@ class Candidates:
             goes[slow.items] = np.maximum(left[slow.items] - slow.base, 0) / np.maximum(items.mean[slow.items], 1.0)
             left[slow.items] = np.minimum(left[slow.items], slow.base)
             theirs = late[members] * goes[self.row[members]]
-            kept = typical.usual_delay.copy()
-            kept[members] += theirs
+            delayed = Change(members, typical.usual_delay[members] + theirs, late=True)
             place, kind = self.compared.place(slow, there), self._kind(slow)
             parts = graph.pause, graph.sort == COLLECTIVE
             paused, joint = (float(theirs[part[members]].sum()) for part in parts)
             half = float(theirs.sum()) / 2
             host = "late-host" if kind == "host" else "late-rank"
             code = "data-loading" if paused > half else "late-collective" if joint > half else host
-            base = typical.length, kept
-            yield Candidate(code, place, slow.excess, slow.sigmas, base, self.usual, members, late=True)
+            yield Candidate(code, place, slow.excess, slow.sigmas, (delayed,))
 
     def _seen_on_some(self) -> bool:
         """Whether most transfers into some ranks were recorded, and most into others guessed: a start after a guessed
@@ -337,10 +328,8 @@ class Candidates:
         if not len(members):
             return
         spread = float(factor[members].std())
-        yield Candidate(
-            "unequal-microbatches", {"ranks": [], "hosts": []}, spread, None, self.usual,
-            (typical.length / factor, typical.usual_delay), members,
-        )  # fmt: skip
+        equal = Change(members, typical.length[members] / factor[members])
+        yield Candidate("unequal-microbatches", {"ranks": [], "hosts": []}, spread, None, (equal,))
 
 
 def _most_of_others(values: Floats) -> Floats:

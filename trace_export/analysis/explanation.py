@@ -99,13 +99,12 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     give_back()
     candidates = Candidates(typical, every, measured).all()
     usual_lengths = replay.step_lengths([typical.usual])
-    asked = [each for one in candidates for each in (one.base, one.without, one.even) if each is not None]
-    others = iter(replay.step_lengths(each for each in asked if each is not typical.usual).T)
-    columns = [usual_lengths[:, 0] if each is typical.usual else next(others) for each in asked]
-    lengths = np.stack([usual_lengths[:, 0], measured_lengths[:, 0], *columns], axis=1).mean(axis=0)
-    gains = _gains(candidates, lengths[2:])
+    asked = [change for each in candidates for change in (*each.changes, each.even) if change is not None]
+    changed = replay.step_lengths(change.of(typical.usual) for change in asked)
+    lengths = np.concatenate([usual_lengths, measured_lengths, changed], axis=1).mean(axis=0)
+    gains = _gains(candidates, float(lengths[0]), lengths[2:])
     late = [
-        each.members
+        each.changes[0].rows
         for each, (gain, _) in zip(candidates, gains, strict=True)
         if each.late and gain >= WORTH * measured
     ]
@@ -131,7 +130,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         joint, gain, parts = shared
         behind = {len(candidates): max(gains[n][0] for n in parts)}
         candidates, gains = [*candidates, joint], [*gains, (gain, None)]
-    seen = [_seen(graph, replay.windows, each) for each in candidates]
+    seen = [_seen(typical, replay.windows, each) for each in candidates]
     causes = _causes(candidates, gains, measured, long, seen, behind, exact=exact)
     whole = Explanation(
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
@@ -200,26 +199,27 @@ def _optimizer(path: CriticalPath) -> float:
     return float(total) / max(path.steps.height, 1)
 
 
-def _gains(candidates: Sequence[Candidate], lengths: Floats) -> list[tuple[float, float | None]]:
-    """How much shorter a step is without each cause, and with its surplus spread."""
-    gains, at = [], 0
+def _gains(candidates: Sequence[Candidate], usual: float, changed: Floats) -> list[tuple[float, float | None]]:
+    """How much shorter a step is without each cause, and with its surplus spread: from the `usual` length, and those
+    with the changes of each candidate."""
+    gains, left = [], iter((changed - usual).tolist())
     for each in candidates:
-        even = None if each.even is None else float(lengths[at] - lengths[at + 2])
-        gains.append((float(lengths[at] - lengths[at + 1]), even))
-        at += 2 + (each.even is not None)
+        longer = next(left)
+        gains.append((longer if each.late else -longer, None if each.even is None else -next(left)))
     return gains
 
 
-def _seen(graph: Graph, windows: Windows, cause: Candidate) -> tuple[int | None, int | None]:
+def _seen(typical: Typical, windows: Windows, cause: Candidate) -> tuple[int | None, int | None]:
     """The run and step that a cause costs most, in which its operations are longest or latest compared with their
     usual."""
-    here = cause.members[np.isin(graph.step[cause.members], windows.step)]
-    if not len(here):
+    recorded, costs = typical.graph.recorded, np.zeros(len(typical.graph.recorded.steps))
+    for change in cause.changes:
+        step = typical.graph.step[change.rows]
+        here = np.isin(step, windows.step)
+        costs += np.bincount(step[here], change.costs(typical.usual)[here], len(costs))
+    if not costs.any():
         return None, None
-    (length, delay), (usual, usual_delay) = cause.base, cause.without
-    costs = (length + delay - usual - usual_delay)[here]
-    step = int(np.argmax(np.bincount(graph.step[here], costs)))
-    costliest: tuple[int | None, int | None] = graph.recorded.steps.select(STEP_KEY).row(step)
+    costliest: tuple[int | None, int | None] = recorded.steps.select(STEP_KEY).row(int(np.argmax(costs)))
     return costliest
 
 

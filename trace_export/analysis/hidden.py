@@ -51,12 +51,10 @@ def _gain(causes: Sequence[Candidate], typical: Typical, replay: Replay) -> floa
 def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candidate]) -> Scenario:
     """A step without the causes `gone`, and with only the late starts `left`."""
     length, delay = typical.length.copy(), typical.usual_delay.copy()
-    for each in gone:
-        if not each.late:
-            length[each.members] *= each.without[0][each.members] / np.maximum(typical.length[each.members], 1.0)
-    for each in left:
-        if each.late:
-            delay[each.members] = typical.delay[each.members]
+    for change in (change for each in gone for change in each.changes if not change.late):
+        length[change.rows] *= change.values / np.maximum(typical.length[change.rows], 1.0)
+    for change in (change for each in left for change in each.changes if change.late):
+        delay[change.rows] = typical.delay[change.rows]
     return length, delay
 
 
@@ -81,6 +79,5 @@ def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
         codes.pop() if alike else "hidden-causes",
         {**shared, **joined, "parts": None if alike else [cause_words.short(each.code, each.place) for each in parts]},
         float(np.mean([each.excess for each in parts])) if alike else 0.0, min(sigmas, default=None),
-        _scenario(typical, [], parts), _scenario(typical, parts, []),
-        np.unique(np.concatenate([each.members for each in parts])),
+        tuple(change for each in parts for change in each.changes),
     )  # fmt: skip

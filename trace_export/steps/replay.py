@@ -24,6 +24,34 @@ Scenario = tuple[Floats, Floats]
 
 
 @dataclass(frozen=True)
+class Change:
+    """What a scenario changes in another one: the lengths of some operations, the `rows`, or if `late` their delays. A
+    whole column for each scenario would take as much memory as a tenth of the graph."""
+
+    rows: Ints
+    values: Floats
+    late: bool = False
+
+    @classmethod
+    def between(cls, length: Floats, other: Floats) -> Change:
+        """The change of lengths to `other` ones."""
+        rows = np.flatnonzero(other != length).astype(np.int32)
+        return cls(rows, other[rows])
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """The scenario with this change."""
+        length, delay = scenario
+        changed = (delay if self.late else length).copy()
+        changed[self.rows] = self.values
+        return (length, changed) if self.late else (changed, delay)
+
+    def costs(self, scenario: Scenario) -> Floats:
+        """By how much the values differ, of late operations by how much they are larger, of others smaller."""
+        length, delay = scenario
+        return self.values - delay[self.rows] if self.late else length[self.rows] - self.values
+
+
+@dataclass(frozen=True)
 class Windows:
     """The steps that have a length: from their first block to the first block of the next step of their segment, or the
     only step of a segment to its last end. Replicas that never wait for one another have steps of their own. `step`:
