@@ -29,16 +29,26 @@ LONGEST_RANGE = 256
 
 
 def read_ranges(db: Database, dialects: Dialects) -> tuple[Named, pl.DataFrame]:
-    """All ranges whose names count, and the members of communicators (MEMBERS)."""
-    named, calls = Named(dialects), Calls(layouts(db))
+    """All ranges whose names count, with the calls of NCCL, and the members of communicators (`MEMBERS`) as far as the
+    payloads say them."""
+    named, layouts = Named(dialects), _layouts(db)
+    calls, domains, members = [], [pl.DataFrame(schema=_DOMAINS)], [pl.DataFrame(schema=MEMBERS)]
     for chunk in _chunks(db):
-        creates = (chunk["type"] == DOMAIN_CREATED).any()
-        named.add(chunk.filter(pl.col("type") != DOMAIN_CREATED) if creates else chunk)
-        if creates:
-            calls.add_domains(chunk.filter(pl.col("type") == DOMAIN_CREATED))
-        calls.add(chunk)
-    named.calls += calls.calls()
-    return named, calls.members()
+        creates = chunk["type"] == DOMAIN_CREATED
+        named.add(chunk.filter(~creates) if creates.any() else chunk)
+        if creates.any():
+            domains.append(chunk.filter(creates, pl.col("text") == DOMAIN).select(_DOMAINS.keys()))
+        if (called := chunk.filter(_IS_CALL)).height:
+            calls.append(_decoded(called, layouts).select(*RANGE, "text", "domain", *CALL))
+        if layouts:
+            opened = _decoded(chunk.filter(pl.col("payload").bin.size() > HEADER_BYTES), layouts)
+            members.append(opened.select(MEMBERS.keys()).drop_nulls().unique())
+    if calls:
+        every, whole = pl.concat(calls), pl.col("text").is_in(MOVES)
+        bare = every.filter(~whole).join(pl.concat(domains), on=[*_DOMAINS], how="semi")
+        bare = bare.with_columns(text="nccl" + pl.col("text"))
+        named.calls.append(pl.concat([every.filter(whole), bare]).drop("domain"))
+    return named, pl.concat(members).unique(["process", "group"], keep="any")
 
 
 def recorded(db: Database) -> Iterator[pl.DataFrame]:
@@ -95,6 +105,7 @@ def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:
 
 
 DOMAIN = "NCCL"
+_DOMAINS = {"process": pl.Int64(), "domain": pl.Int64()}
 _IS_CALL = pl.col("text").is_in([*MOVES, *(name.removeprefix("nccl") for name in MOVES)])
 """Whether a range may be a call of NCCL, by its name; NCCL's ranges leave `nccl` out."""
 HEADER_BYTES = 32
@@ -111,48 +122,6 @@ Layout = dict[str, tuple[int, int]]
 """Field → the offset of its value in the blob, and its bytes."""
 Layouts = dict[tuple[int, int], Layout]
 """(domain, schema) → its layout."""
-
-
-class Calls:
-    """Collects NCCL's calls from frames with the columns of `RANGE`, `text`, `type`, `domain` and `payload`."""
-
-    def __init__(self, layouts: Layouts) -> None:
-        self._layouts = layouts
-        self._domains: list[pl.DataFrame] = []
-        self._calls: list[pl.DataFrame] = []
-        self._members: list[pl.DataFrame] = []
-
-    def add_domains(self, created: pl.DataFrame) -> None:
-        """Takes the events that give domains their names."""
-        self._domains.append(created.filter(pl.col("text") == DOMAIN).select("process", "domain"))
-
-    def add(self, chunk: pl.DataFrame) -> None:
-        """Takes the calls in a piece."""
-        calls = chunk.filter(_IS_CALL)
-        if calls.height:
-            self._calls.append(_decoded(calls, self._layouts).select(*RANGE, "text", "domain", *CALL))
-        if self._layouts:
-            opened = _decoded(chunk.filter(pl.col("payload").bin.size() > HEADER_BYTES), self._layouts)
-            self._members.append(opened.select(MEMBERS.keys()).drop_nulls().unique())
-
-    def calls(self) -> list[pl.DataFrame]:
-        """The sends, receives and collectives, all with the names of NCCL."""
-        if not self._calls:
-            return []
-        domains = pl.concat([pl.DataFrame(schema={"process": pl.Int64, "domain": pl.Int64}), *self._domains])
-        tables = []
-        for calls in self._calls:
-            whole = calls.filter(pl.col("text").is_in(MOVES))
-            bare = calls.filter(~pl.col("text").is_in(MOVES)).join(domains, on=["process", "domain"], how="semi")
-            named = bare.with_columns(text="nccl" + pl.col("text"))
-            tables.append(pl.concat([whole, named]).drop("domain"))
-        return tables
-
-    def members(self) -> pl.DataFrame:
-        """The members of communicators (`MEMBERS`), as far as the payloads say."""
-        if not self._members:
-            return pl.DataFrame(schema=MEMBERS)
-        return pl.concat(self._members).unique(["process", "group"], keep="any")
 
 
 def ranks_of(members: pl.DataFrame) -> ByProcess:
@@ -173,7 +142,7 @@ def world_of(members: pl.DataFrame, ranks: ByProcess) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def layouts(db: Database) -> Layouts:
+def _layouts(db: Database) -> Layouts:
     """The layouts of the payloads of a file."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if not db.has(table, "domainId", "schemaId", "type", "name", "offset"):

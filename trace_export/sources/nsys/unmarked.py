@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -36,22 +35,6 @@ _STREAMS = 1 << 24
 Parts = defaultdict[int, list[pl.DataFrame]]
 
 
-@dataclass(frozen=True)
-class _Kinds:
-    """The kinds of device work, a row for each of the sorted numbers `what` that stand for a name and a stream: the
-    stream, and the row of the name in `names`."""
-
-    what: Ints
-    stream: Ints
-    name: Codes
-    names: KernelNames
-
-    def tasks(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The device work in `rows`, as `_tasks` reads them, with the columns of TASKS but `role`."""
-        kind = np.searchsorted(self.what, rows["what"].to_numpy())
-        return rows.select("correlation", "start", "end").with_columns(stream=self.stream[kind], name=self.name[kind])
-
-
 def read_processes(
     db: Database, ranges: Ranges, operators: dict[int, pl.DataFrame], wanted: Collection[int] | None
 ) -> Iterator[tuple[int, Process]]:
@@ -59,11 +42,13 @@ def read_processes(
     their steps and optimizers, `operators`: the ranges around operators."""
     tasks, devices, untimed = _tasks(db, wanted)
     calls = _calls(db, tasks)
-    kinds = _kinds(db, tasks)
+    what, stream, name, names = _kinds(db, tasks)
     autograd = autograd_threads(db)
     for process in sorted(tasks.keys() & calls.keys()):
-        mine = kinds.tasks(pl.concat(tasks.pop(process), rechunk=True))
-        work = work_of(pl.concat(calls.pop(process), rechunk=True), mine, kinds.names)
+        mine = pl.concat(tasks.pop(process), rechunk=True)
+        kind = np.searchsorted(what, mine["what"].to_numpy())
+        mine = mine.select("correlation", "start", "end").with_columns(stream=stream[kind], name=name[kind])
+        work = work_of(pl.concat(calls.pop(process), rechunk=True), mine, names)
         if (work.role == COMPUTE).any():
             yield (
                 process,
@@ -178,12 +163,13 @@ def _low(column: str) -> pl.Expr:
     return pl.col(column) & 0xFFFFFFFF
 
 
-def _kinds(db: Database, tasks: Parts) -> _Kinds:
-    """The kinds of all `tasks`."""
+def _kinds(db: Database, tasks: Parts) -> tuple[Ints, Ints, Codes, KernelNames]:
+    """The kinds of all `tasks`: the sorted numbers that stand for a name and a stream; of each the stream, and the row
+    of the name; and the names."""
     parts = [part["what"].unique() for pieces in tasks.values() for part in pieces]
     what = np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
     ids, name = np.unique(what >> 32, return_inverse=True)
-    return _Kinds(what, what & 0xFFFFFFFF, name.astype(np.int32), KernelNames(_names(db, ids)))
+    return what, what & 0xFFFFFFFF, name.astype(np.int32), KernelNames(_names(db, ids))
 
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
