@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_export.choices import Detail, Infer
+from trace_export.errors import path_text
 from trace_export.selection import Numbers
 
 
@@ -34,6 +35,12 @@ class Source:
     ranks_per_machine: int = 1
     machine_name: str | None = None
     pid: int | None = None
+
+    def rank_row(self, **known: object) -> dict[str, object]:
+        """A row of model.RANKS: what the layout says of a rank in the source, and what its reader has `known`."""
+        row = {"rank": self.rank, "rank_origin": self.rank_origin, "host": self.host, "source": path_text(self.path)}
+        stage_origin = None if known.get("stage") is None else "recorded"
+        return {**row, "kind": self.kind, "stage_origin": stage_origin, **known}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError, path_text
+from trace_export.errors import SourceError
 from trace_export.model import (
     COUNTERS,
     HOSTS,
@@ -186,11 +186,8 @@ def _host_row(part: Recorded) -> dict[str, object]:
 def _rank_row(part: Recorded, number: int, marked_stage: int | None) -> dict[str, object]:
     """The row of model.RANKS, its rank this number; the stage is that of the metadata, else the `marked_stage`."""
     place = {"stage": marked_stage} | part.meta.place
-    return {
-        **place, "rank": number, "rank_origin": part.rank_origin, "device": part.device, "host": part.host,
-        "source": path_text(part.source.path), "kind": part.source.kind, "job": part.meta.job,
-        "stage_origin": None if place.get("stage") is None else "recorded",
-    }  # fmt: skip
+    known = {"rank": number, "rank_origin": part.rank_origin, "device": part.device, "host": part.host}
+    return part.source.rank_row(**place, **known, job=part.meta.job)
 
 
 def _unclosed(count: int) -> Note:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.errors import SourceError, path_text
+from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
@@ -49,7 +49,7 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     stage = threads[0] - 1 if len(threads) == 1 and threads[0] > 0 else None
     return Profile(
         hosts=conform(pl.DataFrame({"host": [source.host], "machine": source.machine, "label": source.host}), HOSTS),
-        ranks=_rank(source, stage),
+        ranks=conform(pl.DataFrame([source.rank_row(rank=source.rank or 0, stage=stage)]), RANKS),
         spans=spans,
         declared=Declared(rank_order=RANK_ORDER),
         notes=_notes(str(source.path), events.height - good.height, good.height - 2 * spans.height),
@@ -93,19 +93,6 @@ def _runs(blocks: pl.DataFrame) -> pl.DataFrame:
         return blocks.with_columns(run=0)
     new = pl.struct(*BLOCK, "ts", "end").is_first_distinct()  # else the file was copied to its end
     return blocks.with_columns(run=(paused & new).cum_sum())
-
-
-def _rank(source: Source, stage: int | None) -> pl.DataFrame:
-    row = {
-        "rank": source.rank or 0,
-        "host": source.host,
-        "stage": stage,
-        "source": path_text(source.path),
-        "kind": source.kind,
-        "rank_origin": source.rank_origin,
-        "stage_origin": None if stage is None else "recorded",
-    }
-    return conform(pl.DataFrame([row]), RANKS)
 
 
 def _notes(path: str, malformed: int, unpaired: int) -> tuple[Note, ...]:

@@ -401,10 +401,5 @@ def _number(source: Source, member: int) -> int:
 
 
 def _rank(source: Source, member: int) -> dict[str, object]:
-    return {
-        "host": _host(source, member)["host"],
-        "device": source.device,
-        "source": path_text(source.path),
-        "kind": source.kind,
-        "rank_origin": source.rank_origin if member == 0 else "assumed",
-    }
+    origin = source.rank_origin if member == 0 else "assumed"
+    return source.rank_row(host=_host(source, member)["host"], device=source.device, rank_origin=origin)

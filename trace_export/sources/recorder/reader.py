@@ -92,17 +92,9 @@ def profile_of(files: Sequence[tuple[Source, Header]], blocks: pl.DataFrame) -> 
 
 def _rank(source: Source, header: Header) -> dict[str, object]:
     """A row of RANKS."""
-    unnamed = header.rank is None
-    return {
-        "rank": source.rank if unnamed else header.rank,
-        "host": header.clock,
-        "source": path_text(source.path),
-        "kind": source.kind,
-        "rank_origin": source.rank_origin if unnamed else "recorded",
-        "pid": header.pid,
-        "stage_origin": None if header.stage is None else "recorded",
-        **{name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")},
-    }
+    places = {name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")}
+    number = {} if header.rank is None else {"rank": header.rank, "rank_origin": "recorded"}
+    return source.rank_row(host=header.clock, pid=header.pid, **places, **number)
 
 
 def files(path: Path) -> list[Path]:
