@@ -1,4 +1,4 @@
-"""Reads mutants of inputs, each within a bound on processor time that the system enforces.
+"""Reads mutants of inputs, each within a bound on processor time that the system enforces, and draws some of them.
 
 `python -m tests.faults.read_mutants KIND,KIND COUNT FOLDER` prints the kind of input and the number of each before it
 is read, and at the end of a kind how many were accepted and refused.
@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import random
 import resource
+import shutil
 import sys
 from pathlib import Path
 
+import orjson
+
 from tests.faults.inputs import INPUTS
 from tests.faults.mutate import mutant
-from trace_export.errors import SourceError
+from trace_export.api import export
+from trace_export.errors import SourceError, TraceExportError
 from trace_export.model import Profile
 from trace_export.sources.find import find
 from trace_export.sources.read import read
@@ -23,6 +27,9 @@ SECONDS = 10
 """Of processors, for one mutant; an input takes some hundredths of one."""
 MEMORY_KB = 400_000
 """What a run may add to the memory of the process: a length or count in a file must never be believed."""
+
+DRAWN = 20
+"""One of this many is drawn, too: that costs as much as twenty readings."""
 
 KINDS = ["F", "B", "W", "FB", "OPT"]
 
@@ -40,6 +47,23 @@ def check(profile: Profile) -> None:
     assert spans["kind"].drop_nulls().is_in(KINDS).all()
     for column in ("microbatch", "chunk"):
         assert (spans[column].drop_nulls() >= 0).all()
+
+
+def draw(folder: Path, out: Path) -> None:
+    """A broken input all the way to the files: a chart of what is sound, or one sentence, and nothing half-written."""
+    files: tuple[Path, ...] = ()
+    try:
+        done = export(folder, out, "perfetto,chrome,csv", jobs=1, bubbles=True)
+        files = done.files
+        assert not [str(error) for error in done.run.failures if "internal error" in str(error)]
+    except TraceExportError as error:
+        assert str(error).isprintable()
+        assert "internal error" not in str(error)
+    assert {path for path in out.rglob("*") if path.is_file()} == set(files), "something half-written"
+    for path in files:
+        if path.suffix == ".json":
+            orjson.loads(path.read_bytes())
+    shutil.rmtree(out, ignore_errors=True)
 
 
 def bound_processor_time() -> None:
@@ -80,6 +104,8 @@ def read_all(kind: str, mutants: int, folder: Path) -> None:
             assert str(error).isprintable()
             assert str(sound[name].parent) in str(error)
             refused += 1
+        if seed % DRAWN == 0:
+            draw(folder, folder.with_name(f"{kind} drawn"))
         assert sound[name].read_bytes() == broken, "the input was changed"
         assert sorted(folder.rglob("*")) == files, "files came or went"
         sound[name].write_bytes(content[name])
