@@ -403,13 +403,6 @@ class Profile:
         named = edges.select(*rows, "direction", src_pass="src", dst_pass="dst")
         return named.drop_nulls(["src", "dst"])
 
-    def message_rows(self) -> pl.DataFrame:
-        """The messages whose passes are known, with src and dst, the row numbers of their blocks in `spans` (UInt32);
-        without those that lost a block to a filter. Raises ValueError where the profile was not interpreted."""
-        span, messages = self.interpreted.passes["span"], self.messages.drop_nulls(["src_pass", "dst_pass"])
-        rows = [self._rows_of(span.gather(messages[f"{end}_pass"])).alias(end) for end in ("src", "dst")]
-        return messages.with_columns(rows).drop_nulls(["src", "dst"])
-
     def _rows_of(self, ids: pl.Series) -> pl.Series:
         """The row in `spans` (UInt32) of each of the blocks `ids`; null where it was filtered out."""
         block_ids = self.spans["id"]

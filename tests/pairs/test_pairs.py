@@ -123,17 +123,18 @@ def test_a_picture_has_the_blocks_of_the_job(row: Row, tmp_path: Path) -> None:
 
 
 def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
-    """Another name of the folder with a file beside the profiles, processes, and a second run give the same tables."""
+    """A second run, of a folder with another name and a file beside the profiles, in two processes, gives the table
+    of the first."""
     given = Input.of(row)
     given.write(tmp_path / "in")
     shutil.copytree(tmp_path / "in", tmp_path / "a b (ä)")
     (tmp_path / "a b (ä)" / "notes.txt").write_text("not a profile\n", encoding="utf-8")
     tables = []
-    for folder, out, jobs in (("in", "1", "1"), ("in", "1", "1"), ("a b (ä)", "2", "2")):
-        done = command("export", folder, "--jobs", jobs, "--format", "csv", "--out", out, *given.options, cwd=tmp_path)
+    for folder, jobs in (("in", "1"), ("a b (ä)", "2")):
+        done = command("export", folder, "--jobs", jobs, "--format", "csv", "--out", jobs, *given.options, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        tables.append((tmp_path / out / "pipeline_profile.csv").read_bytes())
-    assert len(set(tables)) == 1
+        tables.append((tmp_path / jobs / "pipeline_profile.csv").read_bytes())
+    assert tables[0] == tables[1]
 
 
 def test_every_option_is_drawn_or_given_elsewhere() -> None:

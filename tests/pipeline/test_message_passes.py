@@ -168,14 +168,3 @@ def test_what_is_filled_in_is_right(ascend_run: AscendRun, name: str, at_least: 
     keys = filled.select("src_rank", "dst_rank", "send_start_ns").rows()
     assert filled.select("direction", "microbatch", "chunk").rows() == [tuple(wanted[key]) for key in keys]
     assert filled.height >= at_least * messages.height > 0
-
-
-def test_messages_of_a_part_name_the_rows_of_its_blocks(ascend_run: AscendRun) -> None:
-    """The last step alone: messages of which a block was filtered out go, the others lead to the same blocks."""
-    profile = load(ascend_run("1f1b")[0]).profile
-    part = replace(profile, spans=profile.spans.filter(pl.col("step") == profile.spans["step"].max()))
-    rows, block_of = part.message_rows(), profile.interpreted.passes["span"]
-    assert 0 < rows.height < profile.message_rows().height
-    for end in ("src", "dst"):
-        assert part.spans["id"].gather(rows[end]).to_list() == block_of.gather(rows[f"{end}_pass"]).to_list()
-        assert part.spans["rank"].gather(rows[end]).to_list() == rows[f"{end}_rank"].to_list()
