@@ -290,7 +290,8 @@ NOTES: dict[str, Explanation] = {
         "Mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "process-without-blocks": Explanation(
-        "These processes name no pass, and their launches show none. The text has the most frequent reason.",
+        "These processes name no pass, and their launches show none, or an option leaves them out. The text has the "
+        "most frequent reason.",
         "Nothing, unless they belong to the pipeline: then mark the passes in the training script "
         "([how](collect/instrument.md)).",
     ),

@@ -28,7 +28,7 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
         ),
         (
             [{**FITTED, "status": "confirmed"}, {**FITTED, "status": "confirmed"}],
-            "2 hosts aligned by p2p that confirms the wall clocks, worst ±500 ns (1 sd), at most 9 µs"
+            "2 hosts aligned by p2p, which agrees with the wall clocks, worst ±500 ns (1 sd), at most 9 µs"
             " unless a clock was set",
         ),
         (

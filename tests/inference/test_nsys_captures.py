@@ -87,7 +87,12 @@ def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
     assert spans(profile) == truth(blocks)
     origins = profile.spans.group_by("rank").agg(pl.col("origin").unique()).sort("rank")["origin"].to_list()
     assert origins == [["inferred"], ["device"], ["device"], ["inferred"]]
-    assert set(of(tmp_path, infer="off").spans["rank"]) == {0, 1}  # numbered by order, for two processes
+    for options, said in (({"infer": "off"}, "--infer off"), ({"host_ranges": True}, "--host")):
+        named = of(tmp_path, **options)
+        assert set(named.spans["rank"]) == {0, 1}  # numbered by order, for two processes
+        (note,) = [note for note in named.notes if note.code == "process-without-blocks"]
+        assert (note.level, note.count) == ("warning", 2)
+        assert said in note.text
 
 
 def test_calls_of_unknown_names_launch_nevertheless(tmp_path: Path) -> None:

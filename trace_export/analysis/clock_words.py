@@ -44,7 +44,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
     aligned = clocks.filter(pl.col("status").is_in(["fitted", "confirmed", "file"]))
     if len(aligned):
         how = ", ".join(aligned["evidence"].drop_nulls().unique().sort()) or "a file"
-        confirmed = " that confirms the wall clocks" * bool((aligned["status"] == "confirmed").all())
+        confirmed = ", which agrees with the wall clocks" * bool((aligned["status"] == "confirmed").all())
         errors = [
             text.format(duration(float(worst)))
             for name, text in (

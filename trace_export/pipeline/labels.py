@@ -68,7 +68,8 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     if forward_only(profile.spans) and _all_alike(work):
         nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
         spans = _filled(profile.spans, conform(work.select("row", "chunk", microbatch=nth), _FOUND))
-        text = "no rank runs a backward: the forwards of each rank are numbered in order, as micro-batches of one step"
+        one = ", as micro-batches of one step" if work["step"].n_unique() < 2 else " in each step"
+        text = f"no rank runs a backward: the forwards of each rank are numbered in order{one}"
         return replace(profile, spans=conform(spans, SPANS)).with_notes([Note("forward-only", "note", text)])
     ends = labels_by_position.whole_ends(profile, work)
     stages = depth(profile.ranks, profile.declared)

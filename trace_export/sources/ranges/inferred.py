@@ -145,6 +145,12 @@ def left_out(path: Path, inferred: Mapping[int, Inferred]) -> list[Note]:
     return [Note("process-without-blocks", "note", text, str(path), impossible)]
 
 
+def not_asked_for(path: Path, processes: int, option: str) -> list[Note]:
+    """The warning on this many processes without named passes whose blocks were not looked for."""
+    text = f"processes without named passes, left out: {option} draws named ones only"
+    return [Note("process-without-blocks", "warning", text, str(path), processes)] if processes else []
+
+
 def most_frequent_reason(inferred: Iterable[Inferred]) -> str:
     """Why nothing was found in most of the processes without blocks."""
     return Counter(one.impossible for one in inferred if one.impossible).most_common(1)[0][0]

@@ -437,6 +437,9 @@ def _rank(part: _Part, options: ReadOptions) -> None:
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
     unnamed, _ = launches.by_names(part.inferred, part.ranges)
     left_out = [] if opened.short and part.ranges.marked else launches.left_out(part.path, unnamed)
+    if part.ranges.marked and (options.infer == "off" or options.host_ranges):
+        others = set(opened.without_passes(part.ranges) or ()) - part.ranges.marked
+        left_out += launches.not_asked_for(part.path, len(others), "--host" if options.host_ranges else "--infer off")
     part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched), *left_out]
 
 
