@@ -58,49 +58,40 @@ _FUNCTOR = r"at::native::[A-Za-z_]+"
 _NO_FUNCTOR = r"^at::native::(?:vectorized|elementwise|unroll|modern|legacy|multi|reduce|gpu_)"
 
 
+def _like(texts: pl.Series, pattern: str) -> Bools:
+    matching: Bools = texts.str.contains(pattern).to_numpy()
+    return matching
+
+
+def _names_like(pattern: str) -> cached_property[Bools]:
+    """A property of KernelNames: which of the names contain the pattern."""
+
+    def names(names: KernelNames) -> Bools:
+        return _like(names.texts, pattern)
+
+    return cached_property(names)
+
+
 @dataclass(frozen=True)
 class KernelNames:
     """Properties of names, by the row of each in `texts` (String): arrays to be indexed by a column of codes."""
 
     texts: pl.Series
 
-    @cached_property
-    def optimizer(self) -> Bools:
-        """Updates of parameters."""
-        return self._like(OPTIMIZER)
-
-    @cached_property
-    def fill(self) -> Bools:
-        return self._like(FILL)
-
-    @cached_property
-    def sum(self) -> Bools:
-        return self._like(SUM)
-
-    @cached_property
-    def own_sum(self) -> Bools:
-        """Sums with a number, with which torch.distributed.pipelining begins a weight gradient."""
-        return self._like(OWN_SUM)
-
-    @cached_property
-    def counter(self) -> Bools:
-        """Counts of tokens, which belong to no pass."""
-        return self._like(COUNTER)
-
-    @cached_property
-    def backward(self) -> Bools:
-        """Kernels that run in backward passes only."""
-        return self._like(BACKWARD)
-
-    @cached_property
-    def graph(self) -> Bools:
-        """Launches of whole graphs."""
-        return _like(self.texts, f"^{GRAPH}")
-
-    @cached_property
-    def product(self) -> Bools:
-        """Matrix products."""
-        return self._like(PRODUCT)
+    optimizer = _names_like(OPTIMIZER)
+    """Updates of parameters."""
+    fill = _names_like(FILL)
+    sum = _names_like(SUM)
+    own_sum = _names_like(OWN_SUM)
+    """Sums with a number, with which torch.distributed.pipelining begins a weight gradient."""
+    counter = _names_like(COUNTER)
+    """Counts of tokens, which belong to no pass."""
+    backward = _names_like(BACKWARD)
+    """Kernels that run in backward passes only."""
+    graph = _names_like(f"^{GRAPH}")
+    """Launches of whole graphs."""
+    product = _names_like(PRODUCT)
+    """Matrix products."""
 
     @cached_property
     def weight(self) -> Bools:
@@ -121,13 +112,13 @@ class KernelNames:
     @cached_property
     def attention_forward(self) -> Bools:
         """Attention in a forward, as every layer of a transformer has it."""
-        return self._like(ATTENTION) & ~self._like(BACKWARD) & ~self._like(r"(?i)grad")
+        return _like(self.texts, ATTENTION) & ~self.backward & ~_like(self.texts, r"(?i)grad")
 
     @cached_property
     def family(self) -> pl.Series:
         """The function of a kernel: equal texts for names that differ in sizes of tiles and template arguments only.
         All matrix products are `PRODUCTS`; attention, which is made of them, is not."""
-        apart = self.product & ~self._like(ATTENTION)
+        apart = self.product & ~_like(self.texts, ATTENTION)
         return pl.Series(np.where(apart, PRODUCTS, self._stems.to_numpy()), dtype=pl.String)
 
     @cached_property
@@ -146,11 +137,3 @@ class KernelNames:
             .otherwise(pl.col("head").str.replace_all(r"\d+", ""))
         )
         return heads.select(stem)[:, 0].rename("stem")
-
-    def _like(self, pattern: str) -> Bools:
-        return _like(self.texts, pattern)
-
-
-def _like(texts: pl.Series, pattern: str) -> Bools:
-    matching: Bools = texts.str.contains(pattern).to_numpy()
-    return matching

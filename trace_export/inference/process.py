@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -81,17 +81,20 @@ def find_blocks(process: Process) -> Inferred:
         blocks, refused = agreed(passes, _numbered_blocks(passes.timeline, numbered))
         if refused and (blocks["kind"] != "F").all():
             return nothing(f"{refused[0].why} in step {refused[0].step}", device)
+    evidence = passes.evidence if numbered is None else None
+    return _inferred(process, threads.main, blocks.sort("launched"), refused, evidence)
+
+
+def _inferred(
+    process: Process, main: int, blocks: pl.DataFrame, refused: Sequence[Refusal] = (), evidence: Evidence | None = None
+) -> Inferred:
+    """What was found in a process whose calling thread is `main`; without `evidence` by sequence numbers."""
+    work = process.work
     return Inferred(
-        blocks.sort("launched"),
-        _transfers(work, threads.main),
-        refused=tuple(refused),
-        numbered=numbered is not None,
-        evidence=passes.evidence if numbered is None else None,
-        device=device,
-        counts=work.counts,
-        outside=outside_share(work, blocks),
+        blocks, _transfers(work, main), tuple(refused), numbered=evidence is None, evidence=evidence,
+        device=min(process.devices, default=None), counts=work.counts, outside=outside_share(work, blocks),
         untimed=process.untimed,
-    )
+    )  # fmt: skip
 
 
 def agreed(passes: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
@@ -141,16 +144,7 @@ def _on_one_thread(process: Process, why: str) -> Inferred:
     numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
     if numbered is None:
         return nothing(why)
-    blocks = _numbered_blocks(timeline, numbered)
-    return Inferred(
-        blocks,
-        _transfers(work, main),
-        numbered=True,
-        device=min(process.devices, default=None),
-        counts=work.counts,
-        outside=outside_share(work, blocks),
-        untimed=process.untimed,
-    )
+    return _inferred(process, main, _numbered_blocks(timeline, numbered))
 
 
 def _optimizers(process: Process, passes: Passes) -> pl.DataFrame:

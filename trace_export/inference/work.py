@@ -190,6 +190,16 @@ def pipeline_transfers(work: Work, main: int) -> Ints:
     return transfers
 
 
+def _rows_with(kind: str) -> cached_property[Bools]:
+    """A property of Timeline: the rows whose names are of a kind, a property of KernelNames. Most kinds have none."""
+
+    def rows(timeline: Timeline) -> Bools:
+        names: Bools = getattr(timeline.names, kind)
+        return names[timeline.name] if names.any() else np.zeros(len(timeline.name), bool)
+
+    return cached_property(rows)
+
+
 @dataclass(frozen=True)
 class Timeline:
     """The computing that two threads of a process launched, in order of launch: `main` says which rows are the calling
@@ -232,25 +242,11 @@ class Timeline:
         """How long the device worked for these rows, in ns."""
         return int(self._busy[end] - self._busy[begin])
 
-    def _rows(self, names: Bools) -> Bools:
-        """The rows whose names are among these; there are none of most kinds."""
-        return names[self.name] if names.any() else np.zeros(len(self.name), bool)
-
     @cached_property
     def stem(self) -> Codes:
         return self.names.stem[self.name]
 
-    @cached_property
-    def sum(self) -> Bools:
-        return self._rows(self.names.sum)
-
-    @cached_property
-    def own_sum(self) -> Bools:
-        return self._rows(self.names.own_sum)
-
-    @cached_property
-    def fill(self) -> Bools:
-        return self._rows(self.names.fill)
+    sum, own_sum, fill, counter, _backward = map(_rows_with, ("sum", "own_sum", "fill", "counter", "backward"))
 
     @cached_property
     def engine_multiplies(self) -> bool:
@@ -293,7 +289,7 @@ class Timeline:
     def _busy_backwards(self) -> Ints:
         if not self.names.backward.any():
             return np.zeros(len(self.name) + 1, np.int64)
-        return np.append(0, np.cumsum((self.end - self.start) * self._rows(self.names.backward)))
+        return np.append(0, np.cumsum((self.end - self.start) * self._backward))
 
     def after_counters(self, begin: int) -> int:
         """The first row from `begin` on that is not a counter of tokens."""
@@ -302,10 +298,6 @@ class Timeline:
     @cached_property
     def _counted_until(self) -> Codes:
         return _until(self.counter)
-
-    @cached_property
-    def counter(self) -> Bools:
-        return self._rows(self.names.counter)
 
 
 def _until(rows: Bools) -> Codes:
