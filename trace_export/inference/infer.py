@@ -57,6 +57,9 @@ class Refusal(NamedTuple):
     backwards: int
     why: str
 
+    def __str__(self) -> str:
+        return f"{self.why} in step {self.step}"
+
 
 def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints) -> Passes:
     """The passes of a process.

@@ -38,6 +38,7 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
     early = {labels[n] for n in live if pieces[n].begin < step.first_backward}
     if step.evidence != "transfers":
         pieces, early = join_parts(step, pieces, labels, early)
+    timeline = step.timeline
     forwards: list[tuple[Rows, int]] = []
     weights: list[Rows] = []
     for rows, kind in zip(pieces, labels, strict=True):
@@ -45,7 +46,7 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
             continue
         if kind in early and rows.begin < step.last_backward:
             forwards.append((rows, kind))
-        elif rows.begin > step.first_backward and _is_weight(step, rows):
+        elif rows.begin > step.first_backward and timeline.multiplies(*rows) and timeline.is_weight(*rows):
             weights.append(rows)
     return _repeated(forwards, step.backwards), weights
 
@@ -56,10 +57,6 @@ def _repeated(forwards: list[tuple[Rows, int]], wanted: int) -> list[Rows]:
         if count == 1 and len(forwards) > wanted:
             forwards = [forward for forward in forwards if forward[1] != kind]
     return [rows for rows, _ in forwards]
-
-
-def _is_weight(step: Step, rows: Rows) -> bool:
-    return step.timeline.multiplies(*rows) and step.timeline.is_weight(*rows)
 
 
 def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
@@ -145,8 +142,9 @@ def kinds(rows: Sequence[Codes], least: float) -> list[int] | None:
         if key not in kind_of:
             counts = Counter(row.tolist())
             shares = [
-                (counts & other).total() / max(1, len(row), size) if _may_be(len(row), size, least) else 0.0
+                (counts & other).total() / longer if min(len(row), size) >= least * longer else 0.0
                 for other, size in zip(first, sizes, strict=True)
+                for longer in [max(1, len(row), size)]
             ]
             best = max(range(len(shares)), key=shares.__getitem__, default=-1)
             if best < 0 or shares[best] < least:
@@ -158,10 +156,6 @@ def kinds(rows: Sequence[Codes], least: float) -> list[int] | None:
             kind_of[key] = best
         out.append(kind_of[key])
     return out
-
-
-def _may_be(a: int, b: int, least: float) -> bool:
-    return min(a, b) >= least * max(a, b)
 
 
 def occurrences(row: Codes, part: Codes) -> Iterator[int]:

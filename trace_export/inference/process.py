@@ -75,12 +75,12 @@ def find_blocks(process: Process) -> Inferred:
     forwards = sum(piece.kind == "F" for piece in passes.passes)
     device = min(process.devices, default=None)
     if numbered is None and not forwards:
-        return nothing(_first_reason(passes), device)
+        return nothing(str(passes.refused[0]) if passes.refused else "no backward was launched", device)
     blocks, refused = _blocks(passes), passes.refused
     if numbered is not None:
         blocks, refused = agreed(passes, _numbered_blocks(passes.timeline, numbered))
         if refused and (blocks["kind"] != "F").all():
-            return nothing(f"{refused[0].why} in step {refused[0].step}", device)
+            return nothing(str(refused[0]), device)
     evidence = passes.evidence if numbered is None else None
     return _inferred(process, threads.main, blocks.sort("launched"), refused, evidence)
 
@@ -181,13 +181,6 @@ def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:
 
 def nothing(why: str, device: int | None = None) -> Inferred:
     return Inferred(pl.DataFrame(schema=BLOCKS), pl.DataFrame(schema=TRANSFERS), impossible=why, device=device)
-
-
-def _first_reason(passes: Passes) -> str:
-    if not passes.refused:
-        return "no backward was launched"
-    first = passes.refused[0]
-    return f"{first.why} in step {first.step}"
 
 
 def _blocks(inferred: Passes) -> pl.DataFrame:

@@ -31,7 +31,7 @@ def by_repetition(step: Step) -> list[Rows] | None:
     name = step.timeline.name
     early = [rows for rows in step.possible if rows.begin < step.first_backward]
     later = [rows for rows in step.possible if rows.begin > step.first_backward]
-    later = [rows for rows in later if any(_occurs(rows.of(name), other.of(name)) for other in early)]
+    later = [rows for rows in later if any(True for one in early for _ in occurrences(one.of(name), rows.of(name)))]
     if not later:
         return equal_parts(early[0], name, step.backwards) if len(early) == 1 and step.ended else None
     units = list({rows.of(name).tobytes(): rows.of(name) for rows in later}.values())
@@ -48,10 +48,6 @@ def by_repetition(step: Step) -> list[Rows] | None:
     seen = [rows.of(name) for rows in first]
     unseen = any(all(likeness(unit, other) < ALIKE for other in seen) for unit in units)
     return None if unseen else [*first, *later]
-
-
-def _occurs(part: Codes, row: Codes) -> bool:
-    return next(occurrences(row, part), None) is not None
 
 
 def equal_parts(rows: Rows, name: Codes, count: int) -> list[Rows] | None:

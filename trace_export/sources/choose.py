@@ -146,14 +146,12 @@ def _unrecognised(searched: SearchResult, kinds: set[str]) -> tuple[list[str], b
     alike: dict[str, dict[str, None]] = {}  # the paths, each once
     for file in sure or files:
         alike.setdefault(file.what, {})[file.path] = None
-    clauses = [_clause(next(iter(paths)), what, len(paths) - 1) for what, paths in [*alike.items()][:NAMED_REASONS]]
+    clauses = [
+        f"{next(iter(paths))} is {what}" + (f" ({len(paths) - 1} more like it)" if len(paths) > 1 else "")
+        for what, paths in [*alike.items()][:NAMED_REASONS]
+    ]
     more = sum(len(paths) for paths in list(alike.values())[NAMED_REASONS:])
     return [*clauses, *([f"{more} more files are not profiles either"] if more else [])], bool(sure)
-
-
-def _clause(path: str, what: str, others: int) -> str:
-    also = f" ({others} more like it)" if others else ""
-    return f"{path} is {what}{also}"
 
 
 def _missing(log_dir: Path, devices: Numbers, there: Mapping[str, Iterable[int]]) -> list[TraceExportError]:

@@ -316,7 +316,11 @@ def copying(db: Database) -> pl.DataFrame:
     )
     copying = _NO_COPYING
     for rows in db.frames(_TASKS, sql):
-        copying = _summed(pl.concat([copying, rows], how="vertical_relaxed")) if copying.height else rows
+        if copying.height:
+            both = pl.concat([copying, rows], how="vertical_relaxed")
+            alike = both.group_by("opId", "src", "dst", "task", maintain_order=True)
+            rows = alike.agg(pl.col("moved").cast(pl.Float64).sum())  # a fraction cannot overflow
+        copying = rows
     return copying
 
 
@@ -333,12 +337,6 @@ def copies(tasks: pl.DataFrame, operators: pl.DataFrame) -> pl.DataFrame:
     copied = here.join(remote, on=key, how="left", maintain_order="left_right")
     single = operators.select(*key, "op", "group").unique(key, keep="none")
     return conform(copied.join(single, on=key, maintain_order="left"), {**COPIES, **CAPTURE})
-
-
-def _summed(tasks: pl.DataFrame) -> pl.DataFrame:
-    """The bytes `moved` by tasks of the same operation, ranks and type, as a fraction, which cannot overflow."""
-    alike = tasks.group_by("opId", "src", "dst", "task", maintain_order=True)
-    return alike.agg(pl.col("moved").cast(pl.Float64).sum())
 
 
 class StoredKernels(Kernels):

@@ -9,7 +9,8 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import WORD, KernelFile
-from trace_export.sources.ascend.database import ON_DEVICE, texts
+from trace_export.sources.ascend.database import ON_DEVICE
+from trace_export.sources.ascend.database import texts as texts_of
 from trace_export.sources.ascend.metadata import COMMUNICATION
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import TaskWriter
@@ -83,7 +84,9 @@ class _Names:
             number[others[communicating]] = self._types[at[communicating]]
             communicates[others[communicating]] = True
         numbers = np.unique(number)
-        texts = self._looked_up(numbers)
+        wanted = numbers.tolist()
+        self._texts |= texts_of(self._db, [number for number in wanted if number not in self._texts])
+        texts = pl.Series([self._texts.get(number, "task") for number in wanted], dtype=pl.String)
         index = np.searchsorted(numbers, number)
         memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[index]
         category = np.select([computes, communicates, memory], [0, 1, 2], 3)
@@ -93,12 +96,6 @@ class _Names:
             "start_ns", "end_ns", stream=pl.col("stream").replace_strict(streams, titles, return_dtype=WORD),
             name=texts.cast(WORD).gather(index), category=_CATEGORIES.gather(category),
         )  # fmt: skip
-
-    def _looked_up(self, numbers: np.ndarray) -> pl.Series:
-        """The texts of these numbers of STRING_IDS."""
-        wanted = numbers.tolist()
-        self._texts |= texts(self._db, [number for number in wanted if number not in self._texts])
-        return pl.Series([self._texts.get(number, "task") for number in wanted], dtype=pl.String)
 
 
 def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:

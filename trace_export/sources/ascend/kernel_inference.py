@@ -225,7 +225,8 @@ def _bounds(blocks: pl.DataFrame, main: pl.DataFrame, transfers: Times, collecti
     last = np.searchsorted(starts, until, side="left") - 1
     end = np.where(is_opt, core_end, np.maximum(core_end, np.where(last >= 0, ends[last], core_end)))
     end = np.where(end > following, core_end, end)
-    since = np.maximum(np.append(0, end[:-1]), _previous(transfers, core_start))
+    before = np.append(0, transfers)[np.searchsorted(transfers, core_start, side="right")]
+    since = np.maximum(np.append(0, end[:-1]), before)
     first = np.clip(np.searchsorted(starts, since, side="left"), 0, len(starts) - 1)
     start = np.where(is_opt, core_start, np.minimum(core_start, starts[first]))
     return start, end
@@ -234,8 +235,3 @@ def _bounds(blocks: pl.DataFrame, main: pl.DataFrame, transfers: Times, collecti
 def _next(times: Times, after: Times) -> Times:
     padded = np.append(times, np.iinfo(np.int64).max)
     return padded[np.searchsorted(times, after, side="left")]
-
-
-def _previous(times: Times, before: Times) -> Times:
-    padded = np.append(0, times)
-    return padded[np.searchsorted(times, before, side="right")]

@@ -118,7 +118,7 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     stages = _stages(marks, names)
     counters = _joined([part.counters for part in parts], COUNTERS)
     whole = Profile(
-        hosts=pl.DataFrame([_host_row(part) for part in parts], HOSTS),
+        hosts=pl.DataFrame([(p.host, p.source.machine, p.label, p.epoch) for p in parts], HOSTS, orient="row"),
         ranks=pl.DataFrame([_rank_row(part, number, stages.get(number)) for number, part in enumerate(parts)], RANKS),
         spans=spans,
         p2p=p2p,
@@ -131,7 +131,8 @@ def _results(parts: Sequence[Recorded], options: ReadOptions, dialects: Dialects
     named = spans.group_by("rank").agg(is_pass.any(), on_device, F=FORWARDS.any(), B=BACKWARDS.any())
     of_rank = {rank: tuple(kinds) for rank, *kinds in named.iter_rows()}
     shares = _between(kernels, spans) if not options.host_ranges else {}
-    notes_of = {number: [_unclosed(count)] for number, count in unreached.items()}
+    text = "ranges still open on the device at the end of the capture, left out"
+    notes_of = {number: [Note("ranges-unclosed", "note", text, count=count)] for number, count in unreached.items()}
     for number, note in noted:
         notes_of.setdefault(number, []).append(note)
     says_facts = run_facts(spans["marker"]) != Declared()
@@ -179,20 +180,11 @@ def _stages(marks: pl.DataFrame, names: pl.DataFrame) -> dict[int, int]:
     return dict(told.group_by("capture").agg(pl.col("place").min()).iter_rows())
 
 
-def _host_row(part: Recorded) -> dict[str, object]:
-    return {"host": part.host, "machine": part.source.machine, "label": part.label, "epoch": part.epoch}
-
-
 def _rank_row(part: Recorded, number: int, marked_stage: int | None) -> dict[str, object]:
     """The row of model.RANKS, its rank this number; the stage is that of the metadata, else the `marked_stage`."""
     place = {"stage": marked_stage} | part.meta.place
     known = {"rank": number, "rank_origin": part.rank_origin, "device": part.device, "host": part.host}
     return part.source.rank_row(**place, **known, job=part.meta.job)
-
-
-def _unclosed(count: int) -> Note:
-    text = "ranges still open on the device at the end of the capture, left out"
-    return Note("ranges-unclosed", "note", text, count=count)
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,8 @@ class _Events(reader.Opened):
         )
         device = {} if self._device is None else {0: self._device}
         ranks, notes = assigned(ranges, processes, source, evidence, device, recorded=recorded)
-        pid, job = _pid_of(self._callers), job_of(map(self._trace.header.get, JOB))
+        number, job = whole_number(next(iter(self._callers), None)), job_of(map(self._trace.header.get, JOB))
+        pid = number if number is not None and number < 1 << 31 else None
         return ranks.with_columns(pid=pl.lit(pid, TIME), job=pl.lit(job, TEXT)), notes
 
     def notes(self, first: int) -> list[Note]:
@@ -259,12 +260,6 @@ class _Events(reader.Opened):
         pids = " and ".join(sorted(processes))
         what = f"holds the work of several processes (pid {pids}), whose numbers are the same"
         return SourceError(self.source.path, what, "draw the traces that were merged, one of each rank")
-
-
-def _pid_of(callers: Collection[str]) -> int | None:
-    """The number of the process that launches, of `CALLERS`."""
-    number = whole_number(next(iter(callers), None))
-    return number if number is not None and number < 1 << 31 else None
 
 
 def _wanted(dialects: Dialects) -> Wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -101,7 +101,7 @@ class _Export(reader.Opened):
     def without_passes(self, ranges: Ranges) -> Collection[int] | None:
         """All processes, or beside processes with named passes those that have a thread of the autograd engine; and
         those whose names say only some of their passes."""
-        if not self._has_work:
+        if not self._db.has(LAUNCH_TABLE) or not (self._db.has(KERNEL_TABLE) or self._db.has(GRAPH_TABLE)):
             return ()
         if not ranges.marked:
             return None
@@ -171,11 +171,6 @@ class _Export(reader.Opened):
 
     def end(self, *, inferred: bool) -> int | None:
         return self._db.last(LAUNCH_TABLE if inferred else nvtx.TABLE, "start")
-
-    @cached_property
-    def _has_work(self) -> bool:
-        """Whether there is GPU work that can be attributed to launches."""
-        return (self._db.has(KERNEL_TABLE) or self._db.has(GRAPH_TABLE)) and self._db.has(LAUNCH_TABLE)
 
 
 def _launches_kernels(db: Database) -> bool:

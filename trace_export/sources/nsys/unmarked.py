@@ -93,12 +93,13 @@ def _read_calls(db: Database, condition: str, names: tuple[list[int], list[int]]
     sql = f"""SELECT start AS start, globalTid AS thread, {packed} AS packed
         FROM {LAUNCH_TABLE} WHERE {{where}} AND {condition}"""
     parts: Parts = defaultdict(list)
-    thread, (waits, launches) = pl.col("thread").fill_null(0), (_high("packed").is_in(list(of)) for of in names)
+    thread, both = pl.col("thread").fill_null(0), pl.col("packed")
+    waits, launches = ((both // (1 << 32)).is_in(of) for of in names)
     for chunk in db.frames(LAUNCH_TABLE, sql):
         columns = (
             "start",
             thread,
-            _low("packed").alias("correlation"),
+            (both & 0xFFFFFFFF).alias("correlation"),
             waits.alias("waits"),
             launches.alias("launches"),
         )
@@ -153,14 +154,6 @@ def _packed(high: str, low: str, or_high: str, or_low: str) -> str:
     """Two numbers of 32 bits as one column, those after `or` where one of the first two is NULL: reading a column costs
     more than computing with it."""
     return f"COALESCE({high} * {1 << 32} + {low}, {or_high} * {1 << 32} + {or_low})"
-
-
-def _high(column: str) -> pl.Expr:
-    return pl.col(column) // (1 << 32)
-
-
-def _low(column: str) -> pl.Expr:
-    return pl.col(column) & 0xFFFFFFFF
 
 
 def _kinds(db: Database, tasks: Parts) -> tuple[Ints, Ints, Codes, KernelNames]:

@@ -116,7 +116,7 @@ class Devices:
             profile = profile.with_notes([Note("devices-without-blocks", "warning", text, str(path), len(self.idle))])
         if not self.parts:
             return profile
-        numbers = self._real()
+        numbers = {part: process for process, devices in self.parts.items() for part in devices.values()}
         ranks = profile.ranks.with_columns(pl.col("process").replace(list(numbers), list(numbers.values())))
         devices = sum(len(parts) for parts in self.parts.values())
         recorded = (ranks["rank_origin"] == "recorded").all()
@@ -129,9 +129,6 @@ class Devices:
             )
             notes.append(Note("transfers-without-device", "note", what, str(path), self.left_out))
         return replace(profile, ranks=ranks, notes=(*profile.notes, *notes))
-
-    def _real(self) -> dict[int, int]:
-        return {part: process for process, devices in self.parts.items() for part in devices.values()}
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,8 @@ def _notes(path: Path, inferred: Mapping[int, Inferred], blocks: int) -> list[No
     notes = [Note("blocks-inferred", "note", BY_NUMBERS if numbered else by_threads, str(path), blocks)]
     refused = [step for one in inferred.values() for step in one.refused]
     if refused:
-        first = refused[0]
         text = (
-            f"steps whose forwards are unknown and left out (first: {first.why} in step {first.step}); their "
+            f"steps whose forwards are unknown and left out (first: {refused[0]}); their "
             f"{sum(step.backwards for step in refused)} backwards are kept"
         )
         notes.append(Note("forwards-unknown", "warning", text, str(path), len(refused)))

@@ -27,7 +27,7 @@ class Named:
         """Takes in those of the ranges (`RANGE`, text and other columns) that count."""
         counts = rows.lazy().filter(self.dialects.may_know("text")).select(*RANGE, "text")
         self.ranges.append(counts.collect())
-        self.operators = self.operators or numbers_nodes(rows["text"])
+        self.operators = self.operators or bool(rows["text"].str.starts_with(_ENGINE).any())
 
     @property
     def texts(self) -> pl.Series:
@@ -37,11 +37,6 @@ class Named:
 
 _ENGINE = "autograd::engine"
 _OPERATOR = rf", op_id = \d|^{_ENGINE}"
-
-
-def numbers_nodes(texts: pl.Series) -> bool:
-    """Whether a node of the autograd engine is among them."""
-    return bool(texts.str.starts_with(_ENGINE).any())
 
 
 def operators(pieces: Iterable[pl.DataFrame]) -> dict[int, pl.DataFrame]:
