@@ -296,7 +296,7 @@ def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:
 
 def _both_around(a: Profile, b: Profile, cause: Mapping[str, Any]) -> tuple[Profile, Profile]:
     """`_around` for a row of `Comparison.causes`, with the ranks of the run that has the cause in both."""
-    if cause["b_band"] is not None:
+    if cause["in_b"]:
         near = _around(b, cause)
         return _only(a, near.ranks) if _has(a, near.ranks) else _around(a, cause), near
     near = _around(a, cause)

@@ -47,9 +47,10 @@ PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "ds
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
     **{name: CAUSES[name] for name in PLACE},
+    "in_a": pl.Boolean(), "in_b": pl.Boolean(),
     **{f"{side}_{name}": CAUSES[name] for name in VALUES for side in "ab"},
     "difference": CAUSES["gain_ns"],
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Comparison:
         if self.causes.is_empty():
             return ReportTable("Causes", pl.DataFrame(), "none in either run")
         there = [
-            pl.when(pl.col(f"{side}_band").is_null()).then(pl.lit("no")).otherwise(pl.lit("yes")).alias(f"in {run}")
+            pl.when(pl.col(f"in_{side}")).then(pl.lit("yes")).otherwise(pl.lit("no")).alias(f"in {run}")
             for side, run in zip("ab", self.names, strict=True)
         ]
         gains = [*self._sides("gain_ns"), _ms("difference")]
@@ -266,10 +267,10 @@ def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
             named = ("device", "parts") if cause["code"].endswith("-host") else ("device", "parts", "hosts")
             where = [name for name in PLACE if name not in named]
             key = (side if apart and cause["code"] != PAUSE else "", *(str(cause[name]) for name in where))
-            row = rows.setdefault(key, {name: cause[name] for name in PLACE})
+            row = rows.setdefault(key, {name: cause[name] for name in PLACE} | {"in_a": False, "in_b": False})
             row["hosts"] = cause["hosts"] if row["hosts"] == cause["hosts"] else []
             row["device"] = cause["device"] if row["device"] == cause["device"] else None
-            row |= {f"{side}_{name}": cause[name] for name in VALUES}
+            row |= {f"in_{side}": True} | {f"{side}_{name}": cause[name] for name in VALUES}
     for row in rows.values():
         if row["code"] == PAUSE:
             for side, run in (("a", a), ("b", b)):
@@ -280,13 +281,14 @@ def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
     return pl.DataFrame([row for _, row in ordered], schema=CAUSE_DIFFERENCES)
 
 
-def _pause(side: str, levels: pl.DataFrame) -> dict[str, float]:
+def _pause(side: str, levels: pl.DataFrame) -> dict[str, object]:
     """The values of a run's pause between steps."""
     return {
         name: value
         for adds, share in levels.filter(pl.col("level") == "pause").select("adds_ns", "share").rows()
         for name, value in (
-            (f"{side}_late_ns", adds), (f"{side}_gain_ns", adds), (f"{side}_gain", share), (f"{side}_band", BAND),
+            (f"in_{side}", True), (f"{side}_late_ns", adds), (f"{side}_gain_ns", adds), (f"{side}_gain", share),
+            (f"{side}_band", BAND),
         )
     }  # fmt: skip
 
@@ -390,7 +392,7 @@ def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
     if changed.is_empty():
         yield Sentence("no-cause-changed", {}, f"No cause differs by {SAID:.0%} of a step or more.")
     for row in changed.iter_rows(named=True):
-        sides = [(side, name) for side, name in zip("ab", comparison.names, strict=True) if row[f"{side}_band"]]
+        sides = [(side, name) for side, name in zip("ab", comparison.names, strict=True) if row[f"in_{side}"]]
         if len(sides) == 1:
             ((side, name),) = sides
             cause = {each: row[each] for each in PLACE} | {each: row[f"{side}_{each}"] for each in VALUES}

@@ -35,11 +35,13 @@ class LevelDifference(Struct):
 
 
 class CauseDifference(CausePlace):
-    """A cause that A or B has, or both at the same place; the columns of `causes` of the report for each, null where it
-    does not have it. `difference`: the gain in B less that in A, where a run without the cause has 0; null where one of
-    the runs gives no gains."""
+    """A cause that A or B has, or both at the same place: `in_a`, `in_b`; the columns of `causes` of the report for
+    each, null where it does not have it. `difference`: the gain in B less that in A, where a run without the cause has
+    0; null where one of the runs gives no gains."""
 
     parts: list[str] | None
+    in_a: bool
+    in_b: bool
     a_ratio: float | None
     b_ratio: float | None
     a_late_ns: MeanNs | None

@@ -29,7 +29,8 @@ and `hosts`, of one rank its `device`; of a link `src_rank`, `dst_rank` and `dir
 are slow, or the ranks are several); of a collective its `group`. `ratio`: its mean length by that of its peers, null
 where it starts late, by `late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a
 replay; `gain`: as a share of the step; null where the replay is not to be trusted. `even_ns`: the same where the
-surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it.
+surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it; null
+without one.
 `sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean only.
 `parts`: the places of causes that hide one another, null of every other. `unread`: true of ranks that are slow beside
 other stages, where the other ranks of their stage were not read and may be as slow; else null. `undivided`: true where
@@ -244,13 +245,14 @@ def _causes(
             rows.append(
                 {
                     "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": order,
-                    "gain_ns": gain, "gain": None if gain is None else gain / measured, "band": BAND, "sentence": True,
+                    "gain_ns": gain, "gain": None if gain is None else gain / measured,
+                    "band": None if gain is None else BAND, "sentence": True,
                 }
             )  # fmt: skip
     for n, (each, (gain, even), (run, step)) in enumerate(zip(candidates, gains, seen, strict=True)):
         if gain < WORTH * measured if exact else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
-        before = behind.get(n, 0.0)
+        before, band = behind.get(n, 0.0), max(BAND, 2 / each.sigmas) if each.sigmas else BAND
         order = 1 - before if before >= SAID * measured else -gain
         rows.append(
             {
@@ -258,7 +260,7 @@ def _causes(
                 "ratio": 1 + each.excess if each.excess and not each.late else None,
                 "late_ns": each.excess if each.late else None, "order": order,
                 "gain_ns": gain if exact else None, "gain": gain / measured if exact else None,
-                "even_ns": even if exact else None, "band": max(BAND, 2 / each.sigmas) if each.sigmas else BAND,
+                "even_ns": even if exact else None, "band": band if exact else None,
                 "sentence": gain >= SAID * measured or not exact, "run": run, "step": step,
             }
         )  # fmt: skip

@@ -36,7 +36,7 @@ def came_true(
             return None
         _, saved, band = predicted.row(0)
         return _held(a, b, names, f"with {change}", (saved, band, "pipeline time"), levels, [])
-    gone = causes.filter(pl.col("a_gain").is_not_null() & pl.col("b_band").is_null())
+    gone = causes.filter(pl.col("a_gain").is_not_null() & ~pl.col("in_b"))
     if len(gone) != 1 or gone["a_gain"][0] is None:
         return None
     row = gone.row(0, named=True)

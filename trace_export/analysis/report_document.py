@@ -129,17 +129,17 @@ class CauseRow(CausePlace):
     of one rank its `device`; of a link its ends and direction (null: both ways), of a collective its `group`. `ratio`:
     by that of its peers; or `late_ns` of a step. `gain_ns` and `gain`: how much shorter a step is without it, in a
     replay; null if the replay cannot be trusted. `even_ns`: with the surplus of a slow stage spread over all stages.
-    `band`: the true gain lies within this share. `sentence`: whether `verdict` says it. `run`, `step`: the step that it
-    costs most, null where it is a mean only. `parts`: the places of causes that hide one another. `unread`: true of
-    ranks that are slow beside other stages, where the other ranks of their stage were not read. `undivided`: the ranks
-    run each block together, and nothing recorded tells which of them is slow."""
+    `band`: the true gain lies within this share of it. `sentence`: whether `verdict` says it. `run`, `step`: the step
+    that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another. `unread`:
+    true of ranks that are slow beside other stages, where the other ranks of their stage were not read. `undivided`:
+    the ranks run each block together, and nothing recorded tells which of them is slow."""
 
     ratio: Ratio | None
     late_ns: MeanNs | None
     gain_ns: MeanNs | None
     gain: Share | None
     even_ns: MeanNs | None
-    band: Share
+    band: Share | None
     sentence: bool
     run: int | None
     step: int | None

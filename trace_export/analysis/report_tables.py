@@ -97,8 +97,6 @@ def brief_tables(report: Report) -> list[ReportTable]:
 
 STEPS_BRIEF, STAGES_BRIEF, CAUSES_BRIEF = 5, 8, 8
 """Rows of the tables of one screen."""
-OF_GAIN = pl.when(pl.col("gain").is_not_null()).then("band").alias("band")
-"""The band of a gain, if there is one."""
 PLACE_SAID = 32
 """Characters of a place in a table of one screen; the sentences have all of it."""
 
@@ -147,7 +145,7 @@ def _few_causes(report: Report) -> ReportTable:
     rows = list(shown.iter_rows(named=True))
     frame = shown.select(
         *cause_and_place(rows),
-        pl.col("gain").alias("share"), "gain_ns", OF_GAIN.alias("±"),
+        pl.col("gain").alias("share"), "gain_ns", pl.col("band").alias("±"),
     )  # fmt: skip
     return ReportTable("Causes", readable(frame), left_out=len(report.causes) - len(shown))
 
@@ -225,7 +223,7 @@ def _causes(report: Report) -> ReportTable:
         return ReportTable("Causes", pl.DataFrame(), text)
     frame = causes.select(
         pl.Series("cause", [cause_words.title(row) for row in causes.iter_rows(named=True)]),
-        "ratio", "late_ns", "gain_ns", "gain", OF_GAIN, "even_ns",
+        "ratio", "late_ns", "gain_ns", "gain", "band", "even_ns",
     )  # fmt: skip
     note = (
         "gain: how much shorter a step is without the cause, in a replay of the measured steps, within the band;"
