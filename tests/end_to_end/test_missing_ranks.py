@@ -19,7 +19,7 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     said = api.report(tmp_path, jobs=1).report.verdict[0]
     assert said.code == "missing-ranks"
     assert said.text.startswith("No rank of stages 2-3 of 8 has a profile here")
-    assert f"profiles into {tmp_path} as well" in said.next
+    assert f"add their profiles to {tmp_path}" in said.next
 
 
 def test_a_cause_without_a_gain_has_no_band(tmp_path: Path) -> None:
