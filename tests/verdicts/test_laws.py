@@ -38,6 +38,7 @@ def test_what_is_said_adds_up(seed: int, tmp_path: Path) -> None:
     assert ranks["transfer_ns"].sum() <= int(result._graph.length[result._graph.src >= 0].sum())
     assert 0 <= (measured.bubble or 0) <= 1
     assert (result.causes["gain_ns"].fill_null(0) <= result.step_ns).all()
+    assert (result.causes["late_ns"].drop_nulls() > 0).all()
 
 
 @pytest.mark.parametrize("seed", DRAWS)

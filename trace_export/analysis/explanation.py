@@ -258,7 +258,7 @@ def _causes(
             {
                 **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,
                 "ratio": 1 + each.excess if each.excess and not each.late else None,
-                "late_ns": each.excess if each.late else None, "order": order,
+                "late_ns": each.excess if each.late and each.excess else None, "order": order,
                 "gain_ns": gain if exact else None, "gain": gain / measured if exact else None,
                 "even_ns": even if exact else None, "band": band if exact else None,
                 "sentence": gain >= SAID * measured or not exact, "run": run, "step": step,
