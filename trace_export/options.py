@@ -154,7 +154,7 @@ class Passes(TypedDict, total=False):
         choices.Infer,
         _word(
             choices.Infer,
-            "Infer passes from the launches of GPU work: auto (where no range names one), off, only.",
+            "Infer passes from GPU work and its launches: auto (where no range names one), off, only.",
             "auto",
             panel=INPUT,
         ),

@@ -105,7 +105,7 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
     lacks = absent(profile)
     facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
     alone = any(note.code == "machine-alone" for note in profile.notes)
-    missing = "add their profiles to DIR, or mend those that are named as errors"
+    missing = "add their profiles to DIR, or mend those that errors and warnings name"
     then = "read the folder above DIR, which holds all machines" if alone else missing
     yield Sentence("missing-ranks", facts, _missing_text(lacks), then)
 
@@ -114,9 +114,9 @@ def _missing_text(lacks: Absent) -> str:
     stages = f"{lacks.stages.named('stage')} of {lacks.stage_count}"
     if lacks.ranks.ranges:
         whole = f", including all of {stages}" if lacks.stages.ranges else ""
-        have = "has" if lacks.ranks.count() == 1 else "have"
-        many = f"{lacks.ranks.count()} of {lacks.world} ranks {have} no profile that can be read here"
-        what = f"{many} ({lacks.ranks.named('rank')}{whole})"
+        what = (
+            f"No passes of {lacks.ranks.count()} of {lacks.world} ranks are here ({lacks.ranks.named('rank')}{whole})"
+        )
     elif lacks.stages.ranges:
         what = f"No rank of {stages} has a profile here"
     else:

@@ -50,9 +50,8 @@ def notes(profile: Profile) -> list[Note]:
     lacks = absent(profile)
     stages = f"{lacks.stages.named('stage')} of {lacks.stage_count}"
     if lacks.ranks.ranges:
-        have = "has" if lacks.ranks.count() == 1 else "have"
-        whole = f", nor has any rank of {stages}" if lacks.stages.ranges else ""
-        text = f"{lacks.ranks.named('rank')} {have} no profile that can be read{whole}; the job has {lacks.world} ranks"
+        whole = f", nor of any rank of {stages}" if lacks.stages.ranges else ""
+        text = f"no passes of {lacks.ranks.named('rank')} are in the data{whole}; the job has {lacks.world} ranks"
         incomplete = bool(lacks.stages.ranges or lacks.uneven)
         return [Note("ranks-missing", "warning" if incomplete else "note", text, count=lacks.ranks.count())]
     if lacks.stages.ranges:

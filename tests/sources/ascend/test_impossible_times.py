@@ -155,6 +155,24 @@ def test_ranges_of_the_host_only_are_inferred_from_the_kernels(text: bool, tmp_p
 
 
 @pytest.mark.parametrize("text", [False, True])
+@pytest.mark.parametrize("host_only", [False, True])
+def test_what_infer_says_is_done(host_only: bool, text: bool, tmp_path: Path) -> None:
+    """As in captures of GPUs: only takes no marker, off nothing but markers of the device."""
+    truth = record(tmp_path, replace(JOB, host_only=host_only, text=text))
+    only = trace_export.load(tmp_path, jobs=1, infer="only")
+    for rank in range(2):
+        assert near(drawn(only, rank), true(truth.blocks, rank))
+    assert set(only.spans["origin"]) == {"inferred"}
+    if not host_only:
+        assert set(trace_export.load(tmp_path, jobs=1, infer="off", detail="kernels").spans["origin"]) == {"device"}
+        return
+    with pytest.raises(
+        trace_export.TraceExportError, match="none of its markers is on the device, and nothing is inferred"
+    ):
+        trace_export.load(tmp_path, jobs=1, infer="off")
+
+
+@pytest.mark.parametrize("text", [False, True])
 def test_where_only_times_of_the_host_are_left_every_figure_says_so(text: bool, tmp_path: Path) -> None:
     """Without a device task there is nothing to infer blocks from."""
     record(tmp_path, replace(JOB, host_only=True, level=None, text=text))

@@ -9,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+import trace_export
 from samples.generators.paddle import Job, line, log, write_logs, write_records
 from samples.generators.pipeline import US, Block
 from tests.conftest import Cli
@@ -91,6 +92,17 @@ def test_logs_whose_beginning_was_lost(announced: bool, lost: dict[int, int], ru
     gone = {rank: sum("Profiler Info" in line for line in whole[rank][:lines]) for rank, lines in lost.items()}
     left = [b for rank in whole for b in [b for b in blocks if b.rank == rank][gone.get(rank, 0) :]]
     assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == truth(job, left)
+
+
+def test_no_announced_step_is_missed_where_the_logs_lack_their_beginning(tmp_path: Path) -> None:
+    """The announcement before each step names the first one of all, not its own."""
+    write_logs(tmp_path, Job(steps=range(1, 5), lost=dict.fromkeys(range(4), 44)))
+    run = trace_export.load(tmp_path)
+    codes = {note.code: note.level for note in run.align().report().notes}
+    assert "steps-missing" not in codes
+    assert codes["steps-truncated"] == "note"
+    assert "blocks-missing" not in codes
+    assert run.report().steps["whole"].to_list() == [False, True]
 
 
 def test_ranks_that_wrote_into_one_log(run_cli: Cli, tmp_path: Path) -> None:

@@ -222,14 +222,20 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
         raise SourceError(
             rank.path, what, "leave out `host_ranges`, or record with the passes marked by trace-export run"
         )
-    if not any_pass or (on_kernels and not on_device):
-        spans, notes = _inferred(rank)
+    named = any_pass and (on_device or not on_kernels)
+    if options.infer == "off" and not named:
+        what = "none of its markers is on the device" if any_pass else "no marker names a pass"
+        remedy = "leave out `infer`" + (", or draw the host's times with `host_ranges`" if any_pass else "")
+        raise SourceError(rank.path, f"{what}, and nothing is inferred with `infer` off", remedy)
+    if not named or (options.infer == "only" and on_kernels):
+        spans, notes = _inferred(rank, asked=options.infer == "only")
     else:
-        spans, notes = (spans, []) if all(kinds) or not on_kernels else _completed(part, spans, rank.profile)
+        whole = all(kinds) or not on_kernels or options.infer == "off"
+        spans, notes = (spans, []) if whole else _completed(part, spans, rank.profile)
         if on_kernels and not notes and rank.alone:
             notes = counted_as_idle(rank.path, [rank.alone])
             ranks = ranks.with_columns(outside=pl.lit(rank.alone))
-        if options.optimizer:
+        if options.optimizer and options.infer != "off":
             from trace_export.sources.ascend import kernel_inference
 
             spans = pl.concat([spans, kernel_inference.optimizer(part.kernels.optimizing(), spans, part.rank)])
@@ -247,9 +253,9 @@ def _finished(rank: _Rank, options: ReadOptions, dialects: Dialects, *, says_fac
     )
 
 
-def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
-    """The blocks that the kernels show, in place of those of markers that name no pass on the device, and what is to
-    be said of them. Raises SourceError where the kernels are of several ranks."""
+def _inferred(rank: _Rank, *, asked: bool) -> tuple[pl.DataFrame, list[Note]]:
+    """The blocks that the kernels show, in place of those of markers that name no pass on the device, or of any if they
+    are `asked` for, and what is to be said of them. Raises SourceError where the kernels are of several ranks."""
     from trace_export.sources.ascend import kernel_inference  # and numpy, which most runs do without
 
     profile, any_pass = rank.profile, rank.named[0]
@@ -260,10 +266,10 @@ def _inferred(rank: _Rank) -> tuple[pl.DataFrame, list[Note]]:
             rank.path, f"{what}, as where several ranks are in one", "let each rank write a capture of its own"
         )
     spans = kernel_inference.in_steps(_of_kernels(kernels, rank.part, profile), rank.part.steps)
-    if spans.is_empty() and any_pass:
+    if spans.is_empty() and any_pass and not asked:
         return profile.spans, []
     why = _no_blocks(rank.texts, kernels) if spans.is_empty() else ""
-    notes = [_inferred_note(why, marked=any_pass), *impossible_times(rank.path, 0, cut)]
+    notes = [_inferred_note(why, marked=any_pass, asked=asked), *impossible_times(rank.path, 0, cut)]
     return spans, notes + ([without_times(rank.path, far)] if far else [])
 
 
@@ -347,12 +353,13 @@ def _no_blocks(texts: pl.Series, kernels: pl.DataFrame) -> str:
     )
 
 
-def _inferred_note(nothing: str, *, marked: bool) -> Note:
+def _inferred_note(nothing: str, *, marked: bool, asked: bool) -> Note:
     """What is said of blocks that were inferred, or why there is `nothing`. `marked`: the host has markers of passes,
-    and the device none."""
+    and the device none, unless inferred blocks were `asked` for."""
     if nothing:
         return Note("blocks-not-found", "warning", nothing)
     why = "no marker is on the device (they were made without a stream)" if marked else "no markers"
+    why = "--infer only leaves markers out" if asked else why
     text = f"{why}; blocks were inferred from kernel types, with the loss as forward"
     return Note("blocks-inferred", "note", text)
 

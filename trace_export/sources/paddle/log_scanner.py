@@ -84,7 +84,7 @@ def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
 
 class Scanner:
     """The records of a log, in the file's order, and the state between two chunks of it. `malformed` counts the broken
-    records, `first_malformed` is the byte offset of the first."""
+    records, `first_malformed` is the byte offset of the first; `headless`: records precede the first announcement."""
 
     def __init__(self) -> None:
         self.frames: list[pl.DataFrame] = []
@@ -96,6 +96,7 @@ class Scanner:
         self.first_malformed = -1
         self.text: tuple[bytes, bytes] | None = None
         self.now: Said = (None, 0, 0)
+        self.headless = False
 
     def take(self, buffer: bytearray, start: int, end: int, base: int) -> None:
         """Everything in buffer[start:end]; the bytes before `start` are there for the prefix's sake."""
@@ -133,6 +134,7 @@ class Scanner:
         if self.text is not None and self.text != (first, last):
             section += 1
             announcement += int(first) < int(self.text[1] or int(self.text[0]) + 1)
+        self.headless |= self.text is None and bool(self.said or self.frames)
         self.text = (first, last)
         self.now = int(first), announcement, section
 
@@ -163,8 +165,9 @@ class Scanner:
 
     def steps(self) -> tuple[int, int] | None:
         """The profiled steps as announced, the first and the one after the last; None where the log announces none or
-        several ranges."""
-        if self.text is None or self.now[2] or not self.text[1]:
+        several ranges, or has records before that: then it lacks its beginning, and its steps cannot be numbered for
+        sure."""
+        if self.text is None or self.now[2] or not self.text[1] or self.headless:
             return None
         first, end = int(self.text[0]), int(self.text[1])
         return (first, end) if first < end else None
