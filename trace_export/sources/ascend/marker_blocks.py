@@ -35,6 +35,8 @@ WORKED: Schema = {"text": TEXT, "stream": TIME, "step": INT, "start_ns": TIME, "
 OPTIMIZER = "(?i)adam|applymomentum|applyrmsprop|applyadagrad|lamb|lars|sgd"
 """The names and types of an optimizer's kernels contain one of these."""
 
+_RANGE = ["capture", "stream", "start_ns", "end_ns"]
+
 CLOCK_NOISE_NS = 10_000_000
 """A range may seem to begin this much before it was issued. The profiler places the device's clock by one comparison
 with the host's at its start, so that clocks which differ by 100 in a million are 10 ms apart after 100 s."""
@@ -115,7 +117,7 @@ def spans(
     marked = named.filter((pl.col("role") == "step") & pl.col("step").is_not_null())
     marked = marked.join(steps, on="capture", how="anti", maintain_order="left")
     steps = pl.concat([steps, conform(marked, {**STEPS, **CAPTURE})])
-    blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"})
+    blocks = named.filter(pl.col("role") == "block").drop("rank").rename({"step": "marked_step"}).with_row_index("at")
     blocks, unissued = _issued(blocks)
     blocks, misplaced = _placed(blocks, kernels)
     blocks, impossible = _possible(blocks)
@@ -154,7 +156,7 @@ def _placed(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[
     """Without the few passes whose times are of another moment: they begin in another order than the host issued them,
     or run into another one and begin while a kernel of their stream runs."""
     stream = ["capture", "stream"]
-    passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
+    passes = blocks.filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
     passes = passes.sort(*stream, pl.coalesce("host_start_ns", "start_ns"), "start_ns", maintain_order=True)
     start, end = pl.col("start_ns"), pl.col("end_ns")
     passes = passes.with_columns(
@@ -176,7 +178,7 @@ def _placed(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[
         "ranges in another order than they were issued in, or that begin while a kernel of their stream runs, left out"
     )
     notes = _noted(odd, Note("times-unusable", "warning", f"passes marked at wrong times: {text}"))
-    return blocks.with_row_index("at").join(odd, on="at", how="anti", maintain_order="left").drop("at"), notes
+    return blocks.join(odd, on="at", how="anti", maintain_order="left"), notes
 
 
 def _on_kernels(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
@@ -185,7 +187,7 @@ def _on_kernels(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, l
     runs, or hold none, are left out: their times are of another moment."""
     stream, alike = ["capture", "stream"], ["capture", "kind", "like"]
     length = pl.col("end_ns") - pl.col("start_ns")
-    passes = blocks.with_row_index("at").filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
+    passes = blocks.filter(pl.col("kind").is_in(PASSES), pl.col("origin") == "device")
     if passes.is_empty():
         return blocks, []
     passes = passes.with_columns(like=pl.col("text").str.replace_all(r"\d+", ""), passes=pl.len().over(stream))
@@ -198,7 +200,7 @@ def _on_kernels(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, l
     )
     holds_none = (pl.col("ended") <= pl.col("start_ns")).fill_null(pl.col("ended").is_not_null().any().over(stream))
     empty_ones = passes.filter(holds_none)
-    empty_ones = empty_ones.filter(~kernels.busy(empty_ones.drop("at"))) if len(empty_ones) else empty_ones
+    empty_ones = empty_ones.filter(~kernels.busy(empty_ones.select(_RANGE))) if len(empty_ones) else empty_ones
     short = passes.filter(~long, pl.col("ended") > pl.col("start_ns"), pl.col("idle") > OVERLAP_NS)
     running = (
         kernels.before(short.select(*stream, at_ns=pl.col("start_ns") - GRID_NS)) if len(short) else short["ended"]
@@ -210,9 +212,9 @@ def _on_kernels(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, l
     notes = _noted(late, Note("tasks-past-next", "warning", text))
     text = "passes marked at wrong times: ranges that begin or end while a kernel of their stream runs, or hold none"
     notes += _noted(wrong, Note("times-unusable", "warning", f"{text}, left out"))
-    confirmed = blocks.with_row_index("at").join(wrong, on="at", how="anti", maintain_order="left")
+    confirmed = blocks.join(wrong, on="at", how="anti", maintain_order="left")
     confirmed = confirmed.join(late.select("at", "ended"), on="at", how="left", maintain_order="left")
-    return confirmed.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("at", "ended"), notes
+    return confirmed.with_columns(end_ns=pl.coalesce("ended", "end_ns")).drop("ended"), notes
 
 
 def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
@@ -223,7 +225,6 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     timed = blocks.filter(on_device, pl.col("kind").is_not_null()).sort("start_ns")
     if not timed.select((until - pl.col("start_ns") > OVERLAP_NS).any()).item():
         return blocks, []  # no range runs into another one: most recordings
-    blocks = blocks.with_row_index("at")
     timed = blocks.filter(on_device, pl.col("kind").is_not_null())
     issued = timed.filter(pl.col("host_start_ns").is_not_null())
     begins = issued.select(*stream, host_end_ns="host_start_ns", begins="start_ns").sort("host_end_ns")
@@ -235,11 +236,11 @@ def _possible(blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[tuple[int, Note]
     late = pl.col("end_ns") - pl.col("begins") > OVERLAP_NS
     cut = after.filter(late, pl.col("begins") > pl.col("start_ns")).select("at", "begins")
     if cut.is_empty():
-        return blocks.drop("at"), []
+        return blocks, []
     ended = blocks.join(cut, on="at", how="left", maintain_order="left")
     text = "ranges that end on the device after the next one of their stream began, cut there"
     notes = _noted(ended.filter(pl.col("begins").is_not_null()), Note("tasks-past-next", "warning", text))
-    return ended.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("at", "begins"), notes
+    return ended.with_columns(end_ns=pl.coalesce("begins", "end_ns")).drop("begins"), notes
 
 
 def _by_stream(blocks: pl.DataFrame) -> pl.DataFrame:
@@ -277,12 +278,12 @@ def _outermost(blocks: pl.DataFrame) -> pl.DataFrame:
 
 def _worked(blocks: pl.DataFrame, kernels: Kernels) -> tuple[pl.DataFrame, list[tuple[int, Note]]]:
     """Without the weight-gradient ranges in which nothing ran: the script also marks pops of an empty store."""
-    weights = blocks.with_row_index("at").filter(kind="W")
+    weights = blocks.filter(kind="W")
     if weights.is_empty():
         return blocks, []
-    idle = weights.filter(~kernels.busy(weights.drop("at")))
+    idle = weights.filter(~kernels.busy(weights.select(_RANGE)))
     notes = _noted(idle, Note("blocks-without-work", "note", "weight-gradient ranges without device work, left out"))
-    return blocks.with_row_index("at").join(idle, on="at", how="anti", maintain_order="left").drop("at"), notes
+    return blocks.join(idle, on="at", how="anti", maintain_order="left"), notes
 
 
 def _few(wrong: pl.Expr) -> pl.Expr:
