@@ -189,6 +189,8 @@ class _Part:
     named blocks, transfers and collectives; `far`: how many kernels of NCCL were left out for their times."""
 
     opened: Opened
+    dialects: Dialects
+    options: ReadOptions
     named: Named = field(init=False)
     ranges: Ranges = field(init=False)
     named_in_part: frozenset[int] = frozenset()
@@ -226,15 +228,12 @@ def read(
             host for hosts_or_error in opened if not isinstance(hosts_or_error, SourceError) for host in hosts_or_error
         ]
         prepare(hosts, dialects)
-        parts = list(map(_Part, hosts))
-        good = _each(parts, lambda part: _name(part, dialects))
+        parts = [_Part(host, dialects, options) for host in hosts]
+        good = _each(parts, _name)
         _find_ranges(good, dialects, options)
-        good = _each(good, lambda part: _infer(part, dialects, options))
-        good = _each(good, lambda part: _check(part, options))
-        good = _each(good, lambda part: _attribute(part, dialects, options))
+        good = _each(good, _infer, _check, _attribute)
         _make_tables(good)
-        good = _each(good, _describe)
-        good = _each(good, lambda part: _rank(part, options))
+        good = _each(good, _describe, _rank)
         _make_profiles(good)
     left = iter(parts)
     return [
@@ -245,15 +244,14 @@ def read(
     ]
 
 
-def _each(parts: Sequence[_Part], step: Callable[[_Part], None]) -> list[_Part]:
-    """Does a step for each part. Returns the parts in which it did not fail; the others keep their error as result."""
-    good = []
-    for part in parts:
-        error = caught(part.path, partial(step, part))
-        if error is None:
-            good.append(part)
-        else:
-            part.result = error
+def _each(parts: Sequence[_Part], *steps: Callable[[_Part], None]) -> list[_Part]:
+    """Does the steps for all parts, one after the other. Returns the parts in which none failed; the others keep their
+    error as result."""
+    good = list(parts)
+    for step in steps:
+        for part in good:
+            part.result = caught(part.path, partial(step, part))
+        good = [part for part in good if part.result is None]
     return good
 
 
@@ -265,8 +263,8 @@ def _of_hosts(results: Sequence[Result | None]) -> Result:
     return concat(profiles)
 
 
-def _name(part: _Part, dialects: Dialects) -> None:
-    part.named = part.opened.named(dialects)
+def _name(part: _Part) -> None:
+    part.named = part.opened.named(part.dialects)
 
 
 def _find_ranges(parts: Sequence[_Part], dialects: Dialects, options: ReadOptions) -> None:
@@ -281,24 +279,24 @@ def _find_ranges(parts: Sequence[_Part], dialects: Dialects, options: ReadOption
             part.ranges = replace(ranges, unmatched=dialects.unmatched(part.named.texts))
 
 
-def _infer(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
+def _infer(part: _Part) -> None:
     """Finds the passes of the processes that name none."""
-    if options.infer == "off" or options.host_ranges:
+    if part.options.infer == "off" or part.options.host_ranges:
         return
     processes = part.opened.without_passes(part.ranges)
     if processes is None:
-        _find_passes(part, None, dialects, options)
+        _find_passes(part, None)
     else:
         part.named_in_part = part.ranges.marked.intersection(processes)
-        _find_passes(part, set(processes) - part.named_in_part, dialects, options)
+        _find_passes(part, set(processes) - part.named_in_part)
 
 
-def _find_passes(part: _Part, processes: Collection[int] | None, dialects: Dialects, options: ReadOptions) -> None:
+def _find_passes(part: _Part, processes: Collection[int] | None) -> None:
     """Finds the passes of these processes (None: of all) from what they launched."""
     if processes is None or processes:
         from trace_export.inference.process import find_blocks, nothing  # with what they need 30 ms
 
-        others = other_ranges(part.named.ranges, dialects, only=options.infer == "only")
+        others = other_ranges(part.named.ranges, part.dialects, only=part.options.infer == "only")
         launched = part.opened.launches(processes, part.named, others)
         part.inferred |= {
             process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), others)
@@ -312,7 +310,7 @@ def _in_steps(process: int, inferred: Inferred, others: Ranges) -> Inferred:
     return inferred._replace(blocks=with_steps(rows, others.of("step"), "launched").drop("process"))
 
 
-def _check(part: _Part, options: ReadOptions) -> None:
+def _check(part: _Part) -> None:
     """Raises SourceError when there is no block, or no GPU work for any."""
     ranges, opened = part.ranges, part.opened
     if (processes := len(ranges.marked | part.inferred.keys())) > MOST_PROCESSES:
@@ -320,7 +318,7 @@ def _check(part: _Part, options: ReadOptions) -> None:
     if any(not one.impossible for one in part.inferred.values()):
         return
     if ranges.marked:
-        error = None if options.host_ranges else opened.no_work()
+        error = None if part.options.host_ranges else opened.no_work()
         if error is not None:
             raise error
         return
@@ -334,14 +332,14 @@ def _check(part: _Part, options: ReadOptions) -> None:
     raise range_notes.no_names(part.path, opened.what, counts, opened.remedy(), launches=why, rules=rules)
 
 
-def _attribute(part: _Part, dialects: Dialects, options: ReadOptions) -> None:
+def _attribute(part: _Part) -> None:
     """Finds the work in the ranges, and other passes of the processes that name only some where they computed more."""
-    on_device = part.ranges.marked and not options.host_ranges and not part.opened.short
+    on_device = part.ranges.marked and not part.options.host_ranges and not part.opened.short
     ranges = part.ranges
     part.work = attributed(part.path, ranges, part.opened.activity) if on_device else Attributed(ranges)
     if part.named_in_part and part.work.activity is not None:
         more = {process for process, share in part.work.activity.outside_shares().items() if share}
-        _find_passes(part, more & part.named_in_part, dialects, options)
+        _find_passes(part, more & part.named_in_part)
 
 
 def _make_tables(parts: Sequence[_Part]) -> None:
@@ -413,9 +411,9 @@ def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
     return collectives(attributed(part.path, calls, part.opened.activity).worked)
 
 
-def _rank(part: _Part, options: ReadOptions) -> None:
+def _rank(part: _Part) -> None:
     """The ranks of the processes, and the notes on the whole source."""
-    opened, work = part.opened, part.work
+    opened, work, options = part.opened, part.work, part.options
     gpus = {process: one.device for process, one in part.inferred.items() if one.device is not None}
     inferred = {process for process, one in part.inferred.items() if not one.impossible}
     processes = sorted({*inferred, *part.ranges.marked, *gpus})
