@@ -270,13 +270,13 @@ RUNS: dict[str, GoldenRun] = {
         ],
     ),
     "links": GoldenRun(
-        {"logs": "nsys/two_hosts", "elsewhere": "nsys/two_hosts"},
+        {"logs": "paddle/single", "elsewhere": "paddle/single"},
         [
-            "export logs --steps 1 --format csv --out one",
+            "export logs --steps 3 --format csv --out one",
             "export linked --format csv --out without",
             "export linked --follow-links --format csv --out with",
-            "report linked --follow-links --steps 1",
-            "overview linked --follow-links --steps 1 --out overview",
+            "report linked --follow-links --steps 3",
+            "overview linked --follow-links --steps 3 --out overview",
             "inspect linked --follow-links",
             "compare linked logs --follow-links",
         ],

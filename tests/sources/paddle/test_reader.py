@@ -14,6 +14,7 @@ from samples.generators.paddle import Job, line, log, write_logs, write_records
 from samples.generators.pipeline import US, Block
 from tests.conftest import Cli
 from tests.support.paddle_jobs import JOBS, RECORDS
+from tests.support.rows import crossed
 
 
 def table(folder: Path) -> list[tuple[object, ...]]:
@@ -66,8 +67,7 @@ def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path)
     assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
 
 
-@pytest.mark.parametrize("name", JOBS)
-@pytest.mark.parametrize("ranks", ["one", "all"])
+@pytest.mark.parametrize(("name", "ranks"), crossed(JOBS, ["one", "all"]))
 def test_a_log_with_every_line_twice(name: str, ranks: str, run_cli: Cli, tmp_path: Path) -> None:
     """As two handlers write it that log to one file."""
     job, logs = JOBS[name], tmp_path / "logs"
