@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
-import jsonschema
 import polars as pl
 import pytest
 from msgspec import Struct
 
-from tests.analysis.test_gate import run_of
 from tests.conftest import AscendRun, Cli
 from tests.support import schemas
 from tests.support.rows import slow
 from trace_export import documents
 from trace_export.documents import Document
-
-
-def strict(part: Any) -> Any:
-    """The schema, which allows no field besides those that it names."""
-    if isinstance(part, dict):
-        closed = {"additionalProperties": False} if "properties" in part else {}
-        return {key: strict(value) for key, value in part.items()} | closed
-    return [strict(each) for each in part] if isinstance(part, list) else part
-
-
-@cache
-def checker(name: str) -> jsonschema.Draft202012Validator:
-    """Of the file in docs/schemas."""
-    schema = json.loads((schemas.FOLDER / f"{name}.schema.json").read_text("utf-8"))
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(strict(schema))
 
 
 def test_the_files_are_those_of_the_types() -> None:
@@ -99,7 +80,7 @@ def test_what_a_command_prints_is_what_the_schema_says(
 ) -> None:
     out = () if command in ("inspect", "report") else ("--out", tmp_path)
     result = run_cli(command, samples / sample, "--json", *out)
-    assert list(checker(command).iter_errors(json.loads(result.stdout))) == [], result.stderr
+    assert schemas.errors(json.loads(result.stdout)) == [], result.stderr
 
 
 @pytest.mark.parametrize(
@@ -110,34 +91,23 @@ def test_a_report_of_transfers_both_ways_is_what_the_schema_says(
 ) -> None:
     """Where two ranks send to each other at once, a transfer has no direction."""
     result = run_cli("report", ascend_run(name)[0], "--json")
-    assert list(checker("report").iter_errors(json.loads(result.stdout))) == [], result.stderr
+    assert schemas.errors(json.loads(result.stdout)) == [], result.stderr
 
 
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
-        ("compare", ("{}/paddle/single", "{}/paddle/two_machines", "--json")),
-        ("compare", ("{}/paddle/single", "--steps-a", "2-3", "--steps-b", "4-5", "--format", "json")),
         ("compare", ("{}/paddle/single", "{}/nsys/two_hosts", "--json")),
         ("inspect", ("{}/generators", "--json")),
-        ("simulate", ("--schedule", "1f1b", "--stages", "4", "--microbatches", "8", "--json")),
         ("simulate", ("--schedule", "gpipe,zb-v", "--stages", "4", "--microbatches", "8", "--json")),
     ],
 )
 def test_other_documents(command: str, arguments: Sequence[str], samples: Path, run_cli: Cli, tmp_path: Path) -> None:
+    """Those of the golden runs are checked there."""
     result = run_cli(command, *(word.format(samples) for word in arguments), cwd=tmp_path)
     document = json.loads(result.stdout)
     assert document["document"] == command
-    assert list(checker(command).iter_errors(document)) == []
-
-
-def test_a_gate_is_part_of_the_comparison(run_cli: Cli, tmp_path: Path) -> None:
-    a, b = run_of(tmp_path / "a.parquet", 1e6), run_of(tmp_path / "b.parquet", 1.1e6)
-    result = run_cli("compare", a, b, "--fail-above", "3%", "--json")
-    document = json.loads(result.stdout)
-    assert result.returncode == 4
-    assert document["gate"]["failed"]
-    assert list(checker("compare").iter_errors(document)) == []
+    assert schemas.errors(document) == []
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +128,6 @@ def printed(samples: Path, run_cli: Cli) -> dict[str, Any]:
     ],
 )
 def test_a_schema_refuses_what_is_none(damage: dict[str, Any], printed: dict[str, Any]) -> None:
-    assert checker("report").is_valid(printed)
-    assert not checker("report").is_valid(printed | damage)
-    assert not checker("report").is_valid({key: value for key, value in printed.items() if key != "version"})
+    assert schemas.checker("report").is_valid(printed)
+    assert not schemas.checker("report").is_valid(printed | damage)
+    assert not schemas.checker("report").is_valid({key: value for key, value in printed.items() if key != "version"})

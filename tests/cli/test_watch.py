@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from samples.generators.paddle import Job
-from tests.cli.test_documents import checker
 from tests.conftest import ROOT, Cli
 from tests.support.growing_logs import GrowingLogs
+from tests.support.schemas import checker
 from tests.support.wait import HANGS_S, wait_until
 from trace_export.cli.watch import print_steps
 from trace_export.live.look import Look

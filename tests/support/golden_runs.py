@@ -29,6 +29,7 @@ import orjson
 import polars as pl
 
 from tests.conftest import ROOT
+from tests.support import schemas
 from tests.support.command import command
 from tests.support.trace_processor import TraceProcessor
 from tests.support.traces import read_slices
@@ -372,7 +373,9 @@ def _notes(printed: str) -> Iterator[str]:
 
 def _printed(printed: str) -> Iterator[str]:
     if printed.startswith("{"):
-        yield from _document("stdout", orjson.loads(printed))
+        document = orjson.loads(printed)
+        assert schemas.errors(document) == []
+        yield from _document("stdout", document)
         return
     for paragraph in re.split(r"\n\s*\n", printed):
         if numbers := _numbers(SIZE.sub("", paragraph)):

@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from typing import Any
 
+import jsonschema
 import msgspec
 import orjson
 
@@ -38,6 +41,26 @@ def schema(name: str) -> dict[str, Any]:
         "title": f"trace-export {name}",
         **_on_one_line(made),
     }
+
+
+@cache
+def checker(name: str) -> jsonschema.Draft202012Validator:
+    """Of the file of a command; it allows no field besides those that the schema names."""
+    schema = json.loads((FOLDER / f"{name}.schema.json").read_text("utf-8"))
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(_strict(schema))
+
+
+def errors(document: dict[str, Any]) -> list[object]:
+    """What in a document is not as its schema says."""
+    return list(checker(document["document"]).iter_errors(document))
+
+
+def _strict(part: Any) -> Any:
+    if isinstance(part, dict):
+        closed = {"additionalProperties": False} if "properties" in part else {}
+        return {key: _strict(value) for key, value in part.items()} | closed
+    return [_strict(each) for each in part] if isinstance(part, list) else part
 
 
 def _on_one_line(part: Any) -> Any:
