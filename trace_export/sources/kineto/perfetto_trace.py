@@ -19,7 +19,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import Schema
-from trace_export.sources.kineto.json_events import FRAME, NUMBERS, SCHEMA, TEXTS, THREAD_NAME
+from trace_export.sources.kineto.json_events import FRAME, NUMBERS, SCHEMA, TEXTS, THREAD_NAME, Wanted
 from trace_export.sources.shared.chrome_json import TraceFile
 
 if TYPE_CHECKING:
@@ -62,12 +62,11 @@ class PerfettoTrace(TraceFile):
     header: dict[str, Any]
     offset_ns: Final = 0
 
-    def __init__(self, path: Path, *, operators: bool = False, frames: bool = False) -> None:
-        """`operators`: whether all are wanted, not only our marks; `frames`: whether those of Python are. Raises
-        SourceError."""
+    def __init__(self, path: Path, wanted: Wanted) -> None:
+        """Of operators and of frames of Python those are read that are `wanted`. Raises SourceError."""
         super().__init__(path)
-        self._operators = operators
-        self._host = (*_HOST, FRAME) if frames else _HOST
+        self._operators = wanted.has("cpu_op")
+        self._host = (*_HOST, FRAME) if wanted.has(FRAME) else _HOST
         self.header = {"baseTimeNanoseconds": 0}
         self._names: dict[int, str] = {}
         self._categories: dict[int, str] = {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.sources.kineto.find import PERFETTO
-from trace_export.sources.kineto.json_events import FRAME, Event, Wanted, columns_of, whole_number
+from trace_export.sources.kineto.json_events import Event, Wanted, columns_of, whole_number
 from trace_export.sources.kineto.perfetto_trace import PerfettoTrace
 from trace_export.sources.shared.chrome_json import JsonTrace
 
@@ -33,10 +33,10 @@ class KinetoTrace(JsonTrace[Event]):
 Trace = KinetoTrace | PerfettoTrace
 
 
-def open_trace(path: Path, wanted: Wanted, *, operators: bool = False, beginning: int = 0) -> Trace:
+def open_trace(path: Path, wanted: Wanted, *, beginning: int = 0) -> Trace:
     """The trace at `path`, to be read once. Of JSON the `wanted` events are read, and with `beginning` not all of them,
-    as `JsonTrace` says; of a Perfetto trace all that readers look at, but of operators only our marks unless all
-    `operators` are wanted. As for PyTorch, which writes it, the name says the format. Raises SourceError."""
+    as `JsonTrace` says; of a Perfetto trace all that readers look at, and operators and frames of Python if they are
+    wanted. As for PyTorch, which writes it, the name says the format. Raises SourceError."""
     if path.name.endswith(PERFETTO):
-        return PerfettoTrace(path, operators=operators, frames=wanted.has(FRAME))
+        return PerfettoTrace(path, wanted)
     return KinetoTrace(path, wanted.events, beginning)

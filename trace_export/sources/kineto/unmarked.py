@@ -44,7 +44,7 @@ class _Taken(NamedTuple):
 
 def read_process(path: Path, ranges: Ranges) -> Process:
     """The process of a trace; `ranges`: those around its steps and optimizers."""
-    with open_trace(path, WANTED, operators=True) as trace:
+    with open_trace(path, WANTED) as trace:
         pieces = [_taken(events) for events in trace.events()]
     calls, every, operators, annotations, named = (pl.concat(frames) for frames in zip(*pieces, strict=True))
     calls = calls.with_columns(launches=pl.col("launches") & ~pl.col("graphs").any()).drop("graphs")

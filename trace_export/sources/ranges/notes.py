@@ -16,6 +16,7 @@ from trace_export.sources.ranges.by_launch import ORPHANS
 from trace_export.sources.ranges.dialects import OPERATION_SUFFIX
 from trace_export.sources.ranges.named import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
+from trace_export.sources.shared.names import shortened
 from trace_export.sources.shared.timestamps import UNTIMED
 
 FEW = 0.01
@@ -64,7 +65,7 @@ def no_names(
         "looked for names such as F3.0.0, PP:0F3, Forward 3, forward_step, forward-0 and DeepSpeedEngine.forward"
     )
     if frequent := counts.most_frequent():
-        frequent_names = f"the most frequent names here: {', '.join(map(_short, frequent))}"
+        frequent_names = f"the most frequent names here: {', '.join(map(shortened, frequent))}"
         remedy = f"say which of these names are passes with `markers` 'REGEX=>F', or {remedy}"
     else:
         frequent_names = "all names here belong to the framework" if counts.total else "there is none here"
@@ -227,8 +228,4 @@ def _escaped() -> pl.Expr:
 
 def _examples(rows: pl.DataFrame) -> str:
     names = rows["text"].str.split(",").list.first().unique(maintain_order=True)
-    return ", ".join(map(_short, names[:EXAMPLES])) + (", …" if len(names) > EXAMPLES else "")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:59] + "…"
+    return ", ".join(map(shortened, names[:EXAMPLES])) + (", …" if len(names) > EXAMPLES else "")

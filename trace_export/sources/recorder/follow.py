@@ -107,21 +107,22 @@ class Follower:
         else:
             file.source = source
             is_next = not file.tail.goes_on(path)
-            if is_next and (_is_restarted(file) or not (is_file(earlier) and file.tail.goes_on(earlier))):
-                self._replace(file)
+            now = header_of(path) if is_next else file.header
+            restarted = now is not None and file.header is not None and now.process != file.header.process
+            if is_next and (restarted or not (is_file(earlier) and file.tail.goes_on(earlier))):
+                self._replace(file, same=not restarted and now is not None and file.header is not None)
                 is_next = False
         if is_next:
             yield from ((file, lines) for lines in file.read(earlier))
             file.tail.begin_anew()
         yield from ((file, lines) for lines in file.read(path))
 
-    def _replace(self, file: _File) -> None:
-        """The file holds something else now: what another start of the process recorded, or an older state of itself.
-        What it held before is dropped."""
+    def _replace(self, file: _File, *, same: bool) -> None:
+        """The file holds something else now: an older state of itself, of the `same` process, or what another start of
+        it recorded. What it held before is dropped."""
         self._gather()
         self._blocks = self._blocks.filter(pl.col("file") != file.number)
-        now = header_of(file.source.path)
-        if now is None or file.header is None or now.process != file.header.process:
+        if not same:
             file.scanner = Scanner(file.source.path)
             self._again[file.source.path] += 1
             if self._starts.add({file.number}, {file.number}):
@@ -182,9 +183,3 @@ class Follower:
         oldest = last_dropped(newest, self._keep, self._taken, MOST_STEPS)
         unnumbered = newest.is_null() & (pl.int_range(pl.len(), 0, -1).over("file") <= MOST_UNNUMBERED)
         self._blocks = self._blocks.filter((pl.col("step") > oldest).fill_null(False) | unnumbered)
-
-
-def _is_restarted(file: _File) -> bool:
-    """Whether another process writes the file now."""
-    now = header_of(file.source.path)
-    return now is not None and file.header is not None and now.process != file.header.process

@@ -43,3 +43,8 @@ def job_of(texts: Iterable[object]) -> str | None:
     """`RANKS.job` of the variables that name the start of a job, which are private; None where none is set."""
     shortened = [None if text in (None, "") else str(text)[:LONGEST_NAME] for text in texts]
     return blake2s(repr(shortened).encode(), digest_size=8).hexdigest() if any(shortened) else None
+
+
+def shortened(name: object) -> str:
+    """A name of the user's, for a message."""
+    return text if len(text := str(name)) <= 60 else f"{text[:59]}…"

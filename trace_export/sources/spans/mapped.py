@@ -19,6 +19,7 @@ from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import each
+from trace_export.sources.shared.names import shortened
 from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import ReadOptions, Source
@@ -75,13 +76,13 @@ def _refuse_repeated(paths: list[Path], parts: list[pl.DataFrame]) -> None:
                 raise SourceError(path, what, "keep only one of them in the folder")
 
 
-def read_columns(source: Source, columns: Columns, *, epoch: str | None = None) -> Profile:
+def read_columns(source: Source, columns: Columns) -> Profile:
     """The spans of a table: blocks by what their kind is called, transfers and collectives by the names of
     `schedules.operation_types`, all else named work.
 
     Raises SourceError when a column is missing, or holds what it cannot.
     """
-    profile = _with_other_work(_profile(_rows(source.path, columns), source, epoch), source.path)
+    profile = _with_other_work(_profile(_rows(source.path, columns), source), source.path)
     return profile if columns.has_unit else _with_doubts_of_unit(profile, source.path)
 
 
@@ -117,7 +118,7 @@ def _with_other_work(profile: Profile, path: Path) -> Profile:
     names = other.group_by("marker").agg(length.alias("ns")).sort("ns", "marker", descending=[True, False])["marker"]
     most = float(many.select(pl.col("outside").max()).item())
     text = f"work between the passes, up to {most:.1%} of the time of a rank, counts as idle: its kind"
-    what = f"{text} ({', '.join(map(_short, names[:3].to_list()))}) names no pass; call passes F, B, W or OPT"
+    what = f"{text} ({', '.join(map(shortened, names[:3].to_list()))}) names no pass; call passes F, B, W or OPT"
     ranks = profile.ranks.drop("outside").join(shares, on="rank", how="left", maintain_order="left")
     note = Note("compute-outside-blocks", "warning", what, str(path), many.height)
     return replace(profile, ranks=conform(ranks, RANKS)).with_notes([note])
@@ -129,11 +130,11 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
         table = _table(path, {column for _, column in columns.names})
         missing = [column for _, column in columns.names if column not in table.columns]
         if missing:
-            there = ", ".join(map(_short, table.columns[:20])) or "none"
+            there = ", ".join(map(shortened, table.columns[:20])) or "none"
             raise SourceError(path, f"has no column {missing[0]}; it has {there}", REMEDY)
         twice = [column for _, column in columns.names if f"{column}_duplicated_0" in table.columns]
         if twice:
-            raise SourceError(path, f"has two columns {_short(twice[0])}", "rename one of them")
+            raise SourceError(path, f"has two columns {shortened(twice[0])}", "rename one of them")
         rows = pl.DataFrame([
             _typed(table[column], field, columns.unit_ns, path).alias(field) for field, column in columns.names
         ])  # fmt: skip
@@ -144,7 +145,7 @@ def _rows(path: Path, columns: Columns) -> pl.DataFrame:
     return _checked(rows, path)
 
 
-def _profile(rows: pl.DataFrame, source: Source, epoch: str | None) -> Profile:
+def _profile(rows: pl.DataFrame, source: Source, epoch: str | None = None) -> Profile:
     if rows.select((pl.col("start").min() < EPOCH_NS).fill_null(False)).item():
         epoch = "start"
     placed = _placed(rows, source.path)
@@ -214,17 +215,12 @@ def _events(events: Iterable[dict[str, Any]], path: Path, wanted: set[str]) -> p
             rows.append({**flat, **{k: first[k] for k in ("ts", "name") if k in first}, "end": end})
     still_open = [first for events in begun.values() for first in events]
     if still_open:
-        count, name = len(still_open), _short(still_open[0].get("name"))
+        count, name = len(still_open), shortened(still_open[0].get("name"))
         what = f"has begin events (B) without their end: {count}, the first is {name} at {still_open[0].get('ts')}"
         raise SourceError(path, what, "leave them out, or record it again")
     if not rows:
         raise SourceError(path, "holds no event with a start and an end", REMEDY)
     return pl.DataFrame(rows, infer_schema_length=None, strict=False)
-
-
-def _short(name: object) -> str:
-    """A name of the user's, for a message."""
-    return text if len(text := str(name)) <= 60 else f"{text[:59]}…"
 
 
 def _plain(value: Decimal) -> object:
@@ -264,14 +260,14 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
         return values.dt.total_nanoseconds()
     if dtype.is_nested() or (field not in TEXTS and (dtype.is_temporal() or dtype == pl.Boolean)):
         what = "texts" if field in TEXTS else "times" if field in TIMES else "numbers"
-        name = _short(str(dtype).partition("(")[0].lower())
-        raise SourceError(path, f"holds no {what} but {name} values in the column {_short(values.name)}", REMEDY)
+        name = shortened(str(dtype).partition("(")[0].lower())
+        raise SourceError(path, f"holds no {what} but {name} values in the column {shortened(values.name)}", REMEDY)
     if field in TEXTS:
         return values.cast(pl.String)
     if field in TIMES:
         return _times(values, unit_ns)
     if dtype.is_float() and (broken := values.filter(values.is_finite() & (values != values.floor()))).len():
-        what = f"has a {field} that is not a whole number in the column {_short(values.name)}: {broken[0]:.6g}"
+        what = f"has a {field} that is not a whole number in the column {shortened(values.name)}: {broken[0]:.6g}"
         raise SourceError(path, what, REMEDY)
     return values.cast(pl.Int32)
 
@@ -310,7 +306,7 @@ def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
             raise SourceError(path, "has a row without a rank or a time", "leave such rows out")
         if row["rank"] < 0:
             raise SourceError(path, f"has a negative rank: {row['rank']}", "ranks count from 0")
-        kind = _short(row["kind"])
+        kind = shortened(row["kind"])
         what = f"has a span that ends before it starts, or at an impossible time: {kind} of rank {row['rank']}"
         raise SourceError(
             path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in `columns`"
@@ -336,7 +332,7 @@ def _placed(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
     placed = one_after_another(placed)
     if placed["kind"].drop_nulls().is_empty():
         kinds = placed["marker"].drop_nulls().unique(maintain_order=True).head(5)
-        names = ", ".join(f'"{_short(name)}"' for name in kinds) or "empty"
+        names = ", ".join(f'"{shortened(name)}"' for name in kinds) or "empty"
         raise SourceError(
             path, f"names no forward or backward: its kinds are {names}", "give the column with the kinds"
         )
