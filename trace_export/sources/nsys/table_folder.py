@@ -6,11 +6,10 @@ They are put into a temporary SQLite file, which is read as an export is.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import polars as pl
 
@@ -60,60 +59,50 @@ class TableFolder(Database):
         self._folder = folder
 
     def _open(self) -> None:
-        tables = {name: table for name in (*_EVENTS, *_OTHERS) if (table := _Table.of(self._folder, name))}
         self.path = self._stack.enter_context(scratch_folder()) / "tables.sqlite"
         with closing(sqlite3.connect(self.path)) as db:  # what fails leaves a file that is thrown away
             db.execute("PRAGMA journal_mode = off")
         with closing(self._adbc.connect(f"file:{self.path}")) as connection, closing(connection.cursor()) as cursor:
-            for name, table in tables.items():
-                try:
-                    table.put_into(cursor)
-                except self._adbc.Error as error:
-                    raise SourceError(self._folder, f"{name} cannot be put into a database", REMEDY) from error
+            for name in (*_EVENTS, *_OTHERS):
+                mode: Literal["create", "append"] = "create"
+                for rows in _rows(self._folder, name):
+                    try:
+                        cursor.adbc_ingest(name, rows, mode=mode)
+                    except self._adbc.Error as error:
+                        raise SourceError(self._folder, f"{name} cannot be put into a database", REMEDY) from error
+                    mode = "append"
             connection.commit()
         super()._open()
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A table in a file: the columns that are read, as SQLite has them."""
-
-    path: Path
-    rows: pl.LazyFrame
-    height: int
-
-    @classmethod
-    def of(cls, folder: Path, table: str) -> _Table | None:
-        """None where there is no file for it."""
-        path = next((p for suffix in SUFFIXES if (p := folder / f"{table}{suffix}").exists()), None)
-        if path is None:
-            return None
-        try:
-            with open_file(path) as file:
-                if path.suffix == ".parquet":
-                    checked(file)
-            rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
-            rows = rows.select(_stored_columns(rows.collect_schema(), _EVENTS.get(table)))
-            height = rows.select(pl.len()).collect().item()
-        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise _unreadable(path) from error
-        if height > path.stat().st_size:  # even packed, a row has a time or an id of its own
-            raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
-        return cls(path, rows, height)
-
-    def put_into(self, cursor: Any) -> None:
-        """Makes the table in a database."""
-        mode: Literal["create", "append"] = "create"
-        for at in range(0, max(self.height, 1), ROWS):
-            try:
-                cursor.adbc_ingest(self.path.stem, self.rows.slice(at, ROWS).collect(), mode=mode)
-            except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-                raise _unreadable(self.path) from error
-            mode = "append"
+def _rows(folder: Path, table: str) -> Iterator[pl.DataFrame]:
+    """The rows of a table in pieces, one at least, with the columns that are read, as SQLite has them; nothing where
+    there is no file for it."""
+    path = next((p for suffix in SUFFIXES if (p := folder / f"{table}{suffix}").exists()), None)
+    if path is None:
+        return
+    with _reading(path):
+        with open_file(path) as file:
+            if path.suffix == ".parquet":
+                checked(file)
+        rows = pl.scan_parquet(path) if path.suffix == ".parquet" else pl.scan_ipc(path)
+        rows = rows.select(_stored_columns(rows.collect_schema(), _EVENTS.get(table)))
+        height = rows.select(pl.len()).collect().item()
+    if height > path.stat().st_size:  # even packed, a row has a time or an id of its own
+        raise SourceError(folder, f"{path.name}: so small a file cannot hold {height:,} rows", REMEDY)
+    for at in range(0, max(height, 1), ROWS):
+        with _reading(path):
+            piece = rows.slice(at, ROWS).collect()
+        yield piece
 
 
-def _unreadable(path: Path) -> SourceError:
-    return SourceError(path.parent, f"{path.name} cannot be read as a table of Nsight Systems", REMEDY)
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        what = f"{path.name} cannot be read as a table of Nsight Systems"
+        raise SourceError(path.parent, what, REMEDY) from error
 
 
 def _stored_columns(schema: pl.Schema, wanted: Sequence[str] | None) -> list[pl.Expr]:

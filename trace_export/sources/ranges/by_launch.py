@@ -19,13 +19,8 @@ from trace_export.sources.ranges.attribution import DEVICE_SHIFT, UNKNOWN, GpuAc
 
 Piece = tuple[int, dict[str, Ints]]
 """A process, and columns of some of its rows."""
-LAUNCHES, KERNEL_LAUNCHES, GRAPH_LAUNCHES, CAPTURES, CAPTURES_END = (
-    "*Launch*",
-    "*Launch*Kernel*",
-    "*GraphLaunch*",
-    "*StreamBeginCapture*",
-    "*StreamEndCapture*",
-)
+LAUNCHES, KERNEL_LAUNCHES, GRAPH_LAUNCHES = "*Launch*", "*Launch*Kernel*", "*GraphLaunch*"
+CAPTURES, CAPTURES_END = "*StreamBeginCapture*", "*StreamEndCapture*"
 """Calls of CUDA and HIP, after the `cuda`, `cu` or `hip` of their names, as patterns of the shell (GLOB)."""
 Parts = Mapping[int, Mapping[int, int]]
 """Process → device → the number of that part of the process, of processes whose devices count as processes."""

@@ -30,15 +30,7 @@ def checked(file: BufferedReader) -> BufferedReader:
     read."""
     try:
         _check(file)
-    except (
-        AttributeError,
-        IndexError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-        OSError,
-    ) as error:  # any damage
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError) as error:  # any damage
         raise pl.exceptions.ComputeError(f"parquet: damaged pages ({type(error).__name__})") from error
     file.seek(0)
     return file
