@@ -83,9 +83,9 @@ class Job:
     streams do. With `rendezvous` a lane sends and receives in batches, as Megatron does without overlap: after a block,
     in the steady state of `interleaved` after a forward and a backward, it waits until all that these sent is taken and
     what the next ones need is there; what it sends is taken once the receiver has come to the batch of its receive.
-    There one kernel sends and receives (nsys and kineto). Unless gradients are `clipped`, all ranks reduce no norm, and
-    nothing but data joins the stages. With `together` all ranks begin a step when the last has ended the one before;
-    nothing records that.
+    There one kernel sends and receives (nsys and kineto), unless they are `apart`. Unless gradients are `clipped`, all
+    ranks reduce no norm, and nothing but data joins the stages. With `together` all ranks begin a step when the last
+    has ended the one before; nothing records that.
 
     Causes of lost time may be planted: `slow` ((replica, stage) → how many times as long its blocks take), `slow_ranks`
     (rank → the same), `optimizers` (rank → the same of its optimizer), `longer` (collective and stage → what is added
@@ -143,6 +143,7 @@ class Job:
     uneven: float = 0.0
     overlap: int = 0
     rendezvous: bool = False
+    apart: bool = False
     clipped: bool = True
     together: bool = False
     buckets: int = 1
@@ -549,7 +550,7 @@ def write_kineto(folder: Path, job: Job) -> Run:
     ]
     for rank in ranks:
         rank.trace.host = f"node{job.host(rank.rank)}"
-    kineto.fill_met(ranks, run, chance, batched=job.rendezvous)
+    kineto.fill_met(ranks, run, chance, batched=job.rendezvous and not job.apart)
     names = {GATHER: "_allgather_base", REDUCE: "_reduce_scatter_base", NORM: "allreduce"}
     count = Counter[tuple[int, str]]()
     for each in run.collectives:
@@ -584,7 +585,7 @@ def write_nsys(folder: Path, job: Job) -> Run:
         )
         for rank in range(job.ranks)
     ]  # fmt: skip
-    nsys.fill_met(ranks, run, random.Random(1), batched=job.rendezvous)
+    nsys.fill_met(ranks, run, random.Random(1), batched=job.rendezvous and not job.apart)
     names = {GATHER: "AllGather", REDUCE: "ReduceScatter", NORM: "AllReduce"}
     groups = {rank.rank: 2 + stage + job.stages * t for rank in ranks for _, stage, t in (job.place(rank.rank),)}
     for rank in ranks:

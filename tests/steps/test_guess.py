@@ -81,6 +81,22 @@ def test_a_rank_whose_blocks_of_one_way_alone_wait_has_a_slow_link() -> None:
     assert length.tolist() == [link - HOP] * count + [0] * count  # what both ways wait is the rank's
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["others are seen", "others are not seen"])
+def test_a_rank_that_opens_each_step_late_has_no_slow_link(busy: bool) -> None:
+    """Rank 1 begins each step 9 ms after its data were made, and its next forward a hop after it could: 0.2 ms after
+    these data were made, or, where it is still busy then, after it fell idle. A slow link would delay both."""
+    count, late = 6, 9 * MS
+    begin = [60 * MS * k for k in range(count)]
+    ended, made = plus(begin, 20 * MS), plus(begin, (15 if busy else 25) * MS)
+    blocks = block_table(
+        (0, plus(begin, -4 * MS), begin, None), (0, plus(made, -4 * MS), made, None),
+        (1, plus(begin, late), ended, None),
+        (1, plus(ended if busy else made, HOP), plus(ended, 30 * MS), ended),
+    )  # fmt: skip
+    _, length, _ = transfers(edge_table(2 * count, (0, 1, "F", 0, 2 * count)), blocks)
+    assert max(length[:count]) <= (5 * MS + HOP if busy else HOP)
+
+
 @pytest.mark.parametrize("stalls", ["rank", "link"])
 def test_a_rank_that_stalls_now_and_then_is_told_from_a_link_that_does(stalls: str) -> None:
     """Rank 1 falls idle before each forward is made, and runs a backward that needs nothing after it. Every fourth

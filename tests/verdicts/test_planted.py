@@ -88,6 +88,11 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     "both ways at once": (
         ("slow rank", "slow stage", "loss, sends awaited"), ("nsys", "kineto"), lambda seed: AWAITED,
     ),
+    # Each transfer has kernels of its own, and a rank waits for what it has sent, with 1F1B, too.
+    "sends awaited one by one": (
+        ("slow link", "held host", "slow rank", "loss, sends awaited"), ("nsys", "kineto"),
+        lambda seed: {**AWAITED, "apart": True, "schedule": ("1f1b", "gpipe")[seed // 2 % 2]},
+    ),
     # Gradients are reduced while the last backward goes on: a rank that waits for the slow one begins later with each
     # part than it could.
     "gradients in parts": (

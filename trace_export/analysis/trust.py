@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export.analysis.typical import Typical
 from trace_export.ordering import packed
-from trace_export.steps.graph import WORK, Graph, Ints
+from trace_export.steps.graph import TRANSFER, WORK, Graph, Ints, Times
 from trace_export.steps.replay import Windows
 
 TRUSTED, TRUSTED_OVERLAP, TRUSTED_WAITS = 0.05, 0.01, 0.01
@@ -96,13 +96,16 @@ def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: fl
 def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     """rank, measured, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in the
     steps of the windows, and by its work, in all; the mean length of its blocks; and the median delay after a backward
-    and after a forward, or if longer of a forward after a forward: data that come late delay all forwards."""
+    and after a forward, or if longer of a forward after a forward: data that come late delay all forwards. These are
+    without the time in which what the rank has sent is on its way."""
     rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
     before = np.maximum(rows - 1, 0)
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
+    delay = graph.delay_of(rows)
+    waits = np.minimum(delay, np.maximum(graph.start[rows] - _taken(graph)[before], 0))
     table = pl.DataFrame(
         {
-            "rank": graph.rank[rows], "delay": graph.delay_of(rows),
+            "rank": graph.rank[rows], "delay": delay, "waits": waits,
             "length": graph.end[rows] - graph.start[rows],
             "before": np.where(there, graph.kind[before], -1), "kind": graph.kind[rows],
             "here": np.isin(graph.step[rows], windows.step),
@@ -115,11 +118,20 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     after = {"after_b": pl.col("before") == b, "after_f": pl.col("before") == f}
     after["next_f"] = after["after_f"] & (pl.col("kind") == f)
     for name, chosen in after.items():  # apart: a filter in each group takes several times the memory of the table
-        median = table.filter(chosen).group_by("rank").agg(pl.col("delay").median().alias(name))
+        median = table.filter(chosen).group_by("rank").agg(pl.col("waits").median().alias(name))
         each = each.join(median, on="rank", how="left")
     return each.with_columns(pl.col("after_b").fill_null(0), pl.max_horizontal("after_f", "next_f").fill_null(0)).sort(
         "rank"
     )
+
+
+def _taken(graph: Graph) -> Times:
+    """When what was sent after each operation has arrived, 0 where nothing was: a rank may wait for that."""
+    waits = graph.waits.only(np.flatnonzero(graph.sort[graph.waits.of] == TRANSFER))
+    sends = waits.only(graph.rank[waits.on] == graph.src[waits.of])
+    taken = np.zeros(len(graph), np.int64)
+    np.maximum.at(taken, sends.on, graph.end[sends.of])
+    return taken
 
 
 def _blind(graph: Graph) -> list[str]:

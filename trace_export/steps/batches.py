@@ -93,6 +93,19 @@ def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, sta
     return _mostly(rank[block[cases]], later[cases] >= -POSTED_NS)
 
 
+def awaited(rank: Ints, src: Ints, dst: Ints, arrived: Times, opens: Flags, start: Times, end: Times) -> bool:
+    """Whether a rank waits, before its next block, for what it has sent, by recorded messages that `arrived`. By block
+    as in `infer`; `src`, `dst`: the blocks of each message."""
+    ready = np.append(0, end)
+    np.maximum.at(ready, dst, arrived)
+    block, sent = src + 1, arrived
+    cases = ~np.append(opens, True)[block] & (sent > ready[block] + 2 * POSTED_NS)
+    block, sent = block[cases], sent[cases]
+    later = start[block] - sent
+    alone = later <= sent - ready[block]  # else it waited for something else besides
+    return _mostly(rank[block[alone]], later[alone] >= -POSTED_NS)
+
+
 def _go_on_together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
     """Whether ranks begin a block that needs no input when the receiver of their send begins its block, and not as soon
     as they can. False if the receiver begins other blocks as late: then their host may hold both."""

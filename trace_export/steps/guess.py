@@ -115,12 +115,18 @@ def _ways(table: pl.DataFrame) -> pl.DataFrame:
     """For each way, in their order: whether receives are posted when their rank falls idle, else whether the gaps since
     the data were made are alike; their middle, and the usual length of a transfer."""
     guessed = ~pl.col("timed")
+    within = ~pl.col("opening")  # before the first block of a step its rank may have paused
     ways = table.select(
         "way", "held", gap=pl.when("held").then("gap"), both=pl.when(guessed).then("both"),
-        exposed=pl.when("seen").then("gap"),
+        exposed=pl.when("seen").then("gap"), within=pl.when(within & pl.col("seen")).then("gap"),
+        most=pl.when(within & guessed).then("gap"),
     ).group_by("way").agg(
-        pl.col("held").mean(), pl.col("exposed").median(), middle=pl.col("gap").median(), usual=pl.col("both").median()
+        pl.col("held").mean(), pl.col("exposed", "within").median(), pl.col("most").quantile(FIFTH, "lower"),
+        middle=pl.col("gap").median(), usual=pl.col("both").median(),
     ).sort("way")  # fmt: skip
+    opening = pl.when(pl.col("exposed") > pl.col("most")).then("most").otherwise("exposed")
+    # Of a link that takes long every transfer does: none takes longer than another's gap.
+    ways = ways.with_columns(exposed=pl.coalesce("within", opening)).drop("within", "most")
     beside = table.with_columns(ways.select("middle", "usual")[table["way"].to_numpy() - 1])
     off, off_both = (pl.col("gap") - pl.col("middle")).abs(), (pl.col("both") - pl.col("usual")).abs()
     near, near_both = _near("gap", "middle", POSTED_NS), _near("both", "usual", POSTED_NS / 2)

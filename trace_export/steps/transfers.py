@@ -11,6 +11,10 @@ from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
 from trace_export.steps.recorded import Recorded
 from trace_export.tolerances import POSTED_NS
 
+MOST_TIMED = 0.9
+"""Whether ranks wait for what they send is seen in messages if this share was recorded."""
+TOGETHER = 0.1
+"""From this share of sends on that begin when a receive of their rank does, one kernel does both."""
 ONE_WAY = 2
 """One way between two ranks is slow if it takes this many times as long as the other way."""
 POSTED = 0.05
@@ -37,10 +41,17 @@ def transfers(
     timed = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
-    batched = None if recorded.of_host else batches.infer(recorded.blocks, src, dst, first, *times)
+    alone, batched = False, None
+    after: Ints = np.full(len(src), -1, np.int32)
+    if timed.mean() >= MOST_TIMED and not recorded.of_host and _apart(edges):
+        arrived = edges["arrived"].filter(timed).to_numpy()
+        alone = batches.awaited(operations.rank, src[timed], dst[timed], arrived, first, *times)
+    if not alone and not recorded.of_host:
+        batched = batches.infer(recorded.blocks, src, dst, first, *times)
     if batched is None:
         start, end, posted = _transfer_times(recorded, edges, timed, lanes, first, joint, operations)
-        after: Ints = np.full(len(src), -1, np.int32)
+        if alone:
+            after = np.where(np.append(first, True)[src + 1] | ~timed, -1, src + 1)
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
         after = np.where(np.append(first, True)[after], -1, after)
@@ -72,6 +83,14 @@ def transfers(
         np.maximum.at(operations.when, some.of, when[some.on] + 1)
     guessed = np.concatenate([np.zeros(len(operations) - len(timed), np.bool_), ~timed])
     return waits, guessed
+
+
+def _apart(edges: pl.DataFrame) -> bool:
+    """Whether each message was recorded by itself: else what a rank sends and receives in a batch begins at once."""
+    edges = edges.filter(pl.col("arrived").is_not_null())
+    received = edges.select(rank="dst_rank", at="received")
+    together = edges.select(rank="src_rank", at="sent").join(received, on=["rank", "at"], how="semi")
+    return len(together) < TOGETHER * len(edges)
 
 
 def _exchanged(
