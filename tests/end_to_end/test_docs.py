@@ -18,6 +18,7 @@ import pytest
 import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support import architecture, gallery, library_reference
+from tests.support.command import parser
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
 from trace_export import api, model
@@ -61,7 +62,30 @@ RUNNABLE = [
 """Each line once, with the last page that has it."""
 
 
-@pytest.mark.parametrize(("path", "line"), RUNNABLE, ids=[f"{p.name}: {line}" for p, line in RUNNABLE])
+def asked(line: str) -> set[str]:
+    """The command of a line and its options."""
+    first, *words = shlex.split(line)[1:]
+    return {
+        first if first in parser().commands else "export",
+        *(word for word in [first, *words] if word.startswith("--")),
+    }
+
+
+def apart(lines: list[str]) -> list[str]:
+    """The lines but for those whose command another one has, with the same options and more."""
+    return [line for line in lines if not any(asked(line) < asked(other) for other in lines)]
+
+
+EVERY_RUN = apart([line for _, line in RUNNABLE])
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        pytest.param(p, line, id=f"{p.name}: {line}", marks=[] if line in EVERY_RUN else [pytest.mark.slow])
+        for p, line in RUNNABLE
+    ],
+)
 def test_a_documented_command_runs(path: Path, line: str, workplace: Path, run_cli: Cli) -> None:
     result = run_cli(*shlex.split(line)[1:], cwd=workplace)
     assert result.returncode == 0, result.stderr
