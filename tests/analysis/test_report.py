@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.profiles import concluded
+from tests.support.reports import report_of
 from tests.support.rows import examples
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.compare import compare
-from trace_export.analysis.report import report_of
 from trace_export.analysis.report_tables import PARTS
 from trace_export.analysis.run_figures import run_figures
 from trace_export.analysis.theory import modelled_blocks

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tests.support.profiles import concluded
-from trace_export.analysis.report import report_of
+from tests.support.reports import report_of
 from trace_export.analysis.theory import modelled_blocks
 from trace_export.model import Declared, Profile
 from trace_export.schedules.schedule import schedule

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from tests.support.profiles import concluded
+from tests.support.reports import report_of
 from trace_export.analysis import cause_words
-from trace_export.analysis.report import Report, report_of
+from trace_export.analysis.report import Report
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline import missing_ranks
 from trace_export.pipeline.completeness import mark_whole_steps

@@ -17,7 +17,7 @@ from tests.benchmarks import table
 from tests.benchmarks.measure import Cost, of_work
 from tests.benchmarks.table import Row
 from tests.support.profiles import recognised
-from trace_export.analysis.report import report_of
+from tests.support.reports import report_of
 from trace_export.model import RANKS, Profile, conform
 from trace_export.pipeline.interpret import conclude, with_ids
 from trace_export.pipeline.replicas import number_replicas

@@ -11,7 +11,7 @@ import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import unconnected
-from trace_export.analysis.explanation import Explanation, explain
+from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import (
     PARTS,
@@ -214,12 +214,6 @@ def report(measured: Bubbles, explanation: Explanation) -> Report:
         notes=measured.profile.notes,
         _measured=measured,
     )
-
-
-def report_of(profile: Profile) -> Report:
-    """The analysis of all of a profile."""
-    measured = Bubbles(profile)
-    return report(measured, explain(measured.graph))
 
 
 def idle_of(ranks: pl.DataFrame) -> pl.DataFrame:
