@@ -183,6 +183,7 @@ class _Events(reader.Opened):
             raise self._of_several_processes(self._pids)
         return Named(dialects, self._ranges)
 
+    @property
     def remedy(self) -> str:
         return f"{REMEDY}, {WITHOUT_GRAPHS}" if self._called(GRAPH_LAUNCHES) else REMEDY
 

@@ -76,24 +76,19 @@ class _Export(reader.Opened):
     """An opened export: see ranges.reader.Opened."""
 
     what = "NVTX range"
+    remedy = REMEDY
+    members: pl.DataFrame
 
     def __init__(self, source: Source, db: Database) -> None:
         self.source = source
         self._db = db
         self._session = read_session(db, source.path)
-        self._members: pl.DataFrame
         self.host = Host(self._session.host or source.host, self._session.label or source.host, self._session.offset_ns)
         self.short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
 
-    def remedy(self) -> str:
-        return REMEDY
-
     def named(self, dialects: Dialects) -> Named:
-        named, self._members = nvtx.read_ranges(self._db, dialects)
+        named, self.members = nvtx.read_ranges(self._db, dialects)
         return named
-
-    def members(self) -> pl.DataFrame:
-        return self._members
 
     def recorded(self) -> Iterator[pl.DataFrame]:
         return nvtx.recorded(self._db)
@@ -144,7 +139,7 @@ class _Export(reader.Opened):
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         """Processes are told apart by their id and never by that of the device: every rank may call its GPU device 0.
         At last the order of devices and processes counts."""
-        db, source, members = self._db, self.source, self._members
+        db, source, members = self._db, self.source, self.members
         if members.height:
             members = members.filter(pl.col("process").is_in(processes))
         gpus = _physical(db, {process: devices.get(process, -1) for process in processes})

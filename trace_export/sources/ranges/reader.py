@@ -79,7 +79,8 @@ _HALF = 1 << (_BITS - 1)
 class Opened(Protocol):
     """The processes of one host in an opened source, which answers the questions of `read`. `what`: what the profiler
     calls a range; `short`: only the beginning of its events is looked at, and the passes there have the times of the
-    host; `world`: the number of ranks of the job; `launching`: how calls that launch are named (None: in many ways)."""
+    host; `world`: the number of ranks of the job; `launching`: how calls that launch are named (None: in many ways);
+    `members`: of communicators, where they are recorded: process, group, own (the rank in it), size."""
 
     source: Source
     host: Host
@@ -87,7 +88,9 @@ class Opened(Protocol):
     short: bool = False
     world: int | None = None
     launching: str | None = LAUNCHES
+    members: pl.DataFrame | None = None
 
+    @property
     def remedy(self) -> str:
         """How to record passes that are named."""
         ...
@@ -157,10 +160,6 @@ class Opened(Protocol):
     def devices(self) -> ByProcess:
         """Process → its GPU, of processes whose GPU work is not looked at."""
         return {}
-
-    def members(self) -> pl.DataFrame | None:
-        """The members of communicators, where they are recorded: process, group, own (the rank in it), size."""
-        return None
 
     def notes(self, first: int) -> Sequence[Note]:
         """The notes on the source; its first block begins at `first`. Raises SourceError."""
@@ -329,7 +328,7 @@ def _check(part: _Part) -> None:
     if ranges.untimed:
         raise range_notes.no_times(part.path)
     rules = ranges.unmatched
-    raise range_notes.no_names(part.path, opened.what, counts, opened.remedy(), launches=why, rules=rules)
+    raise range_notes.no_names(part.path, opened.what, counts, opened.remedy, launches=why, rules=rules)
 
 
 def _attribute(part: _Part) -> None:
@@ -502,7 +501,7 @@ def _finished(part: _Part, start: _Start, tables: Profile) -> Profile:
 
 def _members(part: _Part, ranks: pl.DataFrame) -> pl.DataFrame:
     """The members of communicators by their ranks."""
-    members = part.opened.members()
+    members = part.opened.members
     if members is None or members.is_empty():
         return empty(MEMBERS)
     of_ranks = members.join(ranks.select("rank", "process"), on="process").rename({"own": "member"})

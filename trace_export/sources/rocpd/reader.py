@@ -72,6 +72,7 @@ class _Processes(reader.Opened):
     """The processes of one host in an opened database: see ranges.reader.Opened."""
 
     what = "ROCTx range"
+    remedy = "record again with the passes marked by trace-export run"
 
     def __init__(self, source: Source, processes: Sequence[Tables], facts: Mapping[int, Facts]) -> None:
         self.source = source
@@ -83,9 +84,6 @@ class _Processes(reader.Opened):
         self.world = first.world
         events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
         self.short = not processes[0].db.shortened.isdisjoint(events)
-
-    def remedy(self) -> str:
-        return "record again with the passes marked by trace-export run"
 
     def named(self, dialects: Dialects) -> Named:
         return read_ranges(self._processes, dialects)

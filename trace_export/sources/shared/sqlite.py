@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from functools import lru_cache
-from itertools import chain, cycle
+from itertools import cycle
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -153,20 +153,14 @@ class Database:
         Nothing where there is no such table."""
         if not self.has(table):
             return
-        if table.lower() in self.shortened:
-            yield self._frame(self._columns[0], sql.format(where="TRUE"), (), blobs)
-            return
-        chunks = self.chunks(table, AHEAD_ROWS)
-        first, second = next(chunks, None), next(chunks, None)
-        if first is None:
-            return
-        if second is None:
-            yield self._frame(self._columns[0], sql.format(where=first), (), blobs)
+        conditions = ["TRUE"] if table.lower() in self.shortened else [*self.chunks(table, AHEAD_ROWS)]
+        if len(conditions) < 2:
+            yield from (self._frame(self._columns[0], sql.format(where=where), (), blobs) for where in conditions)
             return
         self._columns += [self._connected() for _ in range(READERS - len(self._columns))]
         with ThreadPoolExecutor(READERS) as pool:
             ahead: deque[Future[pl.DataFrame]] = deque()
-            for where, connection in zip(chain((first, second), chunks), cycle(self._columns), strict=False):
+            for where, connection in zip(conditions, cycle(self._columns), strict=False):
                 if len(ahead) == READERS:  # so that the connection's last piece has arrived
                     yield ahead.popleft().result()
                 ahead.append(pool.submit(self._frame, connection, sql.format(where=where), (), blobs))
