@@ -90,13 +90,9 @@ def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
 
 def _host_of(db: Database, source: Source) -> tuple[str, str]:
     """Key and label of the clock domain: the host as the database knows it, else as the layout does."""
-    if db.has("HOST_INFO", "hostUid", "hostName"):
-        for uid, name in db.texts(
-            f"SELECT substr(hostUid, 1, {LONGEST_NAME}), substr(hostName, 1, {LONGEST_NAME}) FROM HOST_INFO LIMIT 1"
-        ):
-            if uid:
-                return str(uid), str(name or uid)
-    return source.host, source.host
+    wanted = f"substr(hostUid, 1, {LONGEST_NAME}), substr(hostName, 1, {LONGEST_NAME})"
+    uid, name = db.first("HOST_INFO", wanted, "hostUid", "hostName") or (None, None)
+    return (str(uid), str(name or uid)) if uid else (source.host, source.host)
 
 
 def _metadata_of(db: Database, source: Source, rank: int) -> Metadata:

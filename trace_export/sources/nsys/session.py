@@ -78,9 +78,8 @@ def read_session(db: Database, path: Path) -> Session:
     """
     notes = []
     plausible = f"utcEpochNs > 0 AND utcEpochNs < {LATEST_NS}"
-    dated = db.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
-    row = db.texts(f"SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME WHERE {plausible} LIMIT 1") if dated else []
-    epoch = row[0][0] if row and isinstance(row[0][0], int) else None
+    row = db.first("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs", rest=f"WHERE {plausible}")
+    epoch = row[0] if row and isinstance(row[0], int) else None
     if epoch is None:
         notes.append(
             Note(
@@ -115,11 +114,10 @@ def read_session(db: Database, path: Path) -> Session:
 
 def _begun_ns(db: Database, epoch_ns: int | None) -> int | None:
     """When the session began: `startTime` is from there to the zero of the recording's times."""
-    if epoch_ns is None or not db.has("ANALYSIS_DETAILS", "startTime"):
+    row = db.first("ANALYSIS_DETAILS", "startTime", "startTime")
+    if epoch_ns is None or row is None or not isinstance(row[0], int):
         return None
-    rows = db.texts("SELECT startTime FROM ANALYSIS_DETAILS LIMIT 1")
-    start = rows[0][0] if rows else None
-    return epoch_ns - start if isinstance(start, int) and 0 <= start < epoch_ns else None
+    return epoch_ns - row[0] if 0 <= row[0] < epoch_ns else None
 
 
 def environment_rank(db: Database) -> int | None:
@@ -139,19 +137,16 @@ def environment_rank(db: Database) -> int | None:
 
 
 def _metadata(db: Database, name: str) -> str:
-    table = next((table for table in METADATA if db.has(table)), None)
-    if table is None:
-        return ""
-    rows = db.texts(f"SELECT value FROM {table} WHERE name = ?", [name])
-    return str(rows[0][0]) if rows else ""
+    table = next((table for table in METADATA if db.has(table)), METADATA[0])
+    row = db.first(table, "value", rest="WHERE name = ?", parameters=[name])
+    return str(row[0]) if row else ""
 
 
 def _system(db: Database, name: str, most: int) -> str:
     """The first `most` characters of a fact about the machine."""
-    if not db.has("TARGET_INFO_SYSTEM_ENV"):
-        return ""
-    rows = db.texts("SELECT substr(value, 1, ?) FROM TARGET_INFO_SYSTEM_ENV WHERE name = ? LIMIT 1", [most, name])
-    return str(rows[0][0] or "") if rows else ""
+    wanted, rest = "substr(value, 1, ?)", "WHERE name = ?"
+    row = db.first("TARGET_INFO_SYSTEM_ENV", wanted, rest=rest, parameters=[most, name])
+    return str(row[0] or "") if row else ""
 
 
 def _gpus(db: Database) -> str:

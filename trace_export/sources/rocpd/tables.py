@@ -106,18 +106,15 @@ def read_process(tables: Tables) -> Process:
 
 
 def _number(tables: Tables, column: str) -> int | None:
-    if not tables.has("info_process", column):
-        return None
-    rows = tables.db.texts(f"SELECT {column} FROM {tables.name('info_process')} ORDER BY id LIMIT 1")
-    return rows[0][0] if rows and isinstance(rows[0][0], int) and rows[0][0] >= 0 else None
+    row = tables.db.first(tables.name("info_process"), column, column, rest="ORDER BY id")
+    return row[0] if row and isinstance(row[0], int) and row[0] >= 0 else None
 
 
 def _host(tables: Tables) -> tuple[str | None, str | None]:
-    if not tables.has("info_node", "hostname", "machine_id"):
-        return None, None
-    columns = ", ".join(f"substr({c}, 1, {LONGEST_NAME})" for c in ("hostname", "machine_id"))
-    rows = tables.db.texts(f"SELECT {columns} FROM {tables.name('info_node')} ORDER BY id LIMIT 1")
-    name, machine = (str(value or "").strip() for value in rows[0]) if rows else ("", "")
+    needed = "hostname", "machine_id"
+    wanted = ", ".join(f"substr({column}, 1, {LONGEST_NAME})" for column in needed)
+    row = tables.db.first(tables.name("info_node"), wanted, *needed, rest="ORDER BY id")
+    name, machine = (str(value or "").strip() for value in row or ("", ""))
     return (f"{name}~{crc32(machine.encode()):08x}", name) if is_host(name) else (None, None)
 
 
@@ -129,9 +126,6 @@ def _variable(tables: Tables, name: str) -> int | None:
 
 def _text(tables: Tables, name: str) -> str:
     """A variable of the environment; "" where it is not there."""
-    if not tables.has("info_process", "environment"):
-        return ""
-    sql = f"""SELECT substr(json_extract(environment, '$.{name}'), 1, {LONGEST_NAME})
-        FROM {tables.name("info_process")} WHERE json_valid(environment) ORDER BY id LIMIT 1"""
-    rows = tables.db.texts(sql)
-    return str(rows[0][0] or "").strip() if rows else ""
+    wanted, rest = f"substr(json_extract(environment, '$.{name}'), 1, {LONGEST_NAME})", "WHERE json_valid(environment)"
+    row = tables.db.first(tables.name("info_process"), wanted, "environment", rest=f"{rest} ORDER BY id")
+    return str(row[0] or "").strip() if row else ""

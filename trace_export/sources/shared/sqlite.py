@@ -193,6 +193,15 @@ class Database:
             raise _refused(self.path, error) from error
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
 
+    def first(
+        self, table: str, wanted: str, *needed: str, rest: str = "", parameters: Collection[Any] = ()
+    ) -> tuple[Any, ...] | None:
+        """What is `wanted` of the first row of a table, the `rest` of the query being this; None where there is no row,
+        or none of the columns `needed`."""
+        if not self.has(table, *needed):
+            return None
+        return next(iter(self.texts(f"SELECT {wanted} FROM {table} {rest} LIMIT 1", parameters)), None)
+
     def last(self, table: str, column: str) -> int | None:
         """The value of a column in the last row of a table, or None where that is not a whole number."""
         rows = self.texts(f"SELECT {column} FROM main.{quoted(table)} ORDER BY rowid DESC LIMIT 1")
