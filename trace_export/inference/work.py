@@ -141,18 +141,10 @@ def join(calls: pl.DataFrame, tasks: pl.DataFrame, names: KernelNames) -> Work:
         start, end, stream = start[later], end[later], stream[later]
         codes, role = codes[later], role[later]
     ends, _ = possible_ends(stream, by, start, end, role == COMPUTE)
-    return Work(
-        launch,
-        thread,
-        start,
-        ends,
-        stream,
-        codes,
-        role,
-        names,
-        calls.select("start", "thread", "waits"),
-        Counts(len(ids), len(ids) - int(sizes.sum()), early, 0 if ends is end else int(np.count_nonzero(ends != end))),
-    )
+    cut = 0 if ends is end else int(np.count_nonzero(ends != end))
+    counts = Counts(len(ids), len(ids) - int(sizes.sum()), early, cut)
+    concerning = calls.select("start", "thread", "waits")
+    return Work(launch, thread, start, ends, stream, codes, role, names, concerning, counts)
 
 
 def _callers(correlations: Ints, wanted: Ints) -> Ints:

@@ -44,7 +44,7 @@ def write_tasks(db: Database, offset_ns: int, request: TaskRequest) -> tuple[Ker
             tasks = tasks.with_columns(
                 _name(db, table, tasks["what"], names),
                 stream=pl.format("stream {}", pl.col("stream")),
-                category=_category(table),
+                category=pl.lit("memory") if table in (COPY_TABLE, CLEAR_TABLE) else MOVES_OR_COMPUTES,
                 start_ns=pl.col("start") + offset_ns,
                 end_ns=pl.col("end") + offset_ns,
             )
@@ -71,12 +71,6 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
         COALESCE({NAME_COLUMN[table]}, 0) AS what, CAST({nccl} AS INTEGER) AS nccl{device}
         FROM {table} WHERE {{where}}{only}"""
     return (chunk.with_columns(process_of("owner")) for chunk in db.frames(table, sql))
-
-
-def _category(table: str) -> pl.Expr:
-    if table in (COPY_TABLE, CLEAR_TABLE):
-        return pl.lit("memory")
-    return MOVES_OR_COMPUTES
 
 
 def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:

@@ -40,6 +40,7 @@ JOB_TYPES: dict[str, pl.DataType] = {
 }  # fmt: skip
 """A type of job: `base` its name without chunk (null: unknown), `transfer` whether it is one side of a message, `aside`
 whether it is start-up, evaluation or learning rate."""
+_TIMES = {"start_ns": pl.col("start_us") * 1000, "end_ns": pl.col("end_us") * 1000}
 LATEST_US = (2**63 - 1) // 1000
 """The largest time whose nanoseconds fit into 64 bits."""
 
@@ -350,23 +351,11 @@ def _usable(jobs: pl.DataFrame, sources: Sequence[Source]) -> tuple[pl.DataFrame
 
 
 def _spans(jobs: pl.DataFrame, rank: pl.Expr) -> pl.DataFrame:
-    blocks = jobs.filter(~pl.col("transfer"))
     numbered = pl.col("kind").is_in(["F", "B", "W"])
-    return conform(
-        blocks.select(
-            rank,
-            "run",
-            "step",
-            "kind",
-            pl.when(numbered).then("microbatch").alias("microbatch"),
-            pl.when(numbered).then("chunk").alias("chunk"),
-            (pl.col("start_us") * 1000).alias("start_ns"),
-            (pl.col("end_us") * 1000).alias("end_ns"),
-            pl.col("job").cast(pl.String).alias("marker"),
-            pl.lit("device").alias("origin"),
-        ),
-        SPANS,
-    )
+    numbers = (pl.when(numbered).then(name).alias(name) for name in ("microbatch", "chunk"))
+    names = {"marker": pl.col("job").cast(pl.String), "origin": pl.lit("device")}
+    blocks = jobs.filter(~pl.col("transfer"))
+    return conform(blocks.select(rank, "run", "step", "kind", *numbers, **_TIMES, **names), SPANS)
 
 
 def _transfers(jobs: pl.DataFrame, rank: pl.Expr) -> pl.DataFrame:
@@ -374,19 +363,12 @@ def _transfers(jobs: pl.DataFrame, rank: pl.Expr) -> pl.DataFrame:
     moved = jobs.filter("transfer")
     if moved.is_empty():
         return empty(P2P)
-    return conform(
-        moved.select(
-            rank,
-            pl.col("base").replace_strict({k: v[0] for k, v in TRANSFERS.items()}, default=None).alias("role"),
-            pl.col("base").replace_strict({k: v[1] for k, v in TRANSFERS.items()}, default=None).alias("direction"),
-            pl.col("job").cast(pl.String).alias("op"),
-            "microbatch",
-            "chunk",
-            (pl.col("start_us") * 1000).alias("start_ns"),
-            (pl.col("end_us") * 1000).alias("end_ns"),
-        ),
-        P2P,
-    )
+    of_base = {
+        name: pl.col("base").replace_strict({base: both[place] for base, both in TRANSFERS.items()}, default=None)
+        for place, name in enumerate(("role", "direction"))
+    }
+    op = pl.col("job").cast(pl.String)
+    return conform(moved.select(rank, "microbatch", "chunk", op=op, **of_base, **_TIMES), P2P)
 
 
 def _host(source: Source, member: int) -> dict[str, object]:

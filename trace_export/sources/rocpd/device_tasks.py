@@ -23,10 +23,11 @@ def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFi
             continue
         for table in ("kernel_dispatch",) if request.detail == "comm" else ("kernel_dispatch", "memory_copy"):
             names = _names(tables, table)
+            category = pl.lit("memory") if table == "memory_copy" else MOVES_OR_COMPUTES
             agents = {gpu: agent for agent, gpu in gpus(tables).items()}
             for chunk in _chunks(tables, table, request):
                 named = texts_of(chunk["what"], names, "unnamed")
-                tasks = chunk.with_columns(named, _category(table), pl.format("stream {}", "stream"))
+                tasks = chunk.with_columns(named, pl.format("stream {}", "stream"), category=category)
                 devices = request.devices.get(tables.process, {rank: None})
                 for one, device in devices.items():
                     writer.add(one, tasks if device is None else tasks.filter(pl.col("device") == agents.get(device)))
@@ -56,7 +57,3 @@ def _names(tables: Tables, table: str) -> dict[int, str]:
     sql = f"""SELECT id, substr({column}, 1, {LONGEST_NAME}) FROM {tables.name(names)}
         WHERE id IN (SELECT {number} FROM {tables.name(table)}) AND {column} IS NOT NULL"""
     return {number: str(text) for number, text in tables.db.texts(sql)}
-
-
-def _category(table: str) -> pl.Expr:
-    return (pl.lit("memory") if table == "memory_copy" else MOVES_OR_COMPUTES).alias("category")
