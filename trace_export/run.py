@@ -127,7 +127,7 @@ class Run:
         """All tables, of the part that is selected. Raises NothingToExportError where no block is left."""
         part = select(self._checked, self._selection)
         if part.spans.is_empty():
-            what = f"{self.log_dir}: {self._selection.text()} match no block"
+            what = f"{self.log_dir}: no block matches {self._selection.text()}"
             raise NothingToExportError(what, f"the run has {extent(self._recorded)}")
         return part.with_notes(self._absent)
 

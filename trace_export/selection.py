@@ -130,9 +130,9 @@ class Selection:
     window: Window | None = None
 
     def text(self) -> str:
-        """What is asked for: "steps 2-4, stages 0"."""
-        parts = {"steps": self.steps, "stages": self.stages, "the time": self.window}
-        return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None) or "the options"
+        """What is asked for: "steps 2-4, stage 0"."""
+        parts = [numbers.named(word) for word, numbers in (("step", self.steps), ("stage", self.stages)) if numbers]
+        return ", ".join([*parts, *([f"the time {self.window}"] if self.window else [])]) or "the options"
 
 
 def select(profile: Profile, wanted: Selection) -> Profile:
@@ -194,8 +194,8 @@ def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:
 def extent(profile: Profile) -> str:
     """What there is to choose from: "steps 3-5, stages 0-3, 1.52 s from the first block to the last"."""
     parts = []
-    for what, numbers in (("steps", profile.spans["step"]), ("stages", profile.ranks["stage"])):
+    for what, numbers in (("step", profile.spans["step"]), ("stage", profile.ranks["stage"])):
         if values := numbers.drop_nulls().unique().sort().to_list():
-            parts.append(f"{what} {Numbers(((values[0], values[-1]),))}")
+            parts.append(Numbers(((values[0], values[-1]),)).named(what))
     seconds = profile.spans.select((pl.col("end_ns").max() - pl.col("start_ns").min()) / 1e9).item() or 0.0
     return ", ".join([*parts, f"{seconds:.3g} s from the first block to the last"])

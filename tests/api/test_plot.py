@@ -83,4 +83,4 @@ def test_a_large_run_is_shown_with_its_first_steps(run: trace_export.Run, monkey
 def test_nothing_to_draw_is_a_sentence(samples: Path) -> None:
     run = trace_export.load(samples / "paddle" / "single").select(steps=99)
     assert run._repr_html_().startswith("<p>")
-    assert "steps 99 match no block" in run._repr_html_()
+    assert "no block matches step 99" in run._repr_html_()

@@ -49,9 +49,9 @@ def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, f
 @pytest.mark.parametrize(
     ("chosen", "named"),
     [
-        (("--steps", "99"), "steps 99"),
-        (("--stages", "7"), "stages 7"),
-        (("--time", "5s-6s", "--stages", "0"), "stages 0, the time 5 s to 6 s"),
+        (("--steps", "99"), "step 99"),
+        (("--stages", "7-8"), "stages 7-8"),
+        (("--time", "5s-6s", "--stages", "0"), "stage 0, the time 5 s to 6 s"),
     ],
 )
 def test_what_there_is_to_choose_from(
@@ -60,7 +60,7 @@ def test_what_there_is_to_choose_from(
     """The sample is of two machines with two of four stages each, and of the steps 2 to 4."""
     result = run_cli(samples / "paddle" / "two_machines", "--out", tmp_path, *chosen)
     assert result.returncode == 1
-    assert f"{named} match no block; the run has steps 2-4, stages 0-3, 0." in result.stderr
+    assert f"no block matches {named}; the run has steps 2-4, stages 0-3, 0." in result.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -95,6 +95,16 @@ def test_only_processes_without_names_are_inferred(tmp_path: Path) -> None:
         assert said in note.text
 
 
+def test_processes_of_which_nothing_can_be_inferred_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    """No thread is named like the autograd engine's."""
+    write(tmp_path, Program(marked=frozenset({1, 2})), threads=False)
+    named = of(tmp_path)
+    assert set(named.spans["rank"]) == {0, 1}
+    (note,) = [note for note in named.notes if note.code == "process-without-blocks"]
+    assert (note.level, note.count) == ("warning", 2)
+    assert "no thread is named" in note.text
+
+
 def test_calls_of_unknown_names_launch_nevertheless(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(microbatches=4))
     with changing(tmp_path / "node0.sqlite") as db:

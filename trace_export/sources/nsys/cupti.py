@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -75,24 +76,31 @@ def calls(db: Database, pattern: str | None, processes: list[int]) -> Iterator[P
         yield from _by_process(chunk, "thread", processes)
 
 
-def tasks(db: Database, processes: list[int], *tables: str) -> Iterator[Piece]:
-    """The GPU tasks in the tables, see GpuActivity.take. The number of the stream and whether a task is NCCL's are one
-    column, which takes a tenth of the time of reading."""
+def tasks(db: Database, processes: list[int], *tables: str, seen: Counter[int] | None = None) -> Iterator[Piece]:
+    """The GPU tasks of these processes in the tables, see GpuActivity.take; `seen` counts those of each process in the
+    file. The number of the stream and whether a task is NCCL's are one column, which takes a tenth of the time of
+    reading."""
     for table in filter(db.has, tables):
         sql = f"""SELECT start AS start, "end" AS "end", COALESCE(globalPid, 0) AS owner,
             COALESCE(correlationId, -2) AS correlation,
             {stream_and_nccl(db, table)} AS stream_and_nccl FROM {table} WHERE {{where}}"""
         for frame in db.frames(table, sql):
-            for process, chunk in _by_process(frame, "owner", processes):
+            for process, chunk in _by_process(frame, "owner", processes, seen):
                 yield process, {**chunk, "stream": chunk["stream_and_nccl"] >> 1, "nccl": chunk["stream_and_nccl"] & 1}
 
 
-def _by_process(chunk: pl.DataFrame, owner: str, processes: list[int]) -> Iterator[Piece]:
-    """The columns of a chunk, process by process; `owner` names the column of global ids."""
+def _by_process(
+    chunk: pl.DataFrame, owner: str, processes: list[int], seen: Counter[int] | None = None
+) -> Iterator[Piece]:
+    """The columns of a chunk, process by process; `owner` names the column of global ids. `seen`: see `tasks`."""
     columns = {name: chunk[name].to_numpy() for name in chunk.columns}
     of = columns[owner] >> THREAD_BITS
-    for process in processes:
-        rows = np.flatnonzero(of == process)
+    rows_of = {process: np.flatnonzero(of == process) for process in processes}
+    if seen is not None:
+        seen.update({process: len(rows) for process, rows in rows_of.items()})
+        if sum(map(len, rows_of.values())) < len(of):
+            seen.update(of[~np.isin(of, processes)].tolist())
+    for process, rows in rows_of.items():
         if len(rows):  # all of them in most files, which are of one process
             yield process, columns if len(rows) == len(of) else {name: v[rows] for name, v in columns.items()}
 

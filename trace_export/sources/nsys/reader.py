@@ -7,6 +7,7 @@ partners, nor copies, which run beside the block.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from trace_export.inference.process import Process
 
 REMEDY = "capture again with the passes marked by trace-export run, or in torch.cuda.nvtx.range(f'F{microbatch}.0.0')"
+SECOND_PROCESS = 0.1
+"""A process computes as others do if it has at least this part of the GPU tasks of the busiest one."""
 EVENTS = (nvtx.TABLE, LAUNCH_TABLE, KERNEL_TABLE, GRAPH_TABLE)
 """The tables from which blocks are made."""
 
@@ -83,6 +86,9 @@ class _Export(reader.Opened):
         self.source = source
         self._db = db
         self._session = read_session(db, source.path)
+        self._tasks = Counter[int]()
+        """How many GPU tasks each process has, once they were read, which is for the processes `_attributed`."""
+        self._attributed: set[int] = set()
         self.host = Host(self._session.host or source.host, self._session.label or source.host, self._session.offset_ns)
         self.short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
 
@@ -128,7 +134,8 @@ class _Export(reader.Opened):
         return cupti.calls(self._db, pattern, processes)
 
     def tasks(self, processes: list[int]) -> Iterator[Piece]:
-        return cupti.tasks(self._db, processes, KERNEL_TABLE, GRAPH_TABLE)
+        self._tasks, self._attributed = Counter[int](), {*processes}
+        return cupti.tasks(self._db, processes, KERNEL_TABLE, GRAPH_TABLE, seen=self._tasks)
 
     def last_copies(self, ranges: Ranges) -> Callable[[pl.DataFrame], pl.Series] | None:
         return None if self._db.shortened else partial(cupti.last_copies, self._db, ranges)
@@ -162,7 +169,20 @@ class _Export(reader.Opened):
 
     def notes(self, first: int) -> list[Note]:
         pauses = interruptions(self._db, self.source.path, first)
-        return [*export_notes(self.source.path), *self._session.notes, *pauses]
+        return [*export_notes(self.source.path), *self._session.notes, *pauses, *self._not_looked_at()]
+
+    def _not_looked_at(self) -> list[Note]:
+        """A warning on processes that compute as others do, name no pass, and have no thread of the autograd engine by
+        which passes could be inferred."""
+        if self._tasks.keys() <= self._attributed:
+            return []
+        looked_at = self._attributed | autograd_threads(self._db).keys()
+        most = max((count for process, count in self._tasks.items() if process in looked_at), default=0)
+        others = [p for p, count in self._tasks.items() if p not in looked_at and count > SECOND_PROCESS * most]
+        if not others:
+            return []
+        text = "processes with GPU work, left out: they name no pass, and no thread is named like the autograd engine's"
+        return [Note("process-without-blocks", "warning", text, str(self.source.path), len(others))]
 
     def end(self, *, inferred: bool) -> int | None:
         return self._db.last(LAUNCH_TABLE if inferred else nvtx.TABLE, "start")
