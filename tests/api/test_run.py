@@ -207,7 +207,7 @@ def test_a_simulation_has_the_durations_of_the_command() -> None:
     exact = trace_export.simulate("1f1b", 4, 8, trace_export.Costs(10 * ms, 20 * ms, transfer=0))
     assert exact.spans.equals(one.spans)
     assert one.theory().formula_idle_ns == 3 * 30 * ms
-    assert repr(one) == "<Simulation .: steps 0, stages 0-3, 0.33 s from the first block to the last, one clock>"
+    assert repr(one) == "<Simulation .: step 0, stages 0-3, 0.33 s from the first block to the last, one clock>"
 
 
 def test_a_run_says_what_it_is(read: trace_export.Run) -> None:
