@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import shlex
 import shutil
@@ -196,6 +197,18 @@ def test_folders_of_different_jobs_are_not_mixed(run_cli: Cli, samples: Path, tm
     result = run_cli("--log_dir", tmp_path / "jobs", "--out", tmp_path / "out", "--format", "csv")
     assert "a and b hold different jobs: give one of these folders" in result.stderr
     assert result.returncode == 0
+
+
+def test_a_file_beside_its_packed_copy_counts_once(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    shutil.copytree(samples / "kineto" / "two_hosts", logs)
+    for path in sorted(logs.glob("*.gz"))[:2]:
+        path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
+    result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--format", "csv", "--json")
+    assert result.returncode == 0, result.stderr
+    actual = orjson.loads(result.stdout)
+    assert [note["code"] for note in actual["notes"]].count("source-recorded-twice") == 2
+    assert actual["ranks"] == 4
 
 
 def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import polars as pl
 
 from trace_export.choices import RunChoice
 from trace_export.errors import SourceError
+from trace_export.files import PACKED
 from trace_export.model import INT, RECORDINGS, RUNS, SEGMENT, Note, Profile, concat, conform
 from trace_export.segments import cut
 from trace_export.sources import runs
@@ -221,9 +222,16 @@ def _claims(part: Profile) -> list[tuple[object, ...]]:
 
 
 def _same_file(part: Profile, original: Profile) -> bool:
-    """Whether two sources that claim the same are files with the same bytes."""
+    """Whether two sources that claim the same are files with the same bytes, or one is the other packed."""
     one, other = (Path(str(p.ranks["source"].first())) for p in (part, original))
-    return one.is_file() and other.is_file() and filecmp.cmp(one, other, shallow=False)
+    if not (one.is_file() and other.is_file()):
+        return False
+    return _unpacked(one) == _unpacked(other) or filecmp.cmp(one, other, shallow=False)
+
+
+def _unpacked(path: Path) -> str:
+    """The name of what a packed file holds."""
+    return next((path.as_posix().removesuffix(end) for end in PACKED if end and path.name.endswith(end)), str(path))
 
 
 def _copy(part: Profile, original: Profile) -> Note:
