@@ -81,35 +81,19 @@ def read_session(db: Database, path: Path) -> Session:
     row = db.first("TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "utcEpochNs", rest=f"WHERE {plausible}")
     epoch = row[0] if row and isinstance(row[0], int) else None
     if epoch is None:
-        notes.append(
-            Note(
-                "start-time-unknown",
-                "warning",
-                "no start time in the export; times are relative to the start of the session",
-                str(path),
-            )
-        )
+        text = "no start time in the export; times are relative to the start of the session"
+        notes.append(Note("start-time-unknown", "warning", text, str(path)))
     shift = _metadata(db, "EXPORT_CONFIG_TIME_SHIFT")
-    label = _system(db, "Hostname", LONGEST_NAME).strip()
-    named = is_host(label)
+    name = _system(db, "Hostname", LONGEST_NAME).strip()
     version = re.match(r"(\d{1,9})\.(\d{1,9})", _metadata(db, "EXPORT_SCHEMA_VERSION"))
     if version and (int(version[1]), int(version[2])) > NEWEST:
         newest = ".".join(map(str, NEWEST))
         text = f"export schema {version[0]} is newer than {newest}, the newest that was tested"
         notes.append(Note("schema-newer", "note", text, str(path)))
-    return Session(
-        (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0),
-        label + _gpus(db) if named else None,
-        label if named else None,
-        (
-            *notes,
-            *(
-                Note("profiler-diagnostic", "note", f"nsys: {text}", str(path), count)
-                for text, count in _diagnostics(db).items()
-            ),
-        ),
-        _begun_ns(db, epoch),
-    )
+    said = (Note("profiler-diagnostic", "note", f"nsys: {t}", str(path), n) for t, n in _diagnostics(db).items())
+    offset_ns = (epoch or 0) - (int(shift) if re.fullmatch(r"-?\d{1,18}", shift) else 0)
+    host, label = (f"{name}{_gpus(db)}", name) if is_host(name) else (None, None)
+    return Session(offset_ns, host, label, (*notes, *said), _begun_ns(db, epoch))
 
 
 def _begun_ns(db: Database, epoch_ns: int | None) -> int | None:

@@ -66,19 +66,10 @@ def _spans(events: pl.DataFrame, rank: int) -> pl.DataFrame:
     blocks = events.with_columns(end=following).filter((pl.col("ph") == "B") & ended)
     step = pl.int_range(pl.len()).over(BLOCK).cum_max()
     numbered = _runs(blocks.with_columns(step=step))
-    return conform(
-        numbered.select(
-            *BLOCK,
-            pl.lit(rank).alias("rank"),
-            "run",
-            (pl.col("step") - pl.col("step").min().over("run") + 1).alias("step"),  # the trainers count from 1
-            (pl.col("ts") * MILLISECOND).alias("start_ns"),
-            (pl.col("end") * MILLISECOND).alias("end_ns"),
-            pl.col("marker"),
-            pl.lit("host").alias("origin"),
-        ),
-        SPANS,
-    )
+    counted = pl.col("step") - pl.col("step").min().over("run") + 1  # the trainers count from 1
+    times = {"start_ns": pl.col("ts") * MILLISECOND, "end_ns": pl.col("end") * MILLISECOND}
+    who = {"rank": pl.lit(rank), "origin": pl.lit("host")}
+    return conform(numbered.select(*BLOCK, "run", "marker", step=counted, **times, **who), SPANS)
 
 
 def _runs(blocks: pl.DataFrame) -> pl.DataFrame:

@@ -83,13 +83,8 @@ def _with_directions(calls: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     kind = pl.when(pl.col("kind").is_in(["F", "B"])).then("kind")
     single = (pl.col("chunk").max().fill_null(0) == 0) & (pl.col("stage").n_unique() <= 1)
     blocks = work.filter(pl.col("role") == "block").filter(single.over("process")).sort("start", "end")
-    before = blocks.select(
-        "process",
-        "start",
-        block="id",
-        until=pl.col("end").cum_max().over("process"),
-        made=kind.forward_fill().over("process"),
-    )
+    until, made = pl.col("end").cum_max().over("process"), kind.forward_fill().over("process")
+    before = blocks.select("process", "start", block="id", until=until, made=made)
     after = blocks.select("process", "start", wanted=kind).drop_nulls()
     between_blocks = (
         calls.drop("direction", strict=False)
@@ -136,15 +131,9 @@ def collectives(work: pl.DataFrame) -> pl.DataFrame:
     and process. Where the communicator is not in the file, equal names in different groups cannot be distinguished.
     """
     calls = work.filter((pl.col("role") == COMMUNICATION) & pl.col("text").is_in(TOGETHER))
-    return calls.select(
-        "process",
-        "group",
-        "bytes",
-        op="text",
-        sequence=pl.int_range(pl.len()).over("process", "group", "text"),
-        start=pl.coalesce("comm_start", "start"),
-        end=pl.coalesce("comm_end", _seen_end()),
-    )
+    position = pl.int_range(pl.len()).over("process", "group", "text")
+    times = {"start": pl.coalesce("comm_start", "start"), "end": pl.coalesce("comm_end", _seen_end())}
+    return calls.select("process", "group", "bytes", op="text", sequence=position, **times)
 
 
 def _seen_end() -> pl.Expr:
@@ -159,17 +148,8 @@ def transfers_of(kernels: pl.DataFrame) -> pl.DataFrame:
     """
     sides = kernels.filter(pl.col("op").is_in(["send", "recv"]) & pl.col("peer").is_not_null())
     sides = sides.sort("start", maintain_order=True)
-    return sides.select(
-        "process",
-        pl.col("op").alias("role"),
-        "peer",
-        "group",
-        pl.int_range(pl.len()).over("process", "group", "op", "peer").alias("sequence"),
-        "op",
-        "bytes",
-        "start",
-        "end",
-    )
+    position = pl.int_range(pl.len()).over("process", "group", "op", "peer")
+    return sides.select("process", "peer", "group", "op", "bytes", "start", "end", role="op", sequence=position)
 
 
 def collectives_of(kernels: pl.DataFrame) -> pl.DataFrame:
