@@ -93,14 +93,8 @@ def captures(root: Path, folders: list[Folder]) -> SearchResult:
     captures = [c for c in captures if c.folder not in complete or MSPROF.fullmatch(c.path.name) is None]
     single, notes = _one_of_folder(captures)
     if len({c.kind for c in single}) > 1:
-        notes.append(
-            Note(
-                "formats-mixed",
-                "warning",
-                "PyTorch and MindSpore profiles in one folder, read as one run",
-                str(root),
-            )
-        )
+        text = "PyTorch and MindSpore profiles in one folder, read as one run"
+        notes.append(Note("formats-mixed", "warning", text, str(root)))
     sources = _placed(root, single)
     lost = _not_exported(folders, captures)
     if sources and lost:
@@ -259,17 +253,8 @@ def _placed(root: Path, captures: Sequence[_Capture]) -> tuple[Source, ...]:
         if worker is not None:
             workers[worker] = name
         machine = hosts.setdefault(name, len(hosts))
-        sources.append(
-            Source(
-                capture.kind,
-                capture.path,
-                name,
-                machine,
-                rank=capture.rank,
-                rank_origin=capture.rank_origin,
-                pid=capture.pid,
-            )
-        )
+        rank, origin = capture.rank, capture.rank_origin
+        sources.append(Source(capture.kind, capture.path, name, machine, rank, origin, pid=capture.pid))
     local_ranks_of = local_ranks([source.host for source in sources], [source.rank for source in sources])
     return tuple(
         replace(source, local_rank=local_rank, local_rank_origin="inferred")

@@ -159,18 +159,12 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
     of `rank`."""
     notes: list[Note] = []
     values: dict[str, object] = dict(_metadata_file(folder, notes))
-    for name, text in table:
+    for name, json in table:
         try:
-            values[name] = orjson.loads(text)
+            values[name] = orjson.loads(json)
         except orjson.JSONDecodeError:
-            notes.append(
-                Note(
-                    "metadata-malformed",
-                    "warning",
-                    f"META_DATA: {name} is not valid JSON, or longer than {MAX_JSON >> 20} MB: left out",
-                    str(source),
-                )
-            )
+            text = f"META_DATA: {name} is not valid JSON, or longer than {MAX_JSON >> 20} MB: left out"
+            notes.append(Note("metadata-malformed", "warning", text, str(source)))
     groups = _groups(values.get("parallel_group_info"), rank)
     sizes = _sizes(values.get("distributed_args"))
     place = _place(groups, sizes, rank)

@@ -154,9 +154,8 @@ def unfinished(folder: Path) -> Iterator[Note]:
     """A warning for each table without content, which is read as if it were absent."""
     for path in sorted(folder.glob("*.csv")):
         if path.is_file() and path.stat().st_size == 0:
-            yield Note(
-                "table-empty", "warning", "empty table, treated as absent; its export or copy did not finish", str(path)
-            )
+            text = "empty table, treated as absent; its export or copy did not finish"
+            yield Note("table-empty", "warning", text, str(path))
 
 
 def device(folder: Path) -> int | None:
@@ -245,14 +244,8 @@ def _entries(path: Path, notes: list[Note]) -> Iterator[tuple[str, str | None, d
     except (OSError, orjson.JSONDecodeError):
         content = None
     if not isinstance(content, dict):
-        notes.append(
-            Note(
-                "communication-malformed",
-                "warning",
-                "not a JSON object; communication of this rank is missing",
-                str(path),
-            )
-        )
+        text = "not a JSON object; communication of this rank is missing"
+        notes.append(Note("communication-malformed", "warning", text, str(path)))
         return
     for step in content.values():
         for kind in step.values() if isinstance(step, dict) else ():

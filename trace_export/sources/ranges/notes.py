@@ -128,14 +128,10 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         text = "ranges closed in the wrong order; the start of the next range is taken as their end"
         add(ranges.frame.filter("repaired"), Note("range-ends-repaired", "note", text))
     if ranges.unclosed.height:
-        add(
-            ranges.unclosed.filter(~pl.col("role").is_in(["step", "setup"])),
-            Note("ranges-unclosed", "note", "ranges still open at the end of the capture, left out"),
-        )
-        add(
-            ranges.unclosed.filter(pl.col("role") == "step"),
-            Note("steps-unclosed", "note", "incomplete steps, still open at the end of the capture"),
-        )
+        text = "ranges still open at the end of the capture, left out"
+        add(ranges.unclosed.filter(~pl.col("role").is_in(["step", "setup"])), Note("ranges-unclosed", "note", text))
+        text = "incomplete steps, still open at the end of the capture"
+        add(ranges.unclosed.filter(pl.col("role") == "step"), Note("steps-unclosed", "note", text))
     if ranges.unused.height:
         kinds = ranges.unused.select(pl.concat_str(pl.lit("'"), _escaped(), pl.lit("=>"), "kind", pl.lit("'")))
         markers = " ".join(f"--marker {marker}" for marker in kinds.to_series().drop_nulls().unique().sort()[:EXAMPLES])
@@ -145,20 +141,11 @@ def of_ranges(path: Path, ranges: Ranges, worked: pl.DataFrame, activity: GpuAct
         notes.append(Note("times-unusable", "warning", f"ranges {UNTIMED}", str(path), ranges.untimed))
     if activity is None:
         return notes
-    add(
-        worked.filter(pl.col("role") == "block", pl.col("work_count") == 0),
-        Note("blocks-without-work", "note", "blocks without GPU work, left out"),
-    )
-    lacking = worked.filter(pl.col("role") == "block", pl.col("lost_count") > 0)
-    add(
-        lacking,
-        Note(
-            "kernels-lost",
-            "warning",
-            f"blocks that launched kernels which are not in the file ({lacking['lost_count'].sum()} in all); their "
-            "times may be wrong",
-        ),
-    )
+    blocks = worked.filter(pl.col("role") == "block")
+    empty, lacking = blocks.filter(pl.col("work_count") == 0), blocks.filter(pl.col("lost_count") > 0)
+    add(empty, Note("blocks-without-work", "note", "blocks without GPU work, left out"))
+    text = f"blocks that launched kernels which are not in the file ({lacking['lost_count'].sum()} in all)"
+    add(lacking, Note("kernels-lost", "warning", f"{text}; their times may be wrong"))
     return notes + _of_activity(path, activity)
 
 
@@ -195,9 +182,8 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         notes.append(Note("launch-calls-unusual", "note", text, where))
     if activity.beside:
         text = "most GPU tasks of a stream end after the next one of it began; their times are kept"
-        notes.append(
-            Note("tasks-beside-next", "warning", f"{text}, and blocks may be too long", where, activity.beside)
-        )
+        text += ", and blocks may be too long"
+        notes.append(Note("tasks-beside-next", "warning", text, where, activity.beside))
     if activity.untimed:
         notes.append(without_times(path, activity.untimed))
     notes += impossible_times(path, activity.early, activity.cut)
