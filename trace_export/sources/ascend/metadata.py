@@ -175,16 +175,10 @@ def metadata(table: Sequence[tuple[str, str]], folder: Path, rank: int | None, s
     schedule, microbatches = _pp_info(values.get("pp_info"))
     vee = schedule is not None and schedule.startswith("dualpipe")
     declared = Declared(
-        schedule=schedule,
-        microbatches=microbatches,
-        chunks=2 if vee else None,
-        placement="vee" if vee else None,
-        pp=sizes.get("pp"),
-        tp=sizes.get("tp"),
-        dp=sizes.get("dp"),
-        cp=sizes.get("cp"),
+        schedule=schedule, microbatches=microbatches, chunks=2 if vee else None, placement="vee" if vee else None,
+        pp=sizes.get("pp"), tp=sizes.get("tp"), dp=sizes.get("dp"), cp=sizes.get("cp"),
         world=next((len(group.members) for group in groups.values() if group.name == WORLD), None),
-    )
+    )  # fmt: skip
     return Metadata(declared, groups, place, _job(values.get("parallel_group_info")), tuple(notes))
 
 

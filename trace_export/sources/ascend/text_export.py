@@ -73,22 +73,15 @@ def recorded(source: Source, dialects: Dialects) -> Recorded:
         text = "samples of memory at unix times, left out: the times of the blocks count from the start of the rank"
         notes += [Note("samples-unplaced", "note", text, str(folder), len(samples))] if len(samples) else []
         samples = samples.clear()
+    origin = "assumed" if source.rank is None else source.rank_origin
     return Recorded(
-        source=source,
-        rank=rank,
-        rank_origin="assumed" if source.rank is None else source.rank_origin,
-        device=device(folder),
-        host=host,
-        label=host,
-        epoch=epoch,
+        source=source, rank=rank, rank_origin=origin, device=device(folder), host=host, label=host, epoch=epoch,
         meta=metadata((), home_of(folder), rank, folder),
         steps=seen.steps if correlated or by_step.is_empty() else steps(by_step),
         tables={"marks": seen.marks, "operators": operations, "copies": copies},
         counters=pl.concat([seen.counters, samples]),
-        kernels=listed,
-        looks=listed if len(by_step) else Kernels(),
-        notes=(*seen.notes, *notes),
-    )
+        kernels=listed, looks=listed if len(by_step) else Kernels(), notes=(*seen.notes, *notes),
+    )  # fmt: skip
 
 
 def _on_one_clock(

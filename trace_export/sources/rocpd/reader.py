@@ -133,19 +133,14 @@ class _Processes(reader.Opened):
 
     def ranks(self, ranges: Ranges, processes: list[int], devices: ByProcess) -> tuple[pl.DataFrame, list[Note]]:
         source, facts = self.source, self._facts
-        ranks, notes = assigned(
-            ranges,
-            processes,
-            source,
-            (
-                ("recorded", lambda: from_names(ranges)),
-                ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
-                ("assumed", lambda: from_stages(ranges.stages)),
-                ("assumed", lambda: {p: n for p in facts if (n := rank_of(source.path, source.host)) is not None}),
-                ("assumed", lambda: {p: p for p in facts}),
-            ),
-            devices,
+        evidence = (
+            ("recorded", lambda: from_names(ranges)),
+            ("recorded", lambda: {p: fact.rank for p, fact in facts.items() if fact.rank is not None}),
+            ("assumed", lambda: from_stages(ranges.stages)),
+            ("assumed", lambda: {p: n for p in facts if (n := rank_of(source.path, source.host)) is not None}),
+            ("assumed", lambda: {p: p for p in facts}),
         )
+        ranks, notes = assigned(ranges, processes, source, evidence, devices)
         of_ranks = [facts.get(process) for process in ranks["process"]]
         identity = pl.DataFrame(
             {name: [fact and getattr(fact, name) for fact in of_ranks] for name in ("pid", "begun_ns", "job")},
