@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -92,6 +93,28 @@ def test_logs_whose_beginning_was_lost(announced: bool, lost: dict[int, int], ru
     gone = {rank: sum("Profiler Info" in line for line in whole[rank][:lines]) for rank, lines in lost.items()}
     left = [b for rank in whole for b in [b for b in blocks if b.rank == rank][gone.get(rank, 0) :]]
     assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == truth(job, left)
+
+
+@pytest.mark.parametrize("lost", [{2: 23, 3: 23}, {0: 42, 1: 42}, {1: 23, 2: 23, 3: 30}])
+@pytest.mark.parametrize("skew_us", [0, -7_000])
+def test_a_machine_whose_logs_lack_their_beginning(
+    lost: dict[int, int], skew_us: int, run_cli: Cli, tmp_path: Path
+) -> None:
+    job = Job(steps=range(1, 6), machines=2, clock_errors_us=(0, skew_us), lost=lost)
+    blocks = write_logs(tmp_path / "logs", job)
+    whole = {rank: log(job, blocks, rank).splitlines() for rank in range(job.ranks)}
+    gone = {rank: sum("Profiler Info" in line for line in whole[rank][:lines]) for rank, lines in lost.items()}
+    left = [b for rank in whole for b in [b for b in blocks if b.rank == rank][gone.get(rank, 0) :]]
+    assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == truth(job, left)
+
+
+@pytest.mark.parametrize("steps", [-1, 1])
+def test_a_clock_that_is_a_step_off_renumbers_nothing(steps: int, run_cli: Cli, tmp_path: Path) -> None:
+    job = Job(steps=range(1, 6), machines=2)
+    begins = [min(b.start_ns for b in job.blocks() if b.step == step) for step in (2, 3)]
+    job = replace(job, clock_errors_us=(0, steps * (begins[1] - begins[0]) // US))
+    blocks = write_logs(tmp_path / "logs", job)
+    assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == truth(job, blocks)
 
 
 def test_no_announced_step_is_missed_where_the_logs_lack_their_beginning(tmp_path: Path) -> None:
