@@ -521,8 +521,9 @@ NOTES: dict[str, Explanation] = {
         "Do not set clocks while a job is recorded, and give several recordings one by one.",
     ),
     "steps-renumbered": Explanation(
-        "A rank counts its steps from the first one in its recording, which begins later than those of others. Its steps "
-        "got the numbers that the others of its host have at the same time, or by wall clocks those of other hosts.",
+        "A rank counts its steps from the first one in its recording, which begins later than those of others. Its "
+        "steps got the numbers that the others of its host have at the same time, or by wall clocks those of other "
+        "hosts.",
         "Nothing, if the beginning of its log or trace was lost; that is what the note says.",
     ),
     "steps-truncated": Explanation(
