@@ -37,10 +37,6 @@ WRONG = {
         (3, 7, 10, 12, 13),
         "all blocks of a stage in the middle need others: that their host is late looks like its clock",
     ),
-    "long optimizer": (
-        (7,),
-        "what other replicas wait for it is taken for two slow links, which hide one another with it",
-    ),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""
@@ -75,12 +71,10 @@ def test_a_planted_cause_is_named_first(
 GPIPE = {**AWAITED, "schedule": "gpipe"}
 BOTH_WAYS = "the other way is never alone in a batch: both are named, the gain is right"
 LATE = "without other transfers of its link, those that open a step look like a rank that comes late to it"
-AT_RANDOM = "receives are posted at random times: one that begins before a block ends need not wait for its end"
 OTHERS_WRONG = {
     ("awaited in a table", "slow link", 5): BOTH_WAYS,
     ("awaited in a table", "slow link", 12): BOTH_WAYS,
     ("few steps of work", "slow link", 7): LATE,
-    ("streams overlap", "slow rank", 10): AT_RANDOM,
 }
 Traits = Callable[[int], dict[str, Any]]
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
