@@ -104,6 +104,8 @@ class Job:
     there is one, all gradients of a stage are reduced at once, after its last block. `tied`: how long the first and the
     last stage of a replica then reduce the gradients of the embedding that they share (kineto and tables).
 
+    `unrecorded`: how many of the first steps are not: the recording begins in a running job.
+
     `exchanges`: how many times in each block the ranks of a tensor group add up their results (kineto and tables); all
     go on when the slowest of them has come.
 
@@ -147,6 +149,7 @@ class Job:
     clipped: bool = True
     together: bool = False
     buckets: int = 1
+    unrecorded: int = 0
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     optimizers: Mapping[int, float] = field(default_factory=dict)
@@ -395,7 +398,9 @@ class _Simulator:
                 posted[cell], begin[cell] = done, done + job.gap
             if job.together:
                 begin = dict.fromkeys(job.cells, max(begin.values()))
-        return self.found
+        found, first = self.found, job.unrecorded
+        recorded = ([one for one in some if one.step >= first] for some in (found.blocks, found.transfers))
+        return Run(*recorded, collectives=[one for one in found.collectives if one.step >= first])
 
     def _reduced(self, step: int, members: list[Cell], free: Mapping[Cell, int]) -> int:
         """When the gradients of a stage are reduced, whose ranks are `free` after their last blocks."""

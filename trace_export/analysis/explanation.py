@@ -85,6 +85,9 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     searched in all steps. O(operations × scenarios) time: ten levels, and two for each cause."""
     typical, replay = Typical(graph), Replay(graph)
     every, apart = replay.windows, np.zeros(len(graph), np.int8)
+    known = every.of(np.setdiff1d(every.step, typical.from_before[1]))
+    if len(known):
+        every = replay.windows = known
     if shown is not None:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
@@ -172,7 +175,7 @@ def _scenarios(typical: Typical, apart: Ints) -> Iterator[tuple[str, Callable[[]
     yield "jitter", lambda: only_blocks(length)
     yield "transfers", lambda: (np.where(block | typical.transfer, length, 0.0), zero)
     yield "collectives", lambda: (length, zero)
-    yield "pause", lambda: (length, np.where(typical.graph.pause, typical.usual_delay, 0.0))
+    yield "pause", lambda: (length, np.where(typical.graph.pause, typical.ordinary_delay, 0.0))
 
 
 def _work(typical: Typical, windows: Windows, apart: Ints) -> float:

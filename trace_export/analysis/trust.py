@@ -36,8 +36,9 @@ class Trust:
     """`replayed_by_measured`: a step with ordinary delays and the late starts that were named, by the measured one;
     `overlap`: the share of the work that began before its input was there; `unknown_waits`: the share of the ranks'
     time in which they wait for what was not recorded; `lacking`: kinds of block that ranks lack and others have, such
-    as `W of rank 3`; `what rank 3 waits for after its backwards` where it idles after these alone; and `the input of 40
-    blocks` where blocks of all kinds are lost."""
+    as `W of rank 3`; `what rank 3 waits for after its backwards` where it idles after these alone; `the input of 40
+    blocks` where blocks of all kinds are lost; and `what rank 3 did before the first step` where it begins that late,
+    and no other step has a length."""
 
     replayed_by_measured: float
     overlap: float
@@ -89,7 +90,7 @@ def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: fl
         replayed / measured if measured else 1.0,
         graph.overlap,
         unknown / max(1.0, time),
-        (*_lacking(graph), *_after_backwards(idle), *_blind(graph)),
+        (*_lacking(graph), *_after_backwards(idle), *_blind(graph), *_before(typical, windows, measured)),
     )
 
 
@@ -139,6 +140,16 @@ def _blind(graph: Graph) -> list[str]:
     blind, work = graph.blind & graph.counted, (graph.sort == WORK) & graph.counted
     many = int(blind.sum()) > BLIND * int(work.sum()) and not graph.recorded.partial
     return [f"the input of {int(blind.sum())} blocks"] if many else []
+
+
+def _before(typical: Typical, windows: Windows, measured: float) -> list[str]:
+    """`Trust.lacking` of ranks that began the steps of the windows late for what they did before the recording."""
+    graph, delay = typical.graph, typical.from_before[0]
+    rows = np.flatnonzero(delay)
+    rows = rows[np.isin(graph.step[rows], windows.step)]
+    by = np.bincount(graph.rank[rows], delay[rows]) / max(windows.steps, 1)
+    late = np.flatnonzero(by > ROUGH * TRUSTED_WAITS * measured)
+    return [f"what rank {rank} did before the first step" for rank in late.tolist()]
 
 
 def _after_backwards(idle: pl.DataFrame) -> list[str]:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from trace_export.analysis.begins import from_before
 from trace_export.ordering import packed
 from trace_export.steps.graph import (
     COLLECTIVE,
@@ -109,6 +110,16 @@ class Typical:
 
     @cached_property
     def usual_delay(self) -> Floats:
+        """The ordinary delays, and those for what ranks did before the recording."""
+        return self.ordinary_delay + self.from_before[0]
+
+    @cached_property
+    def from_before(self) -> tuple[Floats, Ints]:
+        """The delays for what ranks did before the recording, and the steps that begin so."""
+        return from_before(self.graph, self.delay - self.ordinary_delay)
+
+    @cached_property
+    def ordinary_delay(self) -> Floats:
         """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of
         blocks that follow another of their rank what four fifths of the launches of the middle rank vary by; of a
         collective at least what its other members take after what they wait for: they do in common what nobody

@@ -1,0 +1,46 @@
+"""What a rank did before a recording began: its share in the first steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trace_export.steps.graph import Floats, Graph, Ints
+
+OPENS = 0.01
+"""From this share of a step on a rank begins its segment late."""
+
+
+def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
+    """How much of what operations are `late` by is for what their rank did before the recording, and the steps that
+    begin so.
+
+    A rank may begin the first step of a segment late, because it was still at work in a step that was not recorded, as
+    with a long optimizer. In the other steps it is not late, for they show that work. What it is later by than in
+    these, nobody knows the cause of. A rank that is at least half as late in most steps is so for itself.
+    """
+    steps, ranks = len(graph.recorded.steps), graph.recorded.ranks["rank"].to_numpy()
+    before, blocks = np.zeros(len(graph)), np.flatnonzero(graph.first)
+    row, step, start = np.searchsorted(ranks, graph.rank[blocks]), graph.step[blocks], graph.start[blocks]
+    begin = np.full((len(ranks), steps), np.iinfo(np.int64).min)
+    begin[row, step] = start
+    began, latest = np.full(steps, np.iinfo(np.int64).max), np.full(steps + 1, np.iinfo(np.int64).min)
+    np.minimum.at(began, step, start)
+    np.maximum.at(latest, step, start)
+    rows = np.flatnonzero((late > 0) & (graph.rank >= 0) & (graph.start <= latest[graph.step]))
+    row = np.searchsorted(ranks, graph.rank[rows])
+    opening = graph.start[rows] <= begin[row, graph.step[rows]]
+    rows, row = rows[opening], row[opening]
+    by = np.bincount(row * steps + graph.step[rows], late[rows], begin.size).reshape(begin.shape)
+    segment, unsure = graph.recorded.steps["segment"].to_numpy(), []
+    bounds = np.flatnonzero(np.diff(segment, prepend=-1, append=-1))
+    for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if end - first == 1 or not by[:, first].any():
+            continue
+        others = np.median(by[:, first + 1 : end], axis=1)
+        excess = by[:, first] - others
+        excess[(excess < OPENS * (began[first + 1] - began[first])) | (excess < others)] = 0
+        if excess.any():
+            unsure.append(first)
+            of = graph.step[rows] == first
+            before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
+    return before, np.array(unsure, np.int64)
