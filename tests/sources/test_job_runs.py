@@ -222,6 +222,19 @@ def test_folders_whose_ranks_nothing_numbers_are_machines_or_jobs(
     assert (f"{folders[0]} and {folders[1]} hold different jobs" in said) is not one
 
 
+def test_a_cut_step_makes_no_job_of_a_machine(tmp_path: Path) -> None:
+    job = paddle.Job(2, 4, range(2))
+    for folder, cut in (("a", 0), ("b", 6)):
+        (tmp_path / folder).mkdir()
+        for rank in range(2):
+            lines = paddle.log(job, job.blocks(), rank).splitlines(keepends=True)
+            (tmp_path / folder / f"workerlog.{rank}").write_text("".join(lines[: len(lines) - cut]))
+    assert load(tmp_path).ranks["rank"].to_list() == [0, 1, 2, 3]
+    for path in tmp_path.rglob("workerlog.*"):  # one step of the one, and a part of it of the other
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[: 7 if path.parent.name == "b" else 10]))
+    assert load(tmp_path).ranks["rank"].to_list() == [0, 1, 2, 3]
+
+
 def test_a_run_by_its_number(tmp_path: Path) -> None:
     truth = WRITERS["paddle"](tmp_path, STARTS)
     for there in (1, "2", 3):

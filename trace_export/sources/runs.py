@@ -72,7 +72,7 @@ class Recording:
     recordings share; `recorded`: the numbers of the ranks are; `place`: what the file's name says of it. `clock`: ""
     where its times are those of a wall clock, else the host; None where it has no times. `steps`: the first and the
     last that are recorded. `job`: what its environment calls the start of the job. `forwards`: the most of a rank in a
-    step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
+    whole step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
     result, from 1."""
 
     part: int
@@ -154,7 +154,7 @@ class _Process:
         self.world = max((one.world for one in recordings if one.world), default=None)
         self.job = next((one.job for one in recordings if one.job), None)
         self.folder = recordings[0].path.parent
-        self.forwards = max((one.forwards for one in recordings if one.forwards is not None), default=0)
+        self.forwards = max((one.forwards for one in recordings if one.forwards is not None), default=None)
 
     def claims(self, other: _Process) -> bool:
         """Whether both are the same rank, as far as can be known: assumed numbers may count from 0 on each host, and if
@@ -325,9 +325,10 @@ def _is_folder(host: str, folder: Path) -> bool:
     return f"{folder.as_posix()}/".endswith(f"/{host}/") and not _MACHINE.search(host.partition("/")[0])
 
 
-def _forwards(spans: pl.DataFrame) -> int:
-    counts = spans.filter(FORWARDS).group_by("rank", "step").len()["len"]
-    return max(counts.to_list(), default=0)
+def _forwards(spans: pl.DataFrame) -> int | None:
+    """The most forwards of a rank in a step before its last one, which may be cut; None where there is none."""
+    counts = spans.filter(FORWARDS).group_by("rank", "step").len()
+    return counts.filter(pl.col("step") < pl.col("step").max().over("rank"))["len"].max()  # type: ignore[return-value]
 
 
 def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
@@ -471,7 +472,8 @@ def _jobs_at_once(cluster: _Group) -> list[_Group]:
     of_job: dict[str, list[_Process]] = defaultdict(list)
     for folder, process in zip(_folders_of_jobs(cluster.processes), cluster.processes, strict=False):
         of_job[folder].append(process)
-    if len({max(process.forwards for process in processes) for processes in of_job.values()}) > 1:
+    most = (max((p.forwards for p in of_one if p.forwards is not None), default=None) for of_one in of_job.values())
+    if len({*most} - {None}) > 1:
         return [_Group(processes) for processes in of_job.values()]
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
