@@ -6,7 +6,7 @@ import numpy as np
 
 from trace_export.steps.graph import Floats, Graph, Ints
 
-OPENS = 0.01
+OPENS = 0.03
 """From this share of a step on a rank begins its segment late."""
 
 
