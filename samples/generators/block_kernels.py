@@ -71,10 +71,3 @@ USUAL = Shape()
 def cut_by(shapes: Mapping[int, Shape] | None) -> Cut | None:
     """The kernels of the blocks of each rank; None where nothing is said of them."""
     return None if shapes is None else lambda block: shapes.get(block.rank, USUAL).kernels(block)
-
-
-def in_two(block: Block) -> list[tuple[str, int, int]]:
-    """A block as two kernels, one after another: as few as show that a block is more than one."""
-    middle = (2 * block.start_ns + block.end_ns) // 3
-    name = f"{block.kind.lower()}_kernel"
-    return [(f"{name}_0", block.start_ns, middle), (f"{name}_1", middle, block.end_ns)]

@@ -22,7 +22,7 @@ import polars as pl
 
 from samples.generators import ascend, kineto, nsys, paddle, rocpd
 from samples.generators.ascend_export import Operator, Recording
-from samples.generators.block_kernels import USUAL, Shape, cut_by, in_two
+from samples.generators.block_kernels import USUAL, Shape, cut_by
 from samples.generators.layer_ranges import LayerRanges
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import (
@@ -548,7 +548,7 @@ class _Simulator:
 def write_kineto(folder: Path, job: Job) -> Run:
     """A trace of torch.profiler for each rank."""
     run, chance = simulate(job), random.Random(1)
-    cut = cut_by(job.shapes) or in_two
+    cut = cut_by(job.shapes)
     ranks = [
         kineto.Rank(rank, 0, job.place(rank)[1], job.ranks, cut=cut, layers=job.layers, stages=job.stages)
         for rank in range(job.ranks)
@@ -581,11 +581,11 @@ NCCL_DOMAIN = 7
 
 def write_nsys(folder: Path, job: Job) -> Run:
     """Exports of Nsight Systems with NCCL's payloads, a session for each host."""
-    run, cut = simulate(job), cut_by(job.shapes) or in_two
+    run = simulate(job)
     exports = [Export(host=f"node{host}") for host in range(job.hosts)]
     ranks = [
         nsys.Rank(
-            exports[job.host(rank)], rank, 0, cut=cut, layers=job.layers, stage=job.place(rank)[1],
+            exports[job.host(rank)], rank, 0, cut=cut_by(job.shapes), layers=job.layers, stage=job.place(rank)[1],
             stages=job.stages,
         )
         for rank in range(job.ranks)

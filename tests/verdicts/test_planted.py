@@ -71,11 +71,13 @@ def test_a_planted_cause_is_named_first(
 GPIPE = {**AWAITED, "schedule": "gpipe"}
 BOTH_WAYS = "the other way is never alone in a batch: both are named, the gain is right"
 LATE = "without other transfers of its link, those that open a step look like a rank that comes late to it"
+AT_RANDOM = "receives are posted at random times: one that begins before a block ends need not wait for its end"
 OTHERS_WRONG = {
     ("begun in a running job", "long optimizer", 12): "the gain is 13 % too small; why is not known yet",
     ("awaited in a table", "slow link", 5): BOTH_WAYS,
     ("awaited in a table", "slow link", 12): BOTH_WAYS,
     ("few steps of work", "slow link", 7): LATE,
+    ("streams overlap", "slow rank", 10): AT_RANDOM,
 }
 Traits = Callable[[int], dict[str, Any]]
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
