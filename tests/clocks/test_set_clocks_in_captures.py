@@ -12,11 +12,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from samples.generators import ascend, nsys, paddle, rocpd
+from samples.generators import ascend, data_parallel, nsys, paddle, rocpd
 from samples.generators.nsys_export import Export
 from samples.generators.pipeline import MS, Block
 from tests.support.rows import crossed
 from trace_export import load
+from trace_export.run import Run
 
 STAGES, MICROBATCHES, STEPS = 4, 6, 4
 COLUMNS = ("start", "end", "startNs", "endNs")
@@ -126,3 +127,26 @@ def test_what_only_the_order_of_blocks_aligns_may_hide_a_clock_that_was_set(by_u
     (sure,) = [sentence.text for sentence in run.report().verdict if sentence.code == "certainty"]
     (most_ms,) = re.findall(r"agree to about [^,;]*, unless one was set in between by less than ([\d.]+) ms", sure)
     assert float(most_ms) * 1000 > by_us
+
+
+def _with_a_late_stage(folder: Path, stage: int) -> Run:
+    """Two hosts with equal clocks; each block of a stage starts 2 ms late."""
+    job = data_parallel.Job(replicas=1, hosts=2, held={(0, stage): 2 * MS}, jitter=0.01)
+    data_parallel.WRITERS["paddle"](folder, job)
+    return load(folder, multi_machine=True).align()
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_late_stage_at_the_edge_of_a_host_looks_like_a_clock(stage: int, tmp_path: Path) -> None:
+    """Only blocks were recorded: the report says by how much it may be wrong."""
+    run = _with_a_late_stage(tmp_path, stage)
+    wrong_ns = int(run.profile.clocks["offset_ns"].abs().max())  # type: ignore[arg-type]
+    (sure,) = [sentence for sentence in run.report().verdict if sentence.code == "certainty"]
+    assert sure.facts["clock_sd_ns"] < wrong_ns <= sure.facts["clock_bound_ns"]
+    assert " if data take equally long both ways (else to " in sure.text
+
+
+def test_no_rank_is_as_late_as_its_host_if_data_would_go_back_in_time(tmp_path: Path) -> None:
+    """The last stage is late after its own blocks; the other one of its host has none, and need not be late."""
+    run = _with_a_late_stage(tmp_path, 3)
+    assert run.profile.clocks["offset_ns"].abs().max() == 0

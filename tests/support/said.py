@@ -43,7 +43,8 @@ OF_CODE: Mapping[str, Sequence[str]] = {
     ),
     "slow-steps": ("{slow_ns}, {ratio} as long as the others ({others_ns})",),
     "certainty": (
-        "agree to about ±{clock_sd_ns}", "by less than {clock_unseen_ns}", "micro-batch numbers of {labels_inferred}",
+        "agree to about ±{clock_sd_ns}", "(else to {clock_bound_ns})", "by less than {clock_unseen_ns}",
+        "micro-batch numbers of {labels_inferred}",
         "{blocks_inferred} of the blocks themselves", "{blocks_host} of the blocks have times",
         "for up to {outside} of their time", *TRUST,
     ),

@@ -111,12 +111,22 @@ def clock_texts(profile: Profile) -> dict[str, str]:
     return texts
 
 
-def unless_set(clocks: pl.DataFrame) -> str:
-    """The condition that is added to the certainty of clocks if one may have been set by much more without a trace."""
+def of_blocks_ns(clocks: pl.DataFrame) -> float | None:
+    """How far two clocks may be apart that are aligned by the order of blocks alone: each by its hard bound. None
+    without such clocks, or without a bound."""
+    worst = clocks.filter(pl.col("status") == "fitted", pl.col("evidence") == "blocks")["bound_ns"].max()
+    return 2 * worst if isinstance(worst, float) else None
+
+
+def conditions(clocks: pl.DataFrame) -> str:
+    """What is added to the certainty of clocks: between blocks, late starts look like data on their way; and a clock
+    may have been set by much more without a trace."""
+    bound = of_blocks_ns(clocks)
+    evenly = "" if bound is None else f" if data take equally long both ways (else to {duration(bound)})"
     fitted = clocks.filter(pl.col("status").is_in(["fitted", "confirmed"]))
     if fitted["unseen_step_ns"].null_count():
-        return ", unless one was set in between"
+        return f"{evenly}, unless one was set in between"
     worst = fitted["unseen_step_ns"].max()
     if not isinstance(worst, float) or worst <= UNSEEN_NS:
-        return ""
-    return f", unless one was set in between by less than {duration(worst)}"
+        return evenly
+    return f"{evenly}, unless one was set in between by less than {duration(worst)}"

@@ -14,7 +14,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.clock_words import unconnected, unless_set
+from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
@@ -285,6 +285,7 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
     facts = {
         "hosts": hosts,
         "clock_sd_ns": max(errors, default=None),
+        "clock_bound_ns": of_blocks_ns(clocks),
         "clock_unseen_ns": profile.clocks["unseen_step_ns"].max(),
         "clock_groups": unconnected(clocks) if hosts > 1 else 0,
         "wall_clocks": int((clocks["status"] == "wall").sum()) if hosts > 1 else 0,
@@ -298,7 +299,7 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
         "steps": int(profile.steps.height or steps.height),
         "odd_steps": len(explanation._graph.recorded.odd),
     }
-    clauses = list(_clauses(facts, explanation, unless_set(clocks)))
+    clauses = list(_clauses(facts, explanation, conditions(clocks)))
     facts["doubts"] = [clause for clause, is_doubt in clauses if is_doubt]
     return Sentence("certainty", facts, f"How sure: {'; '.join(clause for clause, _ in clauses)}.")
 

@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.model import INT, MESSAGES, STEP_KEY, WORK_KINDS, Profile, conform, empty
-from trace_export.tolerances import FIFTH, STEADY_NS
+from trace_export.tolerances import FIFTH, ROUND_TRIP_NS, STEADY_NS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -125,9 +125,26 @@ def block_messages(profile: Profile, *, prompt: bool = False) -> pl.DataFrame:
     if prompt:
         late = _lateness(profile)
         by = target["dst_rank"].replace_strict(late["rank"], late["late"], default=0)
+        way = source.select("src_rank", "send_end_ns").hstack(target).with_columns(
+            run=spans["run"][edges["src"]], step=spans["step"][edges["src"]], late=by
+        )  # fmt: skip
+        by = by * ~target["dst_rank"].is_in(_prompt_after_all(way).implode())
         target = target.with_columns(recv_end_ns=pl.col("recv_end_ns") - by)
     target = target.with_columns(recv_start_ns="recv_end_ns")
     return conform(pl.concat([source, target, edges.select("direction")], how="horizontal"), MESSAGES)
+
+
+def _prompt_after_all(way: pl.DataFrame) -> pl.Series:
+    """The ranks that cannot be as `late` as they seem: without that, data would take less than no time to them and back
+    in most steps. `way`: src_rank, dst_rank, run, step, send_end_ns, recv_end_ns and late, a row per dependency."""
+    takes = pl.col("recv_end_ns") - pl.col("late") - pl.col("send_end_ns")
+    least = way.group_by("src_rank", "dst_rank", *STEP_KEY).agg(takes=takes.min(), late=pl.col("late").first())
+    back = least.select(src_rank="dst_rank", dst_rank="src_rank", back="takes", **{name: name for name in STEP_KEY})
+    trips = least.join(back, on=["src_rank", "dst_rank", *STEP_KEY], nulls_equal=True)
+    trips = trips.group_by("src_rank", "dst_rank").agg(
+        (pl.col("takes") + pl.col("back")).median(), pl.col("late").first()
+    )
+    return trips.filter(pl.col("late") > 0, pl.col("takes") < -ROUND_TRIP_NS)["dst_rank"].unique()
 
 
 def _lateness(profile: Profile) -> pl.DataFrame:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis import cause_words
-from trace_export.analysis.clock_words import unconnected, unless_set
+from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
 from trace_export.analysis.verdict import LEVELS, Sentence, causes, step_sentence
 from trace_export.scale import bands
 from trace_export.scale.build import Overview
@@ -140,10 +140,10 @@ def _clocks(overview: Overview) -> Iterator[Sentence]:
     if groups > 1:
         which = f"Nothing connects {groups} groups of hosts, each on its own time axis; the clocks within a group"
     how = worst if usual == worst else f"{usual} (median), {worst} at worst"
-    text = f"{which} agree to {how}{unless_set(overview.hosts)}{rest}."
+    text = f"{which} agree to {how}{conditions(overview.hosts)}{rest}."
     facts = {
         "clock_sd_ns": float(errors[1]), "clock_median_ns": float(errors[0]),
-        "clock_unseen_ns": overview.hosts["unseen_step_ns"].max(),
+        "clock_bound_ns": of_blocks_ns(overview.hosts), "clock_unseen_ns": overview.hosts["unseen_step_ns"].max(),
     }  # fmt: skip
     yield Sentence("clocks", {**facts, "clock_groups": groups}, text)
 
