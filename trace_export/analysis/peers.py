@@ -98,8 +98,8 @@ def slow_groups(items: Items, groups: Sequence[Group], most: int = MOST) -> list
 
 def _others(items: Items, without: Floats, sets: dict[tuple[int, ...], list[Group]], best: Slow) -> Floats:
     """The excess of the other groups of the kind of the `best`, `without` its own, which they would have for a peer."""
-    kind, own = best.groups[0].kind, tuple(best.items.tolist())
-    alike = {key: groups for key, groups in sets.items() if groups[0].kind == kind and key != own}
+    kind, its_items = best.groups[0].kind, tuple(best.items.tolist())
+    alike = {key: groups for key, groups in sets.items() if groups[0].kind == kind and key != its_items}
     return np.array([average for average, _ in _rated(items, without, alike)])
 
 

@@ -13,7 +13,7 @@ from trace_export.model import INT, RANKS, Declared, Note, Placement, Profile, c
 from trace_export.pipeline import stages_from_work, work_shape
 from trace_export.pipeline.rank_order import BELIEVED_SHARE, SIZES, Arrangement, Seen, arrangements, best, of_user
 from trace_export.pipeline.replicas import PLACE_COLUMNS, guess_replicas, number_replicas
-from trace_export.schedules.catalogue import CATALOGUE, known
+from trace_export.schedules.catalogue import CATALOGUE, key_of
 
 DEEPEST = 128
 """A pipeline may have this many times the stages that have a rank here: the deepest published one has 64 stages (arXiv
@@ -137,7 +137,7 @@ def depth(ranks: pl.DataFrame, declared: Declared) -> int:
 def chunk_placement(profile: Profile) -> Placement:
     """How the model chunks lie on the ranks: as declared, else as the order of the forwards shows, else a loop."""
     declared = profile.declared
-    if (name := known(declared.schedule)) is not None:
+    if (name := key_of(declared.schedule)) is not None:
         return CATALOGUE[name].placement
     continued = bool(declared.numbers_continue)
     return declared.placement or work_shape.placement(profile.spans, continued=continued) or "loop"

@@ -171,18 +171,18 @@ def canonical(name: str) -> str:
 
     Raises UsageError when there is none.
     """
-    key = known(name)
+    key = key_of(name)
     if key is None:
         raise UsageError(f'there is no schedule "{name}"', f"choose one of {', '.join(TITLES)}")
     return key
 
 
-def known(name: str | None) -> str | None:
+def key_of(name: str | None) -> str | None:
     """`canonical`, or None for a schedule that the catalogue does not have."""
     return _ALIASES.get(_letters(name or ""))
 
 
 def readable(name: str | None) -> str | None:
     """`name` as people read it (`1F1B`); one that is not known stays as it is."""
-    key = known(name)
+    key = key_of(name)
     return name if key is None else TITLES[key]

@@ -24,13 +24,13 @@ MOST_ROWS = 500
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the page. `places`: of some of its rows the rows of the map to show, the first and the one after the
+    """A table of the page. `map_rows`: of some of its rows the rows of the map to show, the first and the one after the
     last."""
 
     title: str
     frame: pl.DataFrame
     note: str = ""
-    places: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    map_rows: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _table(table: Table) -> str:
         return title
     frame = table.frame.head(MOST_ROWS)
     head, columns = cells(frame)
-    if table.places:
+    if table.map_rows:
         head += "<th></th>"
         columns.append([f"<td>{_on_map(table, row)}</td>" for row in range(frame.height)])
     rows = [f"<tr>{''.join(row)}</tr>" for row in zip(*columns, strict=True)]
@@ -93,7 +93,7 @@ def _table(table: Table) -> str:
 
 def _on_map(table: Table, row: int) -> str:
     """The link from a row to its place on the map, "" where it has none."""
-    if row not in table.places:
+    if row not in table.map_rows:
         return ""
-    start, end = table.places[row]
+    start, end = table.map_rows[row]
     return f'<a href="#map" class="place" data-from="{start}" data-to="{end}">▸ map</a>'

@@ -248,14 +248,14 @@ def one_below_another(figures: Sequence[tuple[str, Figure]], title: str) -> Figu
 
 def _slices(chart: Chart, tracks: list[list[Track]]) -> pl.DataFrame:
     """The slices on `tracks` with their row and lane, and with all the columns that a picture looks at."""
-    places = pl.DataFrame(
+    lines = pl.DataFrame(
         [(track.id, row, track.lane) for row, lanes in enumerate(tracks) for track in lanes],
         schema={"track": pl.UInt32, "row": pl.UInt32, "lane": pl.UInt32},
         orient="row",
     )
     slices = chart.main.slices.with_columns(selectors.categorical().cast(pl.String))
     missing = [pl.lit(None, dtype).alias(name) for name, dtype in _OPTIONAL.items() if name not in slices.columns]
-    slices = slices.with_columns(missing).join(places, on="track")
+    slices = slices.with_columns(missing).join(lines, on="track")
     block = pl.col("category") == "block"
     kind = pl.coalesce("kind", pl.when(block).then(pl.lit("")).otherwise(pl.coalesce("cause", "name")))
     if slices.filter(block)["run"].drop_nulls().is_empty():  # one run only, whatever added slices say of it
@@ -283,10 +283,12 @@ def _row_tracks(chart: Chart) -> list[list[Track]]:
 def _rows(tracks: list[list[Track]], slices: pl.DataFrame) -> tuple[Row, ...]:
     measured = slices.filter(pl.col("category") == "block")
     firsts = measured.group_by("row").agg(pl.col("rank", "stage", "of_run").first())
-    places = {row: (rank, stage, of_run) for row, rank, stage, of_run in firsts.iter_rows()}
+    of_rows = {row: (rank, stage, of_run) for row, rank, stage, of_run in firsts.iter_rows()}
     return tuple(
         Row(
-            lanes[0].flat or lanes[0].name, max(track.lane for track in lanes) + 1, *places.get(row, (None, None, None))
+            lanes[0].flat or lanes[0].name,
+            max(track.lane for track in lanes) + 1,
+            *of_rows.get(row, (None, None, None)),
         )
         for row, lanes in enumerate(tracks)
     )
