@@ -57,7 +57,7 @@ OF_CODE: Mapping[str, Sequence[str]] = {
     ),
     "clocks": (
         "agree to ±{clock_sd_ns}", "agree to ±{clock_median_ns} (median), ±{clock_sd_ns} at worst",
-        "by less than {clock_unseen_ns}",
+        "(else to {clock_bound_ns})", "by less than {clock_unseen_ns}",
     ),
     "missing-ranks": ("({share}) is missing", "({share}) are missing"),
     "difference": (
