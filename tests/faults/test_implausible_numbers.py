@@ -66,15 +66,15 @@ def with_metadata(folder: Path, name: str, change: Callable[[Any], None]) -> Non
             db.commit()
 
 
-def group_of_two_thousand_stages(folder: Path) -> None:
-    """Two ranks of a job whose groups of pipeline ranks are said to have 2,000 members."""
+def group_of_stages(folder: Path, stages: int = 2_000) -> None:
+    """Two ranks of a job whose groups of pipeline ranks are said to have 2,000 members, and `stages` stages."""
 
     def enlarge(groups: Any) -> None:
         for group in groups.values():
             group["global_ranks"] = [*group["global_ranks"], *range(2, 2_000)]
 
     def deepen(sizes: Any) -> None:
-        sizes["pipeline_model_parallel_size"] = 2_000
+        sizes["pipeline_model_parallel_size"] = stages
 
     record(folder, Job(2, 4, 1, hosts=1))
     with_metadata(folder, "parallel_group_info", enlarge)
@@ -96,7 +96,7 @@ def test_numbers_of_metadata(tmp_path: Path) -> None:
     few, many, group, schedule = (tmp_path / name for name in ("few", "many", "group", "schedule"))
     dynamic_graph_record(few, 0, 100)
     dynamic_graph_record(many, 0, 999_999)
-    group_of_two_thousand_stages(group)
+    group_of_stages(group)
     schedule_of_a_hundred_million_microbatches(schedule)
     said = exported(tmp_path / "out", few, many, group, schedule)
     assert "declare 100 stages" not in said
@@ -104,6 +104,12 @@ def test_numbers_of_metadata(tmp_path: Path) -> None:
     assert "declare 2000 stages, but only 2 of them" in said
     table = pl.read_csv(tmp_path / "out" / "pipeline_profile.csv")
     assert table["microbatch"].max() == 9
+
+
+@pytest.mark.parametrize("stages", [5_000_000_000, 1 << 63])
+def test_a_number_of_stages_that_no_column_holds(stages: int, tmp_path: Path) -> None:
+    group_of_stages(tmp_path / "group", stages)
+    assert "2 ranks" in exported(tmp_path / "out", tmp_path / "group")
 
 
 TABLE = """rank,host,device,stage,step,kind,microbatch,chunk,start_ns,end_ns

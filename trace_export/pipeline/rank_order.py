@@ -80,7 +80,7 @@ class Seen:
     def fitting(self, arrangement: Arrangement) -> int:
         """How many ranks do the work of their stage, counted from the first stage that was seen, or from the last."""
         stage = arrangement.places(self.stages["rank"], "")["stage"]
-        from_last = arrangement.pp - 1 - self.stages["after"]
+        from_last = arrangement.pp - 1 - self.stages["after"].cast(pl.Int64)  # a file may hold any number as a size
         return max(int((stage == counted).sum()) for counted in (self.stages["stage"], from_last))
 
 

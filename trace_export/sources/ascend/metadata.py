@@ -124,10 +124,10 @@ def group_hash(identifier: str) -> str:
 
 
 def whole(value: object, least: int = 1) -> int | None:
-    """`value` as a whole number of at least `least`, from a number or its text; else None."""
+    """`value` as a whole number of at least `least` that a column holds, from a number or its text; else None."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value.strip()) <= 18:
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 31 else None
 
 
 def json_file(path: Path) -> dict[str, Any]:
