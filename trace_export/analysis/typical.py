@@ -111,7 +111,8 @@ class Typical:
     @cached_property
     def usual_delay(self) -> Floats:
         """The ordinary delays, and those for what ranks did before the recording."""
-        return self.ordinary_delay + self.from_before[0]
+        before = self.from_before[0]
+        return self.ordinary_delay + before if before.any() else self.ordinary_delay
 
     @cached_property
     def from_before(self) -> tuple[Floats, Ints]:
