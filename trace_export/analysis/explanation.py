@@ -30,11 +30,10 @@ are slow, or the ranks are several); of a collective its `group`. `ratio`: its m
 where it starts late, by `late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a
 replay; `gain`: as a share of the step; null where the replay is not to be trusted. `even_ns`: the same where the
 surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it; null
-without one.
-`sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean only.
-`parts`: the places of causes that hide one another, null of every other. `unread`: true of ranks that are slow beside
-other stages, where the other ranks of their stage were not read and may be as slow; else null. `undivided`: true where
-the ranks run each block together, and nothing that was recorded tells which of them is slow; else null."""
+without one. `sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean
+only. `parts`: the places of causes that hide one another, null of every other. `unread`: true of ranks that are slow
+beside other stages, where the other ranks of their stage were not read and may be as slow; else null. `undivided`: true
+where the ranks run each block together, and nothing that was recorded tells which of them is slow; else null."""
 
 LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
 """How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the
@@ -82,12 +81,12 @@ class Explanation:
 
 def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     """The explanation of a graph. Its means are over all steps, or over those in `shown` (run, step); causes are
-    searched in all steps. O(operations × scenarios) time: ten levels, and two for each cause."""
+    searched in all steps. O(operations × scenarios) time: ten levels, and one or two for each cause."""
     typical, replay = Typical(graph), Replay(graph)
     every, apart = replay.windows, np.zeros(len(graph), np.int8)
-    known = every.of(np.setdiff1d(every.step, typical.from_before[1]))
-    if len(known):
-        every = replay.windows = known
+    sure_begins = every.of(np.setdiff1d(every.step, typical.from_before[1]))
+    if len(sure_begins):
+        every = replay.windows = sure_begins
     if shown is not None:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
