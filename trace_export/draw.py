@@ -24,7 +24,7 @@ from trace_export.clocks.apply import task_batches
 from trace_export.model import INT, SPANS, STEP_KEY, Profile, conform
 from trace_export.options import Drawing
 from trace_export.pipeline.edges import drawable_edges
-from trace_export.schedules.catalogue import TITLES, readable
+from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Selection
 from trace_export.steps.recorded import recorded
 
@@ -66,17 +66,14 @@ class Content:
 def draw(content: Content, drawing: Drawing, *, for_picture: bool = False) -> Chart:
     """The chart of what is drawn. `for_picture` as in `ChartOptions`."""
     profile, other = content.profile, content.other
-    compared = other.measured.profile if other is not None else None
-    schedules = [readable(run.declared.schedule) for run in (profile, compared) if run is not None]
     return lay_out(
         profile,
         ChartOptions(
             tracks=drawing["tracks"],
             detail=content.detail,
             color_by=drawing["color_by"],
-            schedule=" and ".join(dict.fromkeys(name for name in schedules if name)) or None,
-            runs=other.names if other is not None else None,
-            other=compared,
+            runs=None if other is None else other.names,
+            other=None if other is None else other.measured.profile,
             clocks=clock_texts(profile),
             device_tasks=partial(task_batches, profile),
             edges=None if for_picture else drawable_edges(profile)[0],

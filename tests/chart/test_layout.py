@@ -166,7 +166,8 @@ def test_counters_of_the_source_are_tracks_of_their_rank() -> None:
 
 def test_the_title_names_the_schedule_as_told() -> None:
     made = two_stages()
-    assert lay_out(made, ChartOptions(schedule="Interleaved 1F1B")).title == "PP chart · Interleaved 1F1B · PP=2"
+    named = replace(made, declared=Declared(schedule="interleaved"))
+    assert lay_out(named).title == "PP chart · Interleaved 1F1B · PP=2"
     assert lay_out(replace(made, declared=Declared(pp=8))).title == "PP chart · PP=8"
 
 

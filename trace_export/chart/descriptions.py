@@ -10,6 +10,7 @@ import polars as pl
 from trace_export.chart.chart import Part
 from trace_export.chart.critical_path import TRACK
 from trace_export.model import Profile
+from trace_export.schedules.catalogue import readable
 from trace_export.units import utc
 
 FIRST_STEP: Final = "first_step_ns"
@@ -17,24 +18,15 @@ PINNED: Final = "pinned"
 """The attributes of a trace by which `open` knows what to show first, see `first_view`."""
 
 
-def title(
-    profile: Profile, schedule: str | None, runs: tuple[str, str] | None = None, other: Profile | None = None
-) -> str:
-    """`PP chart · 1F1B · PP=4`, without unknown parts; with the names of two compared `runs`, and the stages of both if
-    those of the `other` differ."""
-    stages = dict.fromkeys(_stages(run) for run in (profile, other) if run is not None)
-    sizes = [str(count) for count in stages if count]
-    words = [
-        "PP chart",
-        f"{runs[0]} and {runs[1]}" if runs else None,
-        schedule or profile.declared.schedule,
-        f"PP={' and '.join(sizes)}" if sizes else None,
-    ]
-    return " · ".join(w for w in words if w)
-
-
-def _stages(profile: Profile) -> int:
-    return profile.declared.pp or profile.ranks["stage"].drop_nulls().n_unique()
+def title(profile: Profile, runs: tuple[str, str] | None = None, other: Profile | None = None) -> str:
+    """`PP chart · 1F1B · PP=4`, without unknown parts; of two compared `runs` with their names, and both schedules and
+    numbers of stages where those of the `other` differ."""
+    drawn = [each for each in (profile, other) if each is not None]
+    schedules = dict.fromkeys(readable(each.declared.schedule) for each in drawn)
+    stages = dict.fromkeys(each.declared.pp or each.ranks["stage"].drop_nulls().n_unique() for each in drawn)
+    sizes = " and ".join(str(count) for count in stages if count)
+    words = [" and ".join(runs or ()), " and ".join(filter(None, schedules)), f"PP={sizes}" if sizes else ""]
+    return " · ".join(filter(None, ["PP chart", *words]))
 
 
 def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:

@@ -67,7 +67,7 @@ class ChartOptions:
     """What is drawn, and what other packages found out that the chart shows.
 
     `tracks`: one rank per stage, or all; `detail`: what lies below the ranks; `color_by`: what colours mean;
-    `schedule`: its name for the title; `runs`: the names of this run and of the `other` one that is drawn under it;
+    `runs`: the names of this run and of the `other` one that is drawn under it;
     `clocks`: host → how its clock was corrected; `device_tasks`: reads those of `Profile.kernels` as they are drawn.
     `edges` (as from `pipeline.edges.drawable_edges`) become arrows if both blocks are drawn. `step_arguments` has the
     keys run and step; its other columns become arguments of the steps. `for_picture`: without steps, counters and
@@ -77,7 +77,6 @@ class ChartOptions:
     tracks: Tracks = "stage"
     detail: Detail = "spans"
     color_by: ColorBy = "kind"
-    schedule: str | None = None
     runs: tuple[str, str] | None = None
     other: Profile | None = None
     clocks: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +119,7 @@ def lay_out(profile: Profile, options: ChartOptions | None = None) -> Chart:
         device_tracks.first_task_ns(profile, [r["rank"] for r in detailed], options.device_tasks),
     )
     origin = min((s for s in starts if s is not None), default=0)
-    name = title(profile, options.schedule, options.runs, options.other)
+    name = title(profile, options.runs, options.other)
     main, final = builder.part(name, root_text(profile, origin, options.clocks))
     on_devices = {rank: replace(each, group=final[each.group]) for rank, each in on_devices.items()}
     colour = task_seed() if options.color_by == "kind" else NO_SEED

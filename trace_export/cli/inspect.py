@@ -68,23 +68,9 @@ def _show_runs(runs: pl.DataFrame) -> None:
 
     from trace_export.analysis.report_tables import ReportTable
 
-    table = runs.select(
-        "run",
-        start=pl.from_epoch("start_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S"),
-        ranks="ranks",
-        windows="windows",
-        steps="steps",
-        missing=pl.when(pl.col("missing_ranks") != "").then(
-            pl.format(
-                "rank{} {}",
-                pl.when(pl.col("missing_ranks").str.contains("[-,]")).then(pl.lit("s")).otherwise(pl.lit("")),
-                "missing_ranks",
-            )
-        ),
-        read=pl.when("read").then(pl.lit("yes")).otherwise(pl.lit("")),
-    )
-    if runs["missing_ranks"].eq("").all():
-        table = table.drop("missing")
+    start = pl.from_epoch("start_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S").alias("start")
+    missing = [] if runs["missing_ranks"].eq("").all() else [pl.col("missing_ranks").alias("missing ranks")]
+    table = runs.select("run", start, "ranks", "windows", "steps", *missing, "read")
     note = "start: UTC; the rest is about the run that was read, --run N chooses another" if runs.height > 1 else ""
     terminal.output().print()
     terminal.tables([ReportTable("Runs", table, note)])

@@ -25,12 +25,12 @@ from trace_export.model import (
 from trace_export.pipeline import completeness, missing_ranks
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.interpret import interpret, interpret_blocks
+from trace_export.pipeline.missing_ranks import Absent
 from trace_export.pipeline.steps import forward_only
 from trace_export.progress import Progress
 from trace_export.read import LoadOptions, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
-from trace_export.selection import Numbers
 from trace_export.sources import choose, formats
 from trace_export.sources.find import find
 from trace_export.sources.input_files import bytes_in
@@ -100,8 +100,9 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     if profile.recorded_until:
         profile = replace(profile, notes=of_the_whole(profile.notes))
     table = _ranks(profile)
-    facts = _facts(profile, table, size, all_ranks=all_ranks)
-    verdict = _verdict(facts, len(chosen), len(failures))
+    lacks = missing_ranks.absent(profile) if all_ranks else None
+    facts = _facts(profile, table, size, lacks)
+    verdict = _verdict(facts, lacks, len(chosen), len(failures))
     return Inspection(sources, table, facts, verdict, searched.notes + profile.notes, tuple(failures), profile.runs)
 
 
@@ -123,10 +124,10 @@ def _of_table(options: LoadOptions, progress: Progress) -> Inspection:
 
     profile = Request(options).read(progress).profile
     ranks = _ranks(profile)
-    facts = _facts(profile, ranks, bytes_in(options.log_dir), all_ranks=False)
+    facts = _facts(profile, ranks, bytes_in(options.log_dir), None)
     source = ("spans", path_text(options.log_dir), None, None, None)
     sources = pl.DataFrame([source], SOURCES, orient="row")
-    return Inspection(sources, ranks, facts, _verdict(facts, 1, 0), profile.notes, (), profile.runs)
+    return Inspection(sources, ranks, facts, _verdict(facts, None, 1, 0), profile.notes, (), profile.runs)
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
@@ -192,10 +193,10 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
     return table.group_by("rank").agg(pl.len().alias(name))
 
 
-def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool) -> dict[str, Any]:
-    """Numbers about the run as a whole; `ranks` as `_ranks` made them."""
+def _facts(profile: Profile, ranks: pl.DataFrame, size: int, lacks: Absent | None) -> dict[str, Any]:
+    """Numbers about the run as a whole; `ranks` as `_ranks` made them, and what it `lacks`."""
     drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
-    recognition, lacks = profile.interpreted.recognition, missing_ranks.absent(profile)
+    recognition = profile.interpreted.recognition
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
         ends = profile.p2p.filter(role="send").select(src="rank", dst="peer")
     else:
@@ -213,8 +214,8 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, *, all_ranks: bool)
         "forward_only": forward_only(profile.spans),
         "ranks": drawn.height,
         "stages": drawn["stage"].n_unique(),
-        "missing_ranks": str(lacks.ranks) if all_ranks else "",
-        "missing_stages": str(lacks.stages) if all_ranks else "",
+        "missing_ranks": str(lacks.ranks) if lacks else "",
+        "missing_stages": str(lacks.stages) if lacks else "",
         "steps": profile.steps.height,
         "whole_steps": int(profile.steps["whole"].sum()),
         "step_ns": _median(ranks.filter(pl.col("stage") == pl.col("stage").min())["step_ns"]),
@@ -235,14 +236,14 @@ def _median(column: pl.Series) -> int | None:
     return round(middle) if isinstance(middle, float | int) else None
 
 
-def _verdict(facts: dict[str, Any], sources: int, failed: int) -> str:
+def _verdict(facts: dict[str, Any], lacks: Absent | None, sources: int, failed: int) -> str:
     if not facts["ranks"]:
         return "cannot be drawn: no source has a pipeline block"
     lost = f" in part ({failed} of {sources} sources cannot be read)" if failed else ""
-    return f"can be drawn{lost}: {'; '.join(_what(facts))}"
+    return f"can be drawn{lost}: {'; '.join(_what(facts, lacks))}"
 
 
-def _what(facts: dict[str, Any]) -> Iterator[str]:
+def _what(facts: dict[str, Any], lacks: Absent | None) -> Iterator[str]:
     likely = "probably " if facts["certainty"] == "likely" else ""
     order = f"{likely}{TITLES[facts['schedule']]}" if facts["schedule"] else "unknown schedule"
     if facts["forward_only"]:
@@ -254,18 +255,17 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
         steps = (
             f"at least {steps}" if facts["about_steps"] is None else f"about {_counted(facts['about_steps'], 'step')}"
         )
-    lacking = Numbers.parse(facts["missing_stages"], "stages") if facts["missing_stages"] else None
-    drawn = f"{facts['stages']} of " if lacking else ""
-    stages = _counted(facts["stages"] + (lacking.count() if lacking else 0), "stage")
+    missing = lacks.stages.count() if lacks else 0
+    drawn = f"{facts['stages']} of " if missing else ""
+    stages = _counted(facts["stages"] + missing, "stage")
     size = [f"{drawn}{stages}", _counted(facts["microbatches"], "micro-batch"), steps]
     if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
         size.insert(0, order)
     time = f" of typically {duration(facts['step_ns'])}" if facts["step_ns"] else ""
     yield f"{', '.join(size)}{time}"
-    if facts["missing_stages"]:
-        yield f"missing {_several('stage', facts['missing_stages'])}"
-    if facts["missing_ranks"]:
-        yield f"missing {_several('rank', facts['missing_ranks'])}"
+    for word, numbers in (("stage", lacks.stages), ("rank", lacks.ranks)) if lacks else ():
+        if numbers.ranges:
+            yield f"missing {numbers.named(word)}"
     if facts["whole_steps"] < facts["steps"] and not facts["beginnings"]:
         yield f"{facts['whole_steps']} of the steps {'is' if facts['whole_steps'] == 1 else 'are'} whole"
     yield _clocks(facts)
@@ -275,11 +275,6 @@ def _what(facts: dict[str, Any]) -> Iterator[str]:
 
 def _counted(number: int | None, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith('ch') else 's'}"
-
-
-def _several(what: str, numbers: str) -> str:
-    """`stage 5`, `ranks 40-47`."""
-    return f"{what}{'' if numbers.isdecimal() else 's'} {numbers}"
 
 
 def _clocks(facts: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ import polars as pl
 from trace_export.model import OUTSIDE, WORK_KINDS, Declared, Note
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
 from trace_export.sources.ranges.profile import Content
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.transfers import ALONE
 
 if TYPE_CHECKING:
@@ -41,14 +40,6 @@ def content(path: Path, inferred: Mapping[int, Inferred]) -> Content:
         Declared(),
         tuple(_notes(path, inferred, blocks.height)),
         {process: one.outside for process, one in with_blocks.items()},
-    )
-
-
-def by_names(inferred: Mapping[int, Inferred], ranges: Ranges) -> tuple[dict[int, Inferred], dict[int, Inferred]]:
-    """The results for the processes without named passes, and for those that name some."""
-    return (
-        {process: one for process, one in inferred.items() if process not in ranges.marked},
-        {process: one for process, one in inferred.items() if process in ranges.marked},
     )
 
 

@@ -207,6 +207,11 @@ class _Part:
         return self.opened.source.path
 
     @property
+    def unnamed(self) -> dict[int, Inferred]:
+        """The results for the processes without named passes."""
+        return {process: one for process, one in self.inferred.items() if process not in self.ranges.marked}
+
+    @property
     def outside(self) -> dict[int, float]:
         """By process, as far as that is known, see `outside` in model.RANKS."""
         return {process: share for content in self.contents for process, share in content.outside.items()}
@@ -381,7 +386,8 @@ def _near_kernels(part: _Part) -> pl.DataFrame | None:
 def _describe(part: _Part) -> None:
     """The content of the processes without named passes, and of those with them."""
     path, kernels = part.path, part.opened.kernels_of_nccl()
-    unnamed, in_part = launches.by_names(part.inferred, part.ranges)
+    unnamed = part.unnamed
+    in_part = {process: one for process, one in part.inferred.items() if process not in unnamed}
     if any(not one.impossible for one in unnamed.values()):
         content = launches.content(path, unnamed)
         if kernels is not None:
@@ -432,8 +438,7 @@ def _rank(part: _Part) -> None:
         ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
         part.starts.append(_Start(ranks, opened.world, notes))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
-    unnamed, _ = launches.by_names(part.inferred, part.ranges)
-    left_out = [] if opened.short and part.ranges.marked else launches.left_out(part.path, unnamed)
+    left_out = [] if opened.short and part.ranges.marked else launches.left_out(part.path, part.unnamed)
     if part.ranges.marked and (options.infer == "off" or options.host_ranges):
         others = set(opened.without_passes(part.ranges) or ()) - part.ranges.marked
         left_out += launches.not_asked_for(part.path, len(others), "--host" if options.host_ranges else "--infer off")

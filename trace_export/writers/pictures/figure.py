@@ -18,7 +18,7 @@ from trace_export.chart.colours import DIFFERENT, shade
 from trace_export.chart.critical_path import TRACK
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Numbers
-from trace_export.writers.pictures.panels import lengths, marked, ranged, shares, steps_of
+from trace_export.writers.pictures.panels import key, lengths, marked, ranged, shares, steps_of
 from trace_export.writers.pictures.style import FigureStyle
 
 BUBBLE = (
@@ -78,7 +78,7 @@ class Figure:
     def with_pauses(self, steps: pl.DataFrame) -> Figure:
         """The figure whose panels last to the next step, as a training log counts, where `steps` (run, step, step_ns)
         says how long that is."""
-        on = ["step"] if self.panels["run"].null_count() else ["run", "step"]
+        on = key(self.panels)
         lengths = steps.select(*on, "step_ns").unique(on, keep="none")
         joined = self.panels.join(lengths, on=on, how="left", nulls_equal=True, maintain_order="left")
         end = pl.max_horizontal("end_ns", pl.col("start_ns") + pl.col("step_ns"))
@@ -178,6 +178,8 @@ def figure(
     counts; None: the first block drawn.
     Raises NothingToExportError when no block is left.
     """
+    if bubbles is not None and "of_run" not in bubbles.columns:
+        bubbles = bubbles.with_columns(of_run=pl.lit(None, pl.String))
     tracks = _row_tracks(chart)
     slices = _slices(chart, tracks)
     if steps is not None:

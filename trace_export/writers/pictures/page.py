@@ -94,7 +94,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         "base-uri 'none'; form-action 'none'"
     )
     title = safe(report.title or figure.title)
-    first = _first(figure, report.focus)
+    first = _panel_of(figure, report.focus.step if report.focus else None) or 0
     picture = svg.draw(figure, still_steps) if report.focus is None else svg.draw(figure.only(first))
     still = base64.b64encode(picture.text.encode()).decode()
     return "\n".join([
@@ -126,16 +126,10 @@ def _answer(figure: Figure, report: Contents) -> str:
     return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
 
 
-def _first(figure: Figure, focus: Focus | None) -> int:
-    """The panel that the chart shows first."""
+def _panel_of(figure: Figure, step: tuple[int | None, int | None] | None) -> int | None:
+    """The panel of a step; None where it is not drawn. The panels of a single run have no number of the run."""
     keys = figure.panels.select("run", "step").rows()
-    wanted = None if focus is None else focus.step
-    return next((n for n, (run, step) in enumerate(keys) if wanted and _is_step((run, step), wanted)), 0)
-
-
-def _is_step(key: tuple[int | None, int | None], wanted: tuple[int | None, int | None]) -> bool:
-    """Whether a panel is that of a step; the panels of a single run have no number of the run."""
-    return key[0] in (None, wanted[0]) and key[1] == wanted[1]
+    return next((n for n, key in enumerate(keys) if step and key[0] in (None, step[0]) and key[1] == step[1]), None)
 
 
 def _legend(figure: Figure, focus: Focus | None) -> list[str]:
@@ -234,14 +228,15 @@ def _rows(table: Table, figure: Figure) -> str:
     if table.bars:
         head = head.replace("</th>", "</th><th></th>", 1)
         columns.insert(1, [_bar(*ends) for ends in table.bars])
-    rows = ["".join(row) for row in zip(*columns, strict=True)]
-    for number, place in table.flagged.items():
-        link = _link(place, figure)
-        first, end = rows[number].split("</td>", 1)
-        rows[number] = f"{first}{link}</td>{end}"
-    marked = [f"<tr{_flag(number in table.flagged)}>{row}</tr>" for number, row in enumerate(rows)]
-    seen = [row for number, row in enumerate(marked) if number < ROWS or number in table.flagged]
-    folded = [row for number, row in enumerate(marked) if number >= ROWS and number not in table.flagged]
+    seen: list[str] = []
+    folded: list[str] = []
+    for number, cells_of_row in enumerate(zip(*columns, strict=True)):
+        row = "".join(cells_of_row)
+        if number in table.flagged:
+            first, end = row.split("</td>", 1)
+            seen.append(f'<tr class="flagged">{first}{_link(table.flagged[number], figure)}</td>{end}</tr>')
+        else:
+            (seen if number < ROWS else folded).append(f"<tr>{row}</tr>")
     return grid(head, seen, folded)
 
 
@@ -254,17 +249,9 @@ def _bar(start: float, end: float) -> str:
     return f'<td><svg class="part" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">{rect}</svg></td>'
 
 
-def _flag(flagged: bool) -> str:
-    return ' class="flagged"' if flagged else ""
-
-
 def _link(place: Place, figure: Figure) -> str:
     """A link to the row and step of the chart, as far as they are drawn."""
     row = next((n for n, row in enumerate(figure.rows) if place.stage is not None and row.stage == place.stage), None)
-    keys = figure.panels.select("run", "step").rows()
-    wanted = place.step
-    step = next((n for n, key in enumerate(keys) if wanted and _is_step(key, wanted)), None)
-    if row is None and step is None:
-        return ""
-    data = "".join(f' data-{name}="{at}"' for name, at in (("row", row), ("step", step)) if at is not None)
-    return f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'
+    ends = (("row", row), ("step", _panel_of(figure, place.step)))
+    data = "".join(f' data-{name}="{at}"' for name, at in ends if at is not None)
+    return data and f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'

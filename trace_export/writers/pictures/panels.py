@@ -9,6 +9,8 @@ import polars as pl
 from trace_export.selection import Window
 from trace_export.units import duration
 
+LENGTH = (pl.col("step_end_ns") - pl.col("step_start_ns")).alias("length")
+
 
 def steps_of(blocks: pl.DataFrame) -> pl.DataFrame:
     """A panel for each step: run, step, start_ns, end_ns, name, by start; last what is of no step."""
@@ -23,13 +25,17 @@ def steps_of(blocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def key(panels: pl.DataFrame) -> list[str]:
+    """What tells panels apart: a chart without runs is one of a single run."""
+    return ["step"] if panels["run"].null_count() else ["run", "step"]
+
+
 def marked(steps: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.DataFrame:
-    """`steps` whose names say where a step is not whole. A chart without runs is one of a single run."""
+    """`steps` whose names say where a step is not whole."""
     if bubbles is None or bubbles["whole"].all():
         return steps
-    part = bubbles.filter(~pl.col("whole")).select("run", "step", mark=pl.lit(" (incomplete)")).unique()
-    on = ["step"] if steps["run"].null_count() else ["run", "step"]
-    marks = steps.join(part.unique(on), on=on, how="left", nulls_equal=True, maintain_order="left")["mark"]
+    part = bubbles.filter(~pl.col("whole")).select(*key(steps), mark=pl.lit(" (incomplete)")).unique()
+    marks = steps.join(part, on=key(steps), how="left", nulls_equal=True, maintain_order="left")["mark"]
     return steps.with_columns(pl.col("name") + marks.fill_null(""))
 
 
@@ -54,42 +60,26 @@ def lengths(panels: pl.DataFrame, bubbles: pl.DataFrame | None) -> pl.Series:
     where it is unknown."""
     if bubbles is None:
         return pl.Series([None] * panels.height, dtype=pl.String)
-    of_run = pl.lit(None, pl.String) if "of_run" not in bubbles.columns else pl.col("of_run")
-    measured = bubbles.group_by("run", "step", of_run.alias("of_run"), maintain_order=True).agg(
-        length=(pl.col("step_end_ns") - pl.col("step_start_ns")).mean()
+    means = (
+        bubbles.group_by(*key(panels), "of_run", maintain_order=True).agg(LENGTH.mean()).filter(pl.col("length") > 0)
     )
-    texts: list[str | None] = []
-    for run, step in panels.select("run", "step").iter_rows():
-        same_run = pl.lit(True) if run is None else pl.col("run") == run
-        rows = measured.filter(same_run, pl.col("step").eq_missing(step), pl.col("length") > 0).sort(
-            "of_run", nulls_last=False
-        )
-        said = [
-            duration(length) + (f" in {name}" if name is not None else "")
-            for name, length in rows.select("of_run", "length").rows()
-        ]
-        texts.append(f"pipeline time {', '.join(said)}" if said else None)
-    return pl.Series(texts, dtype=pl.String)
+    words = pl.Series("length", [duration(length) for length in means["length"]], pl.String)
+    of_run = pl.format(" in {}", "of_run").fill_null("")
+    said = means.with_columns(words + of_run).sort("of_run").group_by(key(panels)).agg(pl.col("length").str.join(", "))
+    joined = panels.join(said, on=key(panels), how="left", nulls_equal=True, maintain_order="left")
+    return joined.select("pipeline time " + pl.col("length")).to_series()
 
 
 def shares(
     panels: pl.DataFrame, rows: Sequence[tuple[str | None, int | None]], bubbles: pl.DataFrame | None
 ) -> pl.Series:
-    """Each row's bubble in each panel, where it is known; `rows` are their of_run and rank. A chart without runs is one
-    of a single run."""
-    dtype = pl.List(pl.Float64)
+    """Each row's bubble in each panel, where it is known; `rows` are their of_run and rank."""
+    of_rows = pl.DataFrame(rows, {"of_run": pl.String, "rank": pl.Int32}, orient="row")
+    every = panels.select("run", "step").with_row_index("panel").join(of_rows, how="cross", maintain_order="left_right")
     if bubbles is None:
-        return pl.Series([[None] * len(rows)] * panels.height, dtype=dtype)
-    if "of_run" not in bubbles.columns:
-        bubbles = bubbles.with_columns(of_run=pl.lit(None, pl.String))
-    length = pl.col("step_end_ns") - pl.col("step_start_ns")
-    measured = bubbles.filter(length > 0).select("run", "step", "of_run", "rank", share=pl.col("global_ns") / length)
-    result = []
-    for run, step in panels.select("run", "step").iter_rows():
-        same_run = pl.lit(True) if run is None else pl.col("run") == run
-        of_step = measured.filter(same_run, pl.col("step").eq_missing(step))
-        share_of = {
-            (of_run, rank): share for of_run, rank, share in of_step.select("of_run", "rank", "share").iter_rows()
-        }
-        result.append([share_of.get(row) if row[1] is not None else None for row in rows])
-    return pl.Series(result, dtype=dtype)
+        every = every.with_columns(share=pl.lit(None, pl.Float64))
+    else:
+        on = [*key(panels), "of_run", "rank"]
+        measured = bubbles.filter(LENGTH > 0).select(*on, share=pl.col("global_ns") / LENGTH).unique(on, keep="last")
+        every = every.join(measured, on=on, how="left", nulls_equal=True, maintain_order="left")
+    return every.group_by("panel", maintain_order=True).agg("share")["share"]
