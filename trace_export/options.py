@@ -139,8 +139,8 @@ class Folder(TypedDict, total=False):
     log_dir: Annotated[str, Option("The same as DIR.", panel=INPUT, flag="--log_dir", metavar="DIR")]
 
 
-class Passes(TypedDict, total=False):
-    """What of the recorded ranges and launches is a pass."""
+class Sources(TypedDict, total=False):
+    """What is read, and how: what all commands on profiles share. Of the sizes it is how the ranks are arranged."""
 
     host_ranges: Annotated[bool, _flag("Draw CPU ranges instead of GPU time.", panel=INPUT, flag="--host")]
     markers: Annotated[
@@ -159,11 +159,6 @@ class Passes(TypedDict, total=False):
             panel=INPUT,
         ),
     ]
-
-
-class Sizes(TypedDict, total=False):
-    """How the ranks are arranged."""
-
     pp: Annotated[
         int | None,
         _whole(
@@ -173,11 +168,6 @@ class Sizes(TypedDict, total=False):
     tp: Annotated[int | None, _whole("Tensor-parallel size.", panel=INPUT)]
     dp: Annotated[int | None, _whole("Data-parallel size.", panel=INPUT)]
     cp: Annotated[int | None, _whole("Context-parallel size.", panel=INPUT)]
-
-
-class Sources(Passes, Sizes, total=False):
-    """What is read, and how: what all commands on profiles share."""
-
     family: Annotated[
         str | None,
         Option(
@@ -388,24 +378,6 @@ class Packing(TypedDict, total=False):
     gzip: Annotated[bool, _flag("Compress the traces; Perfetto opens them as they are.")]
 
 
-class Tables(TypedDict, total=False):
-    """Which tables are written."""
-
-    tables: Annotated[
-        "str | Sequence[choices.Table]",
-        Option(
-            f"Tables of --format parquet: any of {', '.join(get_args(choices.Table))}.",
-            partial(arguments.choices, words=choices.Table), default="blocks", flag="--table", metavar="LIST",
-        ),
-    ]  # fmt: skip
-
-
-class Splitting(TypedDict, total=False):
-    """How large a file may become."""
-
-    max_slices: Annotated[int | None, _whole("Split a larger trace into files of whole steps.")]
-
-
 class Bubbles(TypedDict, total=False):
     """Idle time."""
 
@@ -426,23 +398,27 @@ class Drawing(Bubbles, total=False):
     ]
 
 
-class Writing(Packing, Tables, Splitting, Drawing, Replacing, Progressing, total=False):
+class Writing(Packing, Drawing, Replacing, Progressing, total=False):
     """What `Run.write` writes, and how; `figure`: how pictures look."""
 
+    tables: Annotated[
+        "str | Sequence[choices.Table]",
+        Option(
+            f"Tables of --format parquet: any of {', '.join(get_args(choices.Table))}.",
+            partial(arguments.choices, words=choices.Table), default="blocks", flag="--table", metavar="LIST",
+        ),
+    ]  # fmt: skip
+    max_slices: Annotated[int | None, _whole("Split a larger trace into files of whole steps.")]
     figure: Annotated["FigureStyle | None", Option(panel=LIBRARY)]
 
 
-class Databases(TypedDict, total=False):
-    """What is written into databases."""
+class Exporting(Loading, Clocks, Writing, total=False):
+    """What `export` takes."""
 
     step_task_info: Annotated[
         bool, _flag("Also write the table that MindStudio Insight reads, into copies of the databases.")
     ]
     in_place: Annotated[bool, _flag("With --step-task-info: into the databases themselves.")]
-
-
-class Exporting(Loading, Clocks, Writing, Databases, total=False):
-    """What `export` takes."""
 
 
 class Asking(TypedDict, total=False):
@@ -465,8 +441,8 @@ class Asking(TypedDict, total=False):
     ]  # fmt: skip
 
 
-class Depth(TypedDict, total=False):
-    """How far a report looks into blocks."""
+class Reporting(Reading, Part, Clocks, Replacing, Asking, total=False):
+    """What `report` takes."""
 
     detail: Annotated[
         Literal["spans", "kernels"],
@@ -476,10 +452,6 @@ class Depth(TypedDict, total=False):
             "spans", panel=INPUT, usual=True,
         ),
     ]  # fmt: skip
-
-
-class Reporting(Reading, Depth, Part, Clocks, Replacing, Asking, total=False):
-    """What `report` takes."""
 
 
 class Figure(TypedDict, total=False):
@@ -584,8 +556,12 @@ class Judging(TypedDict, total=False):
     ]  # fmt: skip
 
 
-class Sides(TypedDict, total=False):
-    """What differs between the two runs of a comparison."""
+class Saving(Sources, OneRun, Layout, Mapped, Part, Replacing, Alignment, Progressing, total=False):
+    """What `save_baseline` takes."""
+
+
+class Comparing(Saving, Judging, Packing, total=False):
+    """What `compare` takes."""
 
     steps_a: Annotated[NumberSet, _numbers("Steps of A, if they are not those of B.", usual=True)]
     steps_b: Annotated[NumberSet, _numbers("Steps of B, if they are not those of A.", usual=True)]
@@ -599,16 +575,8 @@ class Sides(TypedDict, total=False):
     ]
 
 
-class Saving(Sources, OneRun, Layout, Mapped, Part, Replacing, Alignment, Progressing, total=False):
-    """What `save_baseline` takes."""
-
-
-class Comparing(Saving, Sides, Judging, Packing, total=False):
-    """What `compare` takes."""
-
-
-class Following(TypedDict, total=False):
-    """What of a job that runs is shown and kept."""
+class Watching(Sources, Layout, Detail, Drawing, Replacing, Clocks, total=False):
+    """What `watch` takes, and what of a job that runs is shown and kept."""
 
     last: Annotated[
         int,
@@ -621,14 +589,7 @@ class Following(TypedDict, total=False):
     ]
 
 
-class Watching(Sources, Layout, Following, Detail, Drawing, Replacing, Clocks, total=False):
-    """What `watch` takes."""
-
-
-class Export(
-    Folder, Loading, Target, Packing, Tables, Splitting, Drawing, Databases, Replacing, Figure, Unexplained, Clocks,
-    Printing, total=False,
-):  # fmt: skip
+class Export(Folder, Target, Exporting, Figure, Unexplained, Printing, total=False):
     """The options of the command `export`."""
 
 
@@ -642,7 +603,7 @@ class Answering(Printing, total=False):
     ]  # fmt: skip
 
 
-class Report(Folder, Reading, Depth, Part, Replacing, Clocks, Asking, Answering, total=False):
+class Report(Folder, Reporting, Answering, total=False):
     """The options of the command `report`."""
 
     format: Annotated[
