@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -73,6 +73,8 @@ class Dialect:
     domain = 0
     steps = True
     """Whether steps have ranges, iter_RANK_STEP."""
+    lost: Collection[int] = ()
+    """The steps of which no range was kept, as of those that are open when the profiler begins or ends."""
 
     def block(self, block: Block, stage: int) -> str:
         return "Optimizer" if block.kind == "OPT" else f"{block.kind}{block.microbatch}.{block.chunk or 0}.0"
@@ -258,7 +260,7 @@ class Rank:
 
     def steps(self, blocks: list[Block]) -> None:
         steps = {b.step for b in blocks if b.step >= 0 and self.dialect.steps and self.device == 0}
-        for step in sorted(steps):
+        for step in sorted(steps - set(self.dialect.lost)):
             mine = [b for b in blocks if b.step == step]
             start, end = mine[0].start_ns - 2 * LEAD, mine[-1].end_ns
             self.export.range(self.process, start + self.clock_ns, end + self.clock_ns, f"iter_{self.job}_{step}")

@@ -12,6 +12,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import trace_export
+from samples.generators import data_parallel
 from samples.generators.kineto_trace import Trace
 from samples.generators.paddle import Job, log, write_logs
 from tests.support.command import command
@@ -238,6 +239,32 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     result = json.loads(done.stdout)
     assert (result["ranks"], result["missing_ranks"], result["unread"]) == (14, 2, 1)
     assert result["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
+
+
+def test_the_ranks_of_another_run_are_not_missing(tmp_path: Path) -> None:
+    """The run of two ranks wrote over the files of two of four ranks; `report` says the same."""
+    for job, at in ((data_parallel.Job(replicas=1), 0), (data_parallel.Job(stages=2, replicas=1), 3600)):
+        data_parallel.write_kineto(tmp_path / str(at), job)
+        for rank, path in enumerate(sorted((tmp_path / str(at)).glob("*.json"))):
+            content = path.read_text().replace("1760000000000000000", str(1760000000000000000 + at * 10**9))
+            (tmp_path / f"rank-{rank}.json").write_text(content)
+            path.unlink()
+    result = trace_export.overview(tmp_path, formats=None).overview
+    assert (result.ranks["rank"].to_list(), result.missing_ranks) == ([0, 1], 0)
+
+
+def test_a_stage_that_is_missing_counts(tmp_path: Path) -> None:
+    job = data_parallel.Job(replicas=2, steps=2, jitter=0.02)
+    data_parallel.write_kineto(tmp_path, job)
+    for rank in job.lane(0, 2) + job.lane(1, 2):
+        (tmp_path / f"node0_{700 + rank}.1760000000000000000.pt.trace.json").unlink()
+    result = trace_export.overview(tmp_path, formats=None).overview
+    assert words.heading(result) == "6 ranks on 1 host: 2 replicas of 3 of 4 stages, 2 steps"
+    assert "2 of 8 ranks (25.00%) are missing here." in said(result)
+    one = min(tmp_path.glob("*.json"))
+    for path in set(tmp_path.glob("*.json")) - {one}:
+        path.unlink()
+    assert "7 of 8 ranks (87.50%) are missing here." in said(trace_export.overview(tmp_path, formats=None).overview)
 
 
 def test_some_ranks_are_read_alone(planted: tuple[Path, ManyRanks], tmp_path: Path) -> None:

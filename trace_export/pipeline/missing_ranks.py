@@ -15,13 +15,14 @@ from trace_export.selection import Numbers
 class Absent:
     """The stages and ranks of the job that are not in the data. `stages` of `stage_count` have no rank; `uneven`:
     stages with fewer ranks than others, as (stage, its ranks, the most); `ranks` of a job of `world` ranks, which is 0
-    where it is unknown."""
+    where it is unknown; `count`: how many ranks there are of these, or else by the stage that has most."""
 
     stages: Numbers
     stage_count: int
     uneven: tuple[tuple[int, int, int], ...]
     ranks: Numbers
     world: int
+    count: int
 
 
 def absent(profile: Profile) -> Absent:
@@ -29,19 +30,21 @@ def absent(profile: Profile) -> Absent:
     busy = profile.spans.select(pl.col("rank").filter(pl.col("kind").is_in(WORK_KINDS)).unique())["rank"]
     ranks = profile.ranks.filter(pl.col("rank").is_in(busy.implode())).drop_nulls("stage")
     if ranks.is_empty():
-        return Absent(Numbers(()), 0, (), Numbers(()), 0)
+        return Absent(Numbers(()), 0, (), Numbers(()), 0, 0)
     declared = profile.declared
     stages = max(declared.pp or 0, int(ranks["stage"].max()) + 1)  # type: ignore[arg-type]
     size = ranks.group_by("stage").len("ranks").sort("stage")
     few = size.with_columns(most=pl.col("ranks").max()).filter(pl.col("ranks") < pl.col("most"))
     sizes = (declared.pp, declared.tp, declared.dp, declared.cp or 1)
     world = declared.world or (prod(s for s in sizes if s) if all(sizes) else 0)
+    lacking = Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(())
     return Absent(
         stages=Numbers(((0, stages - 1),)).without(Numbers.of(ranks["stage"])),
         stage_count=stages,
         uneven=tuple(few.rows()),
-        ranks=Numbers(((0, world - 1),)).without(Numbers.of(ranks["rank"])) if world else Numbers(()),
+        ranks=lacking,
         world=world,
+        count=lacking.count() if world else stages * int(size["ranks"].max()) - ranks.height,  # type: ignore[arg-type]
     )
 
 

@@ -17,6 +17,7 @@ from trace_export.analysis.trust import Trust
 from trace_export.clocks import two_levels
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.model import CLOCKS, TEXT, Note
+from trace_export.pipeline.missing_ranks import absent
 from trace_export.pipeline.rank_order import BELIEVED_SHARE
 from trace_export.progress import Progress, counted, silent
 from trace_export.run import Request, Run
@@ -29,6 +30,7 @@ from trace_export.scale.replicas import Placed, of_replicas, workers_for
 from trace_export.scale.summary import Summary, by_code, merge
 from trace_export.selection import Numbers
 from trace_export.sources.input_files import seconds
+from trace_export.steps.recorded import MISSING
 from trace_export.workers import work
 
 S_PER_RANK = 0.005
@@ -47,7 +49,7 @@ class Overview:
     `scale.summary`. `bubble` is that of the run. `causes`, `levels` and `trust` are those of `Explanation`, of the
     replicas `explained`. `representative` is the replica that is most like the others. `sources` counts all sources,
     `unread` those that could not be read, `missing_ranks` the ranks of the run that are not here, by its sizes and the
-    other replicas. `inputs`: the inputs, as words of a command.
+    other replicas; `stages` counts all of the pipeline. `inputs`: the inputs, as words of a command.
     """
 
     cells: pl.DataFrame
@@ -67,6 +69,7 @@ class Overview:
     representative: int | None
     sources: int
     notes: tuple[Note, ...]
+    stages: int
     missing_ranks: int = 0
     inputs: str = "DIR"
 
@@ -94,12 +97,10 @@ def overview(
     if replicas is not None:
         table = table.filter(replicas.holds("dp"))
     if table["rank"].n_unique() <= whole_ranks:
-        result = of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
-    else:
-        result = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
+        return of_run(_of_some(wanted, replicas, placed).run(progress), len(placed.located.sources))
+    result = _in_parts(wanted, table, placed, progress, min(whole_ranks, EXPLAINED))
     lacking = missing_ranks(placed.places) if ranks is None and replicas is None else 0
-    left_out = wanted.part.stages is not None or wanted.part.window is not None  # ranks that were read
-    unread = 0 if left_out else max(table["rank"].n_unique() - result.ranks["rank"].n_unique(), 0)
+    unread = 0 if wanted.part.stages is not None else max(table["rank"].n_unique() - result.ranks["rank"].n_unique(), 0)
     return replace(result, missing_ranks=lacking + unread)
 
 
@@ -114,8 +115,10 @@ def of_run(run: Run, sources: int) -> Overview:
     """The overview of a run that was read whole, of this many sources, with all hosts on one axis."""
     axis = run.hosts.select("host", axis=pl.lit(""))
     summary = replace(measure(run._bubbles, axis), failures=failures_of(run.failures))
-    alike = cohorts(summary)
-    return _compared(summary, alike, exceptions(summary, alike), run, sources, run.notes)
+    alike, lacks = cohorts(summary), absent(run._checked)
+    compared = _compared(summary, alike, exceptions(summary, alike), run, sources, run.notes)
+    looked_for = any(note.code in MISSING for note in run.notes)
+    return replace(compared, stages=lacks.stage_count, missing_ranks=lacks.count if looked_for else 0)
 
 
 def _in_parts(wanted: Request, table: pl.DataFrame, placed: Placed, progress: Progress, explained: int) -> Overview:
@@ -226,6 +229,7 @@ def _compared(
         representative=representative(alike),
         sources=sources,
         notes=notes,
+        stages=summary.ranks["stage"].n_unique(),
         inputs=run._options.words,
     )
 

@@ -34,9 +34,10 @@ NAMED = 3
 def heading(overview: Overview) -> str:
     ranks, hosts = overview.ranks["rank"].n_unique(), overview.ranks["host"].n_unique()
     stages = overview.ranks["stage"].n_unique()
+    some = f"{stages:,} of " if stages < overview.stages else ""
     return (
         f"{_count(ranks, 'rank')} on {_count(hosts, 'host')}: {_count(overview.replicas.height, 'replica')} of "
-        f"{_count(stages, 'stage')}, {_count(overview.steps.height, 'step')}"
+        f"{some}{_count(max(stages, overview.stages), 'stage')}, {_count(overview.steps.height, 'step')}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import polars as pl
 
-from trace_export.model import Declared
+from trace_export.model import INT, Declared
 from trace_export.sources.ranges.dialects import run_facts
 from trace_export.sources.ranges.ranges import Ranges
 
@@ -25,14 +25,35 @@ def blocks(worked: pl.DataFrame, ranges: Ranges, host: bool) -> pl.DataFrame:
 
 
 def with_steps(blocks: pl.DataFrame, steps: pl.DataFrame, moment: str = "start") -> pl.DataFrame:
-    """`blocks` (process, step and their `moment` in session time), by moment, with `step` where they have none: that of
-    the last step range which began before it, and before the first one its number less one. Null where the process has
-    no step ranges with numbers."""
-    begun = steps.select("process", pl.col("start").alias(moment), within="step").sort(moment)
+    """`blocks` (process, kind, step and their `moment` in session time), by moment, with `step` where they have none:
+    that of the last step range which began before it, and before the first one its number less one. Null where the
+    process has no step ranges with numbers.
+
+    A profiler loses the ranges that are open when it begins or ends. So a step range which has forwards is followed by
+    steps of the next numbers, as far as the next range leaves them free, where a forward, and a backward after it,
+    begin behind its end; an optimizer ends such a step.
+    """
+    numbered = steps.select("process", pl.col("start").alias(moment), within="step", until="end").sort(moment)
+    begun = numbered.with_columns(free=pl.col("within").shift(-1).over("process") - pl.col("within") - 1)
     first = begun.group_by("process", maintain_order=True).agg(before=pl.col("within").first() - 1)
     stepped = blocks.sort(moment).join_asof(begun, on=moment, by="process", check_sortedness=False)
     stepped = stepped.join(first.filter(pl.col("before") >= 0), on="process", how="left", maintain_order="left")
-    return stepped.with_columns(step=pl.coalesce("step", "within", "before")).drop("within", "before")
+    lost = _lost_steps(stepped, moment)
+    return stepped.with_columns(step=pl.coalesce("step", pl.col("within") + lost, "before")).drop(
+        "within", "until", "free", "before"
+    )
+
+
+def _lost_steps(blocks: pl.DataFrame, moment: str) -> pl.Series:
+    """How many steps without a range lie between each block and the range before it."""
+    kind, behind = pl.col("kind"), (pl.col(moment) > pl.col("until")).fill_null(False)
+    forward, backward = kind.is_in(["F", "FB"]), kind.is_in(["B", "FB"])
+    held = ["process", "within"]
+    outside = forward & behind
+    begins = outside & ((outside.cum_sum().over(held) == 1) | (kind.shift(1).over(held) == "OPT"))
+    trained = ((outside.cum_sum().over(held) > 0) & backward).any() & (forward & ~behind).any()
+    count = pl.when(trained.over(held)).then(begins.cum_sum().over(held)).otherwise(0)
+    return blocks.select(pl.min_horizontal(count, pl.col("free").clip(0)).cast(INT)).to_series()
 
 
 def _with_numbers(blocks: pl.DataFrame) -> pl.DataFrame:
