@@ -16,15 +16,21 @@ Ints = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 
 
+FEW = 8
+"""A barrier waits for a thousand ranks: as many turns would take longer than all others."""
+
+
 @dataclass(frozen=True)
 class Levels:
     """`order`: the operations, level by level, in a level those with most waits first. `bounds`: where in `order` each
     level begins, and the end. `turns`: the bounds of each level's waits: first the first wait of each of its operations
-    in their order, then the second wait of those that have one, and so on."""
+    in their order, then the second wait of those that have one, and so on. If one of them has more than `FEW`, all are
+    one turn, operation by operation, and `begins` says where in it those of each operation begin; else that is None."""
 
     order: Ints
     bounds: Ints
     turns: tuple[tuple[tuple[int, int], ...], ...]
+    begins: tuple[Ints | None, ...]
 
 
 def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
@@ -40,16 +46,22 @@ def levels(count: int, of: Ints, on: Ints) -> tuple[Levels, Ints] | None:
     position[order] = np.arange(count, dtype=np.int32)
     by_position = rows_by(position[of])
     first = np.concatenate([[0], np.cumsum(waits[order])])
-    rows, turns, at = np.empty(len(of), np.int32), [], 0
+    rows, turns, begins, at = np.empty(len(of), np.int32), [], [], 0
     for low, high in pairwise(bounds.tolist()):
         sizes, of_level = waits[order[low:high]], []
-        for k in range(int(sizes[0])):
+        joint = first[low:high] - at if sizes[0] > FEW else None
+        for k in range(int(sizes[0])) if joint is None else ():
             begin, many = at, int((sizes > k).sum())
             at += many
             rows[begin:at] = by_position[first[low : low + many] + k]
             of_level.append((begin, at))
+        if joint is not None:
+            begin, at = at, int(first[high])
+            rows[begin:at] = by_position[begin:at]
+            of_level.append((begin, at))
         turns.append(tuple(of_level))
-    return Levels(order, bounds, tuple(turns)), rows
+        begins.append(joint)
+    return Levels(order, bounds, tuple(turns), tuple(begins)), rows
 
 
 def _fronts(waits: Ints, of: Ints, on: Ints) -> Iterator[Ints]:

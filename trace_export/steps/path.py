@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -150,14 +149,12 @@ def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
         late[rows] = graph.end[rows] if len(until) else graph.end[ends].max()
     last = _last_steps(graph, windows)
     late[last] = np.minimum(late[last], graph.end[last].max() if len(last) else never)
-    order, bounds, takes = graph.levels.order, graph.levels.bounds.tolist(), graph.length
+    takes = graph.length
     least = takes + graph.delay
-    for (low, high), turns in reversed(list(zip(pairwise(bounds), graph.levels.turns, strict=True))):
-        members = order[low:high]
-        begin = late[members] - least[members]
+    for turns in reversed(graph.levels.turns):
         for a, b in turns:
-            on, whole = graph.waits.on[a:b], graph.waits.whole[a:b]
-            limit = begin[: b - a] - graph.waits.lag[a:b] + np.where(whole, 0, takes[on])
+            of, on, whole = graph.waits.of[a:b], graph.waits.on[a:b], graph.waits.whole[a:b]
+            limit = late[of] - least[of] - graph.waits.lag[a:b] + np.where(whole, 0, takes[on])
             np.minimum.at(late, on, limit)
     blocks = graph.recorded.blocks
     count = len(blocks)

@@ -175,14 +175,17 @@ class Replay:
         arguments are in this order, operation × scenario; a single column holds for all scenarios."""
         count, graph, levels = len(self.graph), self.graph, self.graph.levels
         times = np.empty((2 * count if self._from_start else count, max(length.shape[1], delay.shape[1])))
-        for (low, high), turns, late in zip(pairwise(levels.bounds.tolist()), levels.turns, self._late, strict=True):
+        each = zip(pairwise(levels.bounds.tolist()), levels.turns, levels.begins, self._late, strict=True)
+        for (low, high), turns, begins, late in each:
             ready = None
             for (a, b), lagged in zip(turns, late, strict=True):
                 other = times.take(self._source[a:b], axis=0)
                 if lagged:
                     lag = self._lag[a:b, None]
                     other += lag if self._launches else np.minimum(lag, 0)
-                if ready is None:
+                if begins is not None:
+                    ready = np.maximum.reduceat(other, begins)
+                elif ready is None:
                     ready = other
                 else:
                     np.maximum(ready[: b - a], other, out=ready[: b - a])
