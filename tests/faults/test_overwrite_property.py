@@ -244,8 +244,6 @@ def loading(world: World) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Request, "read", loaded)
-        if world.chance.random() < 0.3:
-            patch.delattr(os, "O_TMPFILE", raising=False)
         yield
 
 

@@ -5,45 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT
 from trace_export.errors import OutputError
-from trace_export.writers import atomic as module
 from trace_export.writers.atomic import PREFIX, replacing
-
-
-@pytest.fixture(params=["unnamed", "named"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """With files that have no name, and as where the system has none."""
-    if request.param == "named":
-        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
-    elif module.unnamed(tmp_path) is None:
-        pytest.skip("the system has no files without a name here")
-    return str(request.param)
 
 
 def free(path: Path) -> None:
     """The place may be written."""
 
 
-def test_the_file_appears_only_when_it_is_whole(way: str, tmp_path: Path) -> None:
+def test_the_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     target = tmp_path / "a.json"
     target.write_text("old")
     with replacing(target, free) as temporary:
         temporary.write_text("new")
         assert target.read_text() == "old"
-        assert len(list(tmp_path.iterdir())) == (1 if way == "unnamed" else 2)
+        assert len(list(tmp_path.iterdir())) == 2
     assert target.read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.usefixtures("way")
 def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -54,7 +38,6 @@ def test_the_file_has_the_rights_of_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o640
 
 
-@pytest.mark.usefixtures("way")
 def test_a_link_in_the_place_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("old")
     (tmp_path / "a.json").symlink_to("kept")
@@ -64,22 +47,6 @@ def test_a_link_in_the_place_is_replaced_and_its_target_stays(tmp_path: Path) ->
     assert [(tmp_path / name).read_text() for name in ("a.json", "kept")] == ["new", "old"]
 
 
-def test_a_killed_process_leaves_nothing(tmp_path: Path) -> None:
-    if module.unnamed(tmp_path) is None:
-        pytest.skip("the system has no files without a name here")
-    code = f"""
-import os, pathlib, signal
-from trace_export.writers.atomic import replacing
-with replacing(pathlib.Path({str(tmp_path / "a.json")!r}), print) as temporary:
-    temporary.write_text("half")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()])
 def test_nothing_is_left_when_the_writer_stops(tmp_path: Path, error: BaseException) -> None:
     with pytest.raises(type(error)), replacing(tmp_path / "a.json", free) as temporary:
@@ -88,7 +55,6 @@ def test_nothing_is_left_when_the_writer_stops(tmp_path: Path, error: BaseExcept
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("way")
 def test_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
     with (
         pytest.raises(OutputError, match=r"a\.json cannot be written: No space left") as caught,
@@ -121,7 +87,6 @@ def test_missing_folders_are_made_and_a_file_in_their_place_is_said(tmp_path: Pa
         pytest.fail("not reached")
 
 
-@pytest.mark.usefixtures("way")
 def test_whether_it_may_be_replaced_is_asked_at_the_last_moment(tmp_path: Path) -> None:
     """By then a file of somebody else may lie there."""
     path = tmp_path / "a.json"
@@ -136,7 +101,6 @@ def test_whether_it_may_be_replaced_is_asked_at_the_last_moment(tmp_path: Path) 
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a.json": "planted"}
 
 
-@pytest.mark.usefixtures("way")
 def test_a_file_that_comes_after_the_last_check_stays(tmp_path: Path) -> None:
     target = tmp_path / "a.json"
 
@@ -151,7 +115,6 @@ def test_a_file_that_comes_after_the_last_check_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-@pytest.mark.usefixtures("way")
 def test_no_name_can_be_foreseen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All names that it makes differ from run to run, and nothing of another process is opened, followed or removed."""
     before = {f".a.json.{os.getpid()}.tmp", f"{PREFIX}0123"}
@@ -184,7 +147,7 @@ def test_two_runs_into_one_folder_both_end(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_name_lies_where_no_other_user_comes(tmp_path: Path) -> None:
-    with replacing(tmp_path / "a.db", free, named=True) as temporary:
+    with replacing(tmp_path / "a.db", free) as temporary:
         temporary.write_text("new")
         assert temporary.parent.parent == tmp_path
         assert temporary.parent.stat().st_mode & 0o777 == 0o700

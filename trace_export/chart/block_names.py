@@ -15,13 +15,6 @@ KIND_LABELS = {
 """The kinds of block in the order of a legend; "" is a block without kind."""
 
 
-NAMED_BY = (
-    "kind", "microbatch", "chunk", "microbatch_b", "chunk_b",
-    pl.when(pl.col("kind").is_null()).then("marker").alias("marker"),
-)  # fmt: skip
-"""What the name of a block depends on."""
-
-
 def has_chunks(spans: pl.DataFrame) -> bool:
     """Whether a rank holds more than one model chunk, so that names must include it."""
     highest = spans.select(pl.max_horizontal(pl.col("chunk", "chunk_b").max())).item()

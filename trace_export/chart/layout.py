@@ -23,14 +23,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.chart import device_tracks, step_tracks
-from trace_export.chart.block_names import NAMED_BY, block_name, has_chunks
+from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.builder import ROOT, Builder
 from trace_export.chart.chart import Chart
 from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, first_view, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
-from trace_export.chart.texts import by_combination
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 from trace_export.ordering import ordered
@@ -141,12 +140,11 @@ def _blocks(spans: pl.DataFrame, ranks: list[dict[str, Any]], color_by: ColorBy,
         .join(places, on="rank", how="left", maintain_order="left")
     )
     blocks = ordered(placed.with_columns(pl.col("place").fill_null(len(ranks))), "place")
-    colour = {"kind": ["kind"], "microbatch": ["microbatch"], "rank": ["rank"], "none": []}[color_by]
     return blocks.select(
         "id", "start_ns", "end_ns",
-        by_combination(blocks, NAMED_BY, block_name(has_chunks(spans)), texts),
+        block_name(has_chunks(spans)).cast(texts),
         pl.lit("block", texts).alias("category"),
-        by_combination(blocks, colour, seed(color_by), texts),
+        seed(color_by).cast(texts),
         *ARGUMENTS,
     )  # fmt: skip
 

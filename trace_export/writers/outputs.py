@@ -52,11 +52,11 @@ class Outputs:
             self._check_folder(path)
 
     @contextmanager
-    def file(self, path: Path, *, named: bool = False) -> Iterator[Path]:
+    def file(self, path: Path) -> Iterator[Path]:
         """A temporary path for the output at `path`, see `atomic.replacing`. Raises UsageError, OutputError."""
         self._check(path)
         existed = os.path.lexists(path)
-        with replacing(path, self._check, named) as temporary:
+        with replacing(path, self._check) as temporary:
             yield temporary
         self.written.append(path)
         self.replaced += [path] if existed else []

@@ -38,7 +38,7 @@ def write_copies(profile: Profile, copies: Mapping[int, tuple[Path, Path]], outp
     """
     table = rows(profile)
     for rank, (source, target) in copies.items():
-        with outputs.file(target, named=True) as temporary:  # SQLite opens no other
+        with outputs.file(target) as temporary:
             _copy(source, temporary)
             with _changed(temporary, target) as database:
                 database.execute(f"PRAGMA application_id = {APPLICATION_ID}")

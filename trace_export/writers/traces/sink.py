@@ -23,9 +23,7 @@ def opened(path: Path, compress: bool) -> Iterator[Write]:
     Gzip takes level 1 (higher ones take several times as long for a tenth of the size) and no time stamp, so that the
     same trace gives the same bytes. Raises OSError when the file cannot be written, at the latest at the end.
     """
-    with path.open("ab") as file:
-        if file.tell():  # never an empty file: ext4 would allocate all its blocks as it is closed, 0.5 s a GB
-            file.truncate(0)
+    with path.open("wb") as file:
         if not compress:
             with _in_background(file.write) as write:
                 yield write
