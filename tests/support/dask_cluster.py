@@ -14,7 +14,7 @@ from tests.support.dask_process import DaskProcess
 from tests.support.wait import HANGS_S, wait_until
 from trace_export.errors import TraceExportError
 from trace_export.workers import dask, dask_client
-from trace_export.workers.dask_client import connected, usable_workers
+from trace_export.workers.dask_client import connected
 
 BLAMES_ALL = {"SCHEDULER__ALLOWED_FAILURES": "0", "SCHEDULER__WORKER_SATURATION": "inf"}
 """Settings with which all tasks are given to workers at once, and fail with the first that dies."""
@@ -31,12 +31,16 @@ class DaskCluster:
         self.folder, self.stack, self.settings = folder, stack, settings
         self.workers: dict[str, DaskProcess] = {}
         self.stopped: list[DaskProcess] = []
+        self.hosts: dict[str, str] = {}
         self._scheduling = ("dask_scheduler", "--host", f"{protocol}://127.0.0.1", "--port", port)
         self.scheduler = self._start(*self._scheduling)
 
     def start(self, name: str, package: Path = ROOT) -> None:
-        """A worker called `name`, with trace_export of the folder `package`."""
-        options = ("--name", name, "--nthreads", 1, "--no-nanny", "--local-directory", self.folder / f"worker_{name}")
+        """A worker called `name`, with trace_export of the folder `package`, on a host of its own."""
+        self.hosts.setdefault(name, f"127.0.0.{2 + len(self.hosts)}")
+        folder = self.folder / f"worker_{name}"
+        placed = ("--name", name, "--host", self.hosts[name], "--local-directory", folder)
+        options = (*placed, "--nthreads", 1, "--no-nanny")
         self.workers[name] = self._start("dask_worker", self.address, *options, package=package)
 
     def kill(self) -> None:
@@ -72,7 +76,8 @@ class DaskCluster:
         """The names of the workers that are there."""
         try:
             with connected(self.address) as client:
-                return [worker.name for worker in usable_workers(client, self.address)]
+                answers = client.run(lambda dask_worker: dask_worker.name, on_error="return").values()
+                return [name for name in answers if isinstance(name, str)]
         except TraceExportError:
             return []
 

@@ -23,12 +23,12 @@ from tests.support.command import command
 from tests.support.dask_cluster import BLAMES_ALL, DaskCluster, dask_cluster
 from tests.support.wait import HANGS_S, wait_until
 from tests.support.worker_tasks import Task, perform, processes_named
-from trace_export import __version__, load
+from trace_export import load
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers import dask, dask_client, work
 from trace_export.workers.cluster import Cluster
 from trace_export.workers.dask import Folder
-from trace_export.workers.identity import identity
+from trace_export.workers.dask_client import identity
 
 pytest.importorskip("distributed")
 config = pytest.importorskip("dask.config")
@@ -96,16 +96,17 @@ def test_an_item_that_kills_its_workers_costs_itself(tmp_path: Path) -> None:
 
 
 def test_an_item_that_kills_the_workers_of_its_machine_costs_itself(
-    two_workers: DaskCluster, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not what else only this machine can read, though its worker, which is started anew each time, is given all."""
+    with dask_cluster(tmp_path, "left", "right", **BLAMES_ALL) as cluster:
 
-    def started_anew(client: Any, address: str) -> list[dask_client.Worker]:
-        two_workers.make_whole("left", "right")
-        return dask_client.usable_workers(client, address)
+        def started_anew(request: Callable[..., Any], address: str) -> Any:
+            cluster.make_whole("left", "right")
+            return dask_client.ask(request, address)
 
-    monkeypatch.setattr(dask, "usable_workers", started_anew)
-    results = run(two_workers, places("killed", "a", "b", at="left"))
+        monkeypatch.setattr(dask, "ask", started_anew)
+        results = run(cluster, places("killed", "a", "b", at="left"))
     assert [result[0] for result in results if isinstance(result, tuple)] == ["a", "b"]
     assert "left: killed: the Dask workers that read it died or lost it" in str(results[0])
 
@@ -251,8 +252,8 @@ def test_a_worker_with_other_code_is_refused(
     wait_until(lambda: joined(two_workers.address) == 3)
     result = run_cli(samples / "paddle" / "single", "--scheduler", two_workers.address, "--out", tmp_path / "out")
     assert (result.returncode, result.stdout) == (1, "")
-    assert "trace-export: the Dask worker tcp://127.0.0.1:" in result.stderr
-    assert f"instead of {__version__} (code {identity().code}); install the same trace-export" in result.stderr
+    assert "trace-export: the Dask worker tcp://127.0.0." in result.stderr
+    assert f"instead of {identity()['trace_export']}; install the same trace-export" in result.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -82,14 +82,7 @@ class Answers:
 
     def inspect(self, run: str) -> dict[str, Any]:
         """What the profiles of a run hold, whether they can be drawn, and what is missing."""
-        inspection = api.inspect(self._runs.path(run))
-        return {
-            "verdict": inspection.verdict,
-            "facts": inspection.facts,
-            "ranks": inspection.ranks.to_dicts(),
-            "notes": [vars(note) for note in inspection.notes],
-            "failures": [str(failure) for failure in inspection.failures],
-        }
+        return _document(api.inspect(self._runs.path(run)).json())
 
     def report(self, run: str, steps: str = "all", sections: list[str] | None = None) -> dict[str, Any]:
         """Why steps take as long as they do. Without `sections` the verdict (sentences with their figures), the
@@ -112,8 +105,7 @@ class Answers:
 
     def compare(self, a: str, b: str) -> dict[str, Any]:
         """How run B differs from run A: step time, bubble and its causes, every kind of block on every stage."""
-        document: dict[str, Any] = orjson.loads(self._runs.run(a).compare(self._runs.run(b)).json())
-        return document
+        return _document(self._runs.run(a).compare(self._runs.run(b)).json())
 
     def query(self, run: str, sql: str, limit: int = 100) -> dict[str, Any]:
         """One SELECT (SQLite) on the tables of a run: blocks, ranks, hosts, messages, collectives, steps. `select *
@@ -136,8 +128,7 @@ class Answers:
             return path.read_bytes()
 
     def _report(self, run: str, steps: str) -> dict[str, Any]:
-        document: dict[str, Any] = orjson.loads(self._runs.run(run, steps).report().json())
-        return document
+        return _document(self._runs.run(run, steps).report().json())
 
     def _tables(self, name: str) -> Database:
         run = self._runs.run(name)
@@ -145,6 +136,11 @@ class Answers:
             "blocks": run.spans, "ranks": run.ranks, "hosts": run.hosts, "messages": run.messages,
             "collectives": run.collectives, "steps": run.report().steps,
         })  # fmt: skip
+
+
+def _document(text: str) -> dict[str, Any]:
+    document: dict[str, Any] = orjson.loads(text)
+    return document
 
 
 def _chosen(document: dict[str, Any], sections: Sequence[str]) -> dict[str, Any]:

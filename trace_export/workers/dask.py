@@ -1,15 +1,14 @@
 """A Dask cluster as the workers: each machine reads what lies on its own disk, and only tables travel.
 
-Needs the extra `dask`. What a worker was given when it died Dask gives to another one; what only the machine of an item
-can read is given to its next worker. An item whose workers died of it is an error of that item; a scheduler that goes,
-or does not answer, ends the run.
+Needs the extra `dask`. What a worker was given when it died Dask gives to another one, and what only the machine of an
+item can read to the next worker there. An item whose workers died of it is an error of that item; a scheduler that
+goes, or does not answer, ends the run.
 """
 
 from __future__ import annotations
 
 import queue
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,16 +19,24 @@ from typing import Any, Final, Protocol, TypeVar
 from trace_export.errors import SourceError, TraceExportError, UsageError
 from trace_export.workers.attempt import Result, attempt
 from trace_export.workers.cluster import EVERY, Cluster
-from trace_export.workers.dask_client import SAME_CODE, Worker, ask, connected, gone, same_workers, usable_workers
-from trace_export.workers.identity import Identity, identity
+from trace_export.workers.dask_client import (
+    ANSWER_S,
+    SAME_CODE,
+    Worker,
+    ask,
+    connected,
+    differences,
+    gone,
+    host_of,
+    identity,
+    same_workers,
+)
 
 CHECK_S = 1.0
-"""How long nothing may end until it is checked whether all tasks still have workers."""
+"""How long nothing may end until it is checked whether all machines still have workers."""
 GONE_S = 20.0
 """How long a machine may be without a worker before its items are given up; a nanny restarts one in a few seconds. A
 scheduler whose `no-workers-timeout` is shorter gives up earlier."""
-ATTEMPTS: Final = 3
-"""How many times a task that is bound to a machine is given to its workers."""
 MANY, PART = 64, 8
 """If each worker has more items, this many make one task: a task costs the scheduler as much as a small source."""
 NONE_LEFT: Final = "no worker is left that could read it", "start workers again, with more memory"
@@ -106,14 +113,14 @@ def _machine(item: Placed) -> str | None:
     return getattr(item, "machine_name", None)
 
 
-def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[tuple[str, ...], list[Any]]:
+def _attempt_all(function: Callable[[Item], Result], items: Sequence[Item]) -> tuple[dict[str, str], list[Any]]:
     """The identity of the worker and its results."""
-    return tuple(identity()), [attempt(function, item) for item in items]
+    return identity(), [attempt(function, item) for item in items]
 
 
 class _Reading:
     """The items that a client gives to its cluster, and the tasks of it that run: each a future with the items that it
-    reads, by index, and the addresses of the workers that may read them where only these can."""
+    reads, by index, and the hosts whose workers may read them where only these can."""
 
     def __init__(
         self,
@@ -126,10 +133,9 @@ class _Reading:
     ) -> None:
         self.client, self.address, self.workers, self.items, self.take = client, address, workers, items, take
         self.function = partial(_attempt_all, function)
-        self.running: dict[Any, tuple[list[int], set[str]]] = {}
+        self.running: dict[Any, tuple[list[int], frozenset[str]]] = {}
         self.ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.attempts: Counter[int] = Counter()
-        self.without_worker_since: dict[str | None, float] = {}
+        self.without_worker_since: dict[frozenset[str], float] = {}
 
     def all(self, waiting: list[list[int]], may_begin: Callable[[int], bool] = lambda index: True) -> list[int]:
         """Reads groups of items, the last first, each as one task, until none is left that may begin. Returns the
@@ -141,79 +147,55 @@ class _Reading:
             if not self.running:
                 return lost
             try:
-                future, ended = self.ended.get(timeout=CHECK_S)
+                future = self.ended.get(timeout=CHECK_S)
             except queue.Empty:
-                lost += self._check()
+                self._check()
             else:
                 if future in self.running:  # not given up meanwhile
-                    lost += self._take(future, ended)
+                    lost += self._take(future)
 
     def _submit(self, indices: list[int]) -> None:
-        """Gives a group to the workers that may read it; where its machine has none, it waits for its first one."""
+        """Gives a group to the workers that may read it, or to those that start on their hosts."""
         machine = _machine(self.items[indices[0]])
-        there = {worker.address for worker in self.workers if machine and worker.is_called(machine)}
-        if machine and not there:
-            future: Any = object()  # nothing runs
-        else:
-            items = [self.items[index] for index in indices]
-            future = self.client.submit(self.function, items, pure=False, workers=sorted(there) or None)
-            future.add_done_callback(self._fetch)
-        self.running[future] = indices, there or ({machine} if machine else set())
-        self.attempts[indices[0]] += 1
-
-    def _fetch(self, future: Any) -> None:
-        """Fetches what a task returned, or its error, in a thread of Dask: it waits where the worker that has it died
-        meanwhile, and the task must be given to another."""
-        try:
-            theirs, results = future.result()
-            difference = identity().differences(Identity(*theirs))  # it may have joined after they were compared
-            self.ended.put((future, difference or results))
-        except Exception as error:
-            self.ended.put((future, error))
-
-    def _take(self, future: Any, ended: list[Any] | str | Exception) -> list[int]:
-        """Takes the results of a task that has ended. Returns its items where it has none, for its workers died."""
-        indices, _ = self.running.pop(future)
-        if future.status == "cancelled":
-            raise gone(self.address)
-        if isinstance(ended, list):
-            for index, result in zip(indices, ended, strict=True):
-                self._keep(index, result)
-        elif isinstance(ended, str):
-            self.give_up(indices, f"the Dask worker that read it runs other code: {ended}", SAME_CODE)
-        elif type(ended).__name__ in ("NoValidWorkerError", "NoWorkerError"):
+        hosts = frozenset(host_of(worker.address) for worker in self.workers if machine and worker.is_called(machine))
+        if machine and not hosts:
             self.give_up(indices, *NONE_LEFT)
-        else:
-            return indices
+            return
+        items = [self.items[index] for index in indices]
+        future = self.client.submit(self.function, items, pure=False, workers=sorted(hosts) or None)
+        self.running[future] = indices, hosts
+        future.add_done_callback(self.ended.put)
+
+    def _take(self, future: Any) -> list[int]:
+        """Takes the results of a task that has ended. Returns its items where it has none, for its workers died, also
+        the one that had the results."""
+        indices, _ = self.running.pop(future)
+        try:
+            theirs, results = future.result(timeout=ANSWER_S)
+        except Exception as error:
+            if future.status == "cancelled":
+                raise gone(self.address) from error
+            if type(error).__name__ not in ("NoValidWorkerError", "NoWorkerError"):
+                return indices
+            self.give_up(indices, *NONE_LEFT)
+            return []
+        if difference := differences(theirs):  # it may have joined after they were compared
+            self.give_up(indices, f"the Dask worker that read it runs other code: {difference}", SAME_CODE)
+            return []
+        for index, result in zip(indices, results, strict=True):
+            self._keep(index, result)
         return []
 
-    def _check(self) -> list[int]:
-        """Gives tasks whose workers are gone to the next worker of their machine, or gives them up after a while.
-        Returns the items of those that were given to several."""
-        alive = set(ask(self.client.nthreads, self.address))
-        lacking = [f for f, (_, addresses) in self.running.items() if not alive.intersection(addresses or alive)]
-        if lacking:
-            self.workers = usable_workers(self.client, self.address) if alive else []
-        lost: list[int] = []
-        for future in lacking:
-            indices, _ = self.running[future]
-            machine = _machine(self.items[indices[0]])
-            there = any(not machine or worker.is_called(machine) for worker in self.workers)
-            since = self.without_worker_since.setdefault(machine, time.monotonic())
-            if there:
-                del self.without_worker_since[machine]
-            elif time.monotonic() - since < GONE_S:
-                continue
-            del self.running[future]
-            if hasattr(future, "cancel"):
+    def _check(self) -> None:
+        """Gives up the tasks whose hosts have had no worker for a while."""
+        alive = set(map(host_of, ask(self.client.nthreads, self.address)))
+        for future, (indices, hosts) in list(self.running.items()):
+            if alive.intersection(hosts or alive):
+                self.without_worker_since.pop(hosts, None)
+            elif time.monotonic() - self.without_worker_since.setdefault(hosts, time.monotonic()) >= GONE_S:
+                del self.running[future]
                 self.client.cancel([future])
-            if not there:
                 self.give_up(indices, *NONE_LEFT)
-            elif self.attempts[indices[0]] < ATTEMPTS:
-                self._submit(indices)
-            else:
-                lost += indices
-        return lost
 
     def give_up(self, indices: Sequence[int], how: str, remedy: str) -> None:
         """Makes each item an error."""

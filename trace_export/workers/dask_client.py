@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import platform
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
+import polars as pl
+
 from trace_export.errors import TraceExportError, missing_extra
-from trace_export.workers.identity import Identity, identity
 
 CONNECT_S = 10
 """Time-out of connecting to the scheduler and of disconnecting."""
@@ -91,41 +96,46 @@ def gone(address: str) -> TraceExportError:
 
 
 def same_workers(client: Any, address: str) -> list[Worker]:
-    """The workers in the order of their names. Raises TraceExportError when one runs other code than this process."""
+    """The workers in the order of their names, but those that are closing. Raises TraceExportError when one runs other
+    code than this process."""
     workers = []
-    for at, answer in _answers(client, address).items():
+    for at, answer in ask(client.run, address, _describe, on_error="return").items():
+        if isinstance(answer, OSError):
+            continue
         if isinstance(answer, Exception):
             how = f"cannot run this program ({type(answer).__name__}: {answer})"
             raise TraceExportError(f"the Dask worker {at} {how}", SAME_CODE) from answer
-        worker, theirs = answer
-        if difference := identity().differences(theirs):
+        worker, theirs = Worker(*answer[0]), answer[1]
+        if difference := differences(theirs):
             raise TraceExportError(f"the Dask worker {at} on {worker.host} has {difference}", SAME_CODE)
         workers.append(worker)
     return sorted(workers)
 
 
-def usable_workers(client: Any, address: str) -> list[Worker]:
-    """Those that run the same code as this process."""
-    answers = [answer for answer in _answers(client, address).values() if not isinstance(answer, Exception)]
-    return sorted(worker for worker, theirs in answers if not identity().differences(theirs))
+def _describe(dask_worker: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Plain objects, which other versions of this module understand too."""
+    return (dask_worker.address, str(dask_worker.name), socket.gethostname(), dask_worker.ip), identity()
 
 
-def _answers(client: Any, address: str) -> dict[str, tuple[Worker, Identity] | Exception]:
-    """The place and code of each worker, or the error of finding out, by address; workers that are closing are left
-    out."""
-    answers: dict[str, Any] = ask(client.run, address, _describe, on_error="return")
-    of_workers: dict[str, tuple[Worker, Identity] | Exception] = {}
-    for at, answer in answers.items():
-        if isinstance(answer, OSError):
-            continue
-        try:
-            of_workers[at] = answer if isinstance(answer, Exception) else (Worker(*answer[0]), Identity(*answer[1]))
-        except (TypeError, ValueError, IndexError) as error:  # of other code
-            of_workers[at] = error
-    return of_workers
+def host_of(address: str) -> str:
+    """The host in the address of a worker, as Dask knows it."""
+    return address.rpartition("://")[2].rpartition(":")[0].strip("[]")
 
 
-def _describe(dask_worker: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Plain tuples, which other versions of this module understand too."""
-    where = dask_worker.address, str(dask_worker.name), socket.gethostname(), dask_worker.ip
-    return where, tuple(identity())
+@cache
+def identity() -> dict[str, str]:
+    """Which code this process runs: two may exchange tables and errors only if they run the same. Of Python the first
+    two numbers, since a patch release changes no pickle."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"trace_export": f"code {digest.hexdigest()[:12]}", "Python": python, "Polars": pl.__version__}
+
+
+def differences(theirs: Mapping[str, str]) -> str:
+    """What differs from the identity of this process, in words; empty where nothing does."""
+    return ", ".join(
+        f"{name} {theirs.get(name)} instead of {ours}" for name, ours in identity().items() if theirs.get(name) != ours
+    )

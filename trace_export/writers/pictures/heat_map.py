@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 
 from trace_export.chart.colours import TEXT
-from trace_export.writers import mark
-from trace_export.writers.html import safe
-from trace_export.writers.pictures.svg import FONTS, INKS, Still
+from trace_export.writers.pictures.svg import FONTS, INKS, Still, document, text_at
 
 SHADES = ("#fff7ec", "#fee8c8", "#fdd49e", "#fdbb84", "#fc8d59", "#ef6548")
 """From the least value of the scale to the greatest (ColorBrewer's OrRd, without its darkest)."""
@@ -57,42 +55,39 @@ def draw(table: HeatTable) -> Still:
     high = max(min(HEIGHT, MOST_HEIGHT / len(table.rows)), LEAST_CELL)
     left = MARGIN + max(len(name) for name in [*table.rows, table.row_title]) * LETTER + 10
     top = MARGIN + 84.0
-    ink = [_text(MARGIN, MARGIN + 12, table.title, "title"), *_scale(table.scale, MARGIN + 34)]
+    ink = [text_at(MARGIN, MARGIN + 12, table.title, "title"), *_scale(table.scale, MARGIN + 34)]
     ink += _names(table, (left, top), (wide, high))
     ink += _cells(table, (left, top), (wide, high))
     y = top + high * len(table.rows) + 10
     remarks = [line for remark in table.remarks for line in wrap(remark, REMARK)]
     for remark in remarks:
         y += 16
-        ink.append(_text(MARGIN, y, remark, "quiet"))
+        ink.append(text_at(MARGIN, y, remark, "quiet"))
     longest = max([len(table.title) * 1.3, *map(len, remarks)], default=0)
     width = round(max(left + wide * len(table.columns), MARGIN + longest * LETTER) + MARGIN)
-    return Still(_document(table, width, y + MARGIN, "".join(ink)), width, y + MARGIN)
-
-
-def _text(x: float, y: float, words: str, style: str) -> str:
-    return f'<text x="{x:g}" y="{y:g}" class="{style}">{safe(words)}</text>'
+    height, words = y + MARGIN, f"{len(table.rows)} × {len(table.columns)} values"
+    return Still(document((width, height), (table.title, words), STYLE, "".join(ink)), width, height)
 
 
 def _scale(scale: tuple[float, float], y: float) -> Iterator[str]:
     """The colours, and the values of the first and the last."""
-    yield _text(MARGIN, y, f"{scale[0]:g}", "quiet")
+    yield text_at(MARGIN, y, f"{scale[0]:g}", "quiet")
     x = MARGIN + 24.0
     for fill in SHADES:
         yield f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="22" height="12"/>'
         x += 22
-    yield _text(x + 6, y, f"{scale[1]:g} or more", "quiet")
+    yield text_at(x + 6, y, f"{scale[1]:g} or more", "quiet")
 
 
 def _names(table: HeatTable, corner: tuple[float, float], cell: tuple[float, float]) -> Iterator[str]:
     (left, top), (wide, high) = corner, cell
-    yield _text(left - 10, top - 8, table.row_title, "quiet end")
+    yield text_at(left - 10, top - 8, table.row_title, "quiet end")
     every = -(-max(LABEL, max(map(len, table.columns)) * LETTER) // wide)
-    yield _text(left, top - 24, table.column_title, "quiet")
+    yield text_at(left, top - 24, table.column_title, "quiet")
     for n in range(0, len(table.columns), int(every)):
-        yield _text(left + (n + 0.5) * wide, top - 8, table.columns[n], "quiet mid")
+        yield text_at(left + (n + 0.5) * wide, top - 8, table.columns[n], "quiet mid")
     for n in range(0, len(table.rows), int(-(-12 // high))):
-        yield _text(left - 10, top + (n + 0.5) * high + 4, table.rows[n], "end")
+        yield text_at(left - 10, top + (n + 0.5) * high + 4, table.rows[n], "end")
 
 
 def _cells(table: HeatTable, corner: tuple[float, float], cell: tuple[float, float]) -> Iterator[str]:
@@ -109,12 +104,3 @@ def _cells(table: HeatTable, corner: tuple[float, float], cell: tuple[float, flo
             if numbers:
                 yield f'<text x="{x + wide / 2:.1f}" y="{y + high / 2 + 4:.1f}">{value:.2f}</text>'
     yield "</g>"
-
-
-def _document(table: HeatTable, width: int, height: float, ink: str) -> str:
-    words = f"{len(table.rows)} × {len(table.columns)} values"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" viewBox="0 0 {width} {height:g}" '
-        f'role="img">{mark.SVG}<title>{safe(table.title)}</title><desc>{words}</desc><style>{STYLE}</style>'
-        f'<rect class="paper" width="{width}" height="{height:g}"/>{ink}</svg>\n'
-    )

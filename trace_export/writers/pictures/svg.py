@@ -208,7 +208,7 @@ def _lines(size: _Size, y: float, texts: Sequence[str], style: str, spacing: flo
     for text in texts:
         for line in size.lines(text, font):
             y += round(spacing * font, 1)
-            ink.append(_text(size.margin, y, line, style))
+            ink.append(text_at(size.margin, y, line, style))
     return ink, y
 
 
@@ -217,9 +217,9 @@ def _frame(figure: Figure, size: _Size, panel: dict[str, Any]) -> str:
     top, start, end = panel["top"], panel["start_ns"], panel["end_ns"]
     above = top - 0.75 * size.words
     length = panel.get("length") or _duration(end - start)
-    ink = [_text(size.margin, above, f"{panel['name']} · {length}", "step"), _axis(size, top)]
+    ink = [text_at(size.margin, above, f"{panel['name']} · {length}", "step"), _axis(size, top)]
     if figure.has_shares:
-        ink.append(_text(size.page - size.margin, above, "bubble", "quiet end"))
+        ink.append(text_at(size.page - size.margin, above, "bubble", "quiet end"))
     rows = zip(figure.rows, size.tops, size.tops[1:], panel["shares"], strict=False)
     for index, (row, at, below, share) in enumerate(rows):
         other = " other" if row.of_run is not None else ""
@@ -228,9 +228,9 @@ def _frame(figure: Figure, size: _Size, panel: dict[str, Any]) -> str:
         if index % figure.names_every:
             continue
         middle = top + (at + below) / 2 + size.words / 3
-        ink.append(_text(size.left - 10, middle, _shortened(row.name), "end"))
+        ink.append(text_at(size.left - 10, middle, _shortened(row.name), "end"))
         if share is not None:
-            ink.append(_text(size.page - size.margin, middle, f"{share:.1%}", "end"))
+            ink.append(text_at(size.page - size.margin, middle, f"{share:.1%}", "end"))
     return "".join(ink)
 
 
@@ -333,7 +333,7 @@ def _axis(size: _Size, top: float) -> str:
         x = round(size.left + tick * factor * size.scale, 1)
         ink.append(f'<path class="grid" d="M{x:g} {top:g}V{bottom + 5:g}"/>')
         label = f"{tick:g} {unit}" if tick == ticks[-1] else f"{tick:g}"
-        ink.append(_text(x, bottom + 1.4 * size.words, label, "quiet mid"))
+        ink.append(text_at(x, bottom + 1.4 * size.words, label, "quiet mid"))
     return "".join(ink)
 
 
@@ -372,22 +372,34 @@ def _legend(figure: Figure, size: _Size, y: float) -> tuple[list[str], float]:
         corner = y - 0.83 * swatch
         paint = 'class="other"' if fill == OTHER_RUN else f'fill="{_paint(fill, figure.hatched)}"'
         ink.append(f'<rect {paint} x="{x:g}" y="{corner:g}" width="{swatch:g}" height="{swatch:g}"/>')
-        ink.append(_text(x + swatch + 5, y, words, "quiet", letters))
+        ink.append(text_at(x + swatch + 5, y, words, "quiet", letters))
         x += width + 14
     return ink, y + 0.4 * line
 
 
 def _document(figure: Figure, panels: pl.DataFrame, size: _Size, height: float, ink: str) -> str:
     printed, width = figure.style.width_mm, size.page
+    on_paper = None if printed is None else (f"{printed:g}mm", f"{printed * height / width:.4g}mm")
     words = f"{len(figure.rows)} rows, {len(panels)} steps"
-    on_paper = f'width="{width:g}" height="{height:g}"'
-    if printed is not None:
-        on_paper = f'width="{printed:g}mm" height="{printed * height / width:.4g}mm"'
+    style = _style(figure, size)
+    return document((width, height), (figure.title, words), style, ink, _patterns(figure), on_paper)
+
+
+def document(
+    size: tuple[float, float],
+    words: tuple[str, str],
+    style: str,
+    ink: str,
+    definitions: str = "",
+    on_paper: tuple[str, str] | None = None,
+) -> str:
+    """A picture of a size in pixels with a title and a description; `on_paper`: its size there, if it has one."""
+    shown, box = (f"{size[0]:g}", f"{size[1]:g}"), f'width="{size[0]:g}" height="{size[1]:g}"'
+    wide, high = on_paper or shown
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {on_paper} viewBox="0 0 {width:g} {height:g}" '
-        f'role="img">{mark.SVG}<title>{safe(figure.title)}</title><desc>{words}</desc>'
-        f"<style>{_style(figure, size)}</style>"
-        f'{_patterns(figure)}<rect class="paper" width="{width:g}" height="{height:g}"/>{ink}</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" viewBox="0 0 {" ".join(shown)}" '
+        f'role="img">{mark.SVG}<title>{safe(words[0])}</title><desc>{words[1]}</desc><style>{style}</style>'
+        f'{definitions}<rect class="paper" {box}/>{ink}</svg>\n'
     )
 
 
@@ -403,7 +415,7 @@ def _style(figure: Figure, size: _Size) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, style: str, width: float | None = None) -> str:
+def text_at(x: float, y: float, words: str, style: str, width: float | None = None) -> str:
     """`width`: that of the words, whatever the font of the reader."""
     fitted = "" if width is None else f' textLength="{width:.1f}" lengthAdjust="spacingAndGlyphs"'
     return f'<text x="{x:g}" y="{y:g}" class="{style}"{fitted}>{safe(words)}</text>'
