@@ -195,22 +195,25 @@ def test_jobs_that_ran_at_one_time_are_not_merged(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("folders", "after_s", "microbatches", "one"),
+    ("folders", "after_s", "microbatches", "steps", "one"),
     [
-        (("control", "test"), 20, 4, False),
-        (("exp_1", "exp_2"), 20, 4, False),
-        (("exp_1", "exp_2"), 0, 6, False),
-        (("exp_1", "exp_2"), 0, 4, True),
-        (("machine0", "machine1"), 20, 4, True),
-        (("node-a", "node-b"), 0, 6, True),
-        (("10.0.0.7", "10.0.0.8"), 20, 4, True),
+        (("control", "test"), 20, 4, 2, False),
+        (("exp_1", "exp_2"), 20, 4, 2, False),
+        (("exp_1", "exp_2"), 0, 6, 2, False),
+        (("exp_1", "exp_2"), 0, 4, 2, True),
+        (("machine0", "machine1"), 20, 4, 4, True),
+        (("node-a", "node-b"), 0, 6, 2, True),
+        (("node-a", "node-b"), 0, 6, 4, False),
+        (("machine0", "machine1"), 0, 4, 4, True),
+        (("10.0.0.7", "10.0.0.8"), 20, 4, 2, True),
     ],
 )
 def test_folders_whose_ranks_nothing_numbers_are_machines_or_jobs(
-    folders: tuple[str, str], after_s: int, microbatches: int, one: bool, tmp_path: Path
+    folders: tuple[str, str], after_s: int, microbatches: int, steps: int, one: bool, tmp_path: Path
 ) -> None:
-    """Jobs where they ran one after the other or differ in their micro-batches, unless they are called machines."""
-    jobs = [paddle.Job(2, 4, range(2)), paddle.Job(2, microbatches, range(2))]
+    """Jobs where they ran one after the other or differ in their micro-batches, unless they are called machines: then
+    only if they differ in several steps."""
+    jobs = [paddle.Job(2, count, range(steps)) for count in (4, microbatches)]
     for folder, job, at_s in zip(folders, jobs, (0, after_s), strict=True):
         later = [replace(b, start_ns=b.start_ns + at_s * 10**9, end_ns=b.end_ns + at_s * 10**9) for b in job.blocks()]
         (tmp_path / folder).mkdir()

@@ -71,8 +71,8 @@ class Recording:
     `part`: the number of its profile among those given. `ranks` of its processes, and `identities`, which their further
     recordings share; `recorded`: the numbers of the ranks are; `place`: what the file's name says of it. `clock`: ""
     where its times are those of a wall clock, else the host; None where it has no times. `steps`: the first and the
-    last that are recorded. `job`: what its environment calls the start of the job. `forwards`: the most of a rank in a
-    whole step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
+    last that are recorded. `job`: what its environment calls the start of the job. `forwards`: those of a rank in a whole
+    step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
     result, from 1."""
 
     part: int
@@ -316,19 +316,29 @@ def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, ch
         start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
         job=ranks["job"][0],
-        forwards=_forwards(spans) if _is_folder(host, Path(source).parent) and not spans["step"].null_count() else None,
+        forwards=_forwards(spans, host) if _is_folder(host, Path(source).parent) else None,
     )  # fmt: skip
 
 
 def _is_folder(host: str, folder: Path) -> bool:
-    """Whether a host is nothing but a folder that is not called a machine."""
-    return f"{folder.as_posix()}/".endswith(f"/{host}/") and not _MACHINE.search(host.partition("/")[0])
+    """Whether a host is nothing but a folder."""
+    return f"{folder.as_posix()}/".endswith(f"/{host}/")
 
 
-def _forwards(spans: pl.DataFrame) -> int | None:
-    """The most forwards of a rank in a step before its last one, which may be cut; None where there is none."""
+def _forwards(spans: pl.DataFrame, host: str) -> int | None:
+    """The most forwards of a rank in a step before its last one, which may be cut; None where there is none, or where
+    the folder is called a machine and it is not the same number in several steps."""
+    if spans["step"].null_count():
+        return None
     counts = spans.filter(FORWARDS).group_by("rank", "step").len()
-    return counts.filter(pl.col("step") < pl.col("step").max().over("rank"))["len"].max()  # type: ignore[return-value]
+    whole = counts.filter(pl.col("step") < pl.col("step").max().over("rank"))
+    if _is_called_machine(host) and (whole["len"].n_unique() > 1 or whole["step"].n_unique() < 2):
+        return None
+    return whole["len"].max()  # type: ignore[return-value]
+
+
+def _is_called_machine(folder: str) -> bool:
+    return _MACHINE.search(folder.partition("/")[0]) is not None
 
 
 def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
@@ -467,13 +477,12 @@ def _clusters(processes: Sequence[_Process]) -> list[_Group]:
 
 def _jobs_at_once(cluster: _Group) -> list[_Group]:
     """The cluster; if ranks of one format occur twice, each folder, or each file of several ranks, is a job for itself,
-    and these jobs run at the same time. So it is where folders that may hold jobs have other numbers of micro-batches
-    than each other."""
+    and these jobs run at the same time. So it is where folders that may hold jobs, or machines, have other numbers of
+    micro-batches than each other."""
     of_job: dict[str, list[_Process]] = defaultdict(list)
-    for folder, process in zip(_folders_of_jobs(cluster.processes), cluster.processes, strict=False):
+    for folder, process in zip(_folders_of_jobs(cluster.processes, machines=True), cluster.processes, strict=False):
         of_job[folder].append(process)
-    most = (max((p.forwards for p in of_one if p.forwards is not None), default=None) for of_one in of_job.values())
-    if len({*most} - {None}) > 1:
+    if _differ(*of_job.values()):
         return [_Group(processes) for processes in of_job.values()]
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
@@ -491,16 +500,24 @@ def _jobs_at_once(cluster: _Group) -> list[_Group]:
     return groups if len(groups) > 1 and apart else [cluster]
 
 
-def _folders_of_jobs(processes: Sequence[_Process]) -> list[str]:
+def _differ(*of_jobs: Sequence[_Process]) -> bool:
+    """Whether a rank has other numbers of forwards in a step of one job than of another."""
+    most = (max((p.forwards for p in of_one if p.forwards is not None), default=None) for of_one in of_jobs)
+    return len({*most} - {None}) > 1
+
+
+def _folders_of_jobs(processes: Sequence[_Process], *, machines: bool = False) -> list[str]:
     """The folder of each process, where each folder may hold a job for itself: they stand for hosts and are not called
-    so, and the ranks of some are counted by them. Empty elsewhere."""
+    so (unless `machines` count), and the ranks of some are counted by them. Empty elsewhere."""
     if all(process.recorded for process in processes):
         return []
-    if not all(_is_folder(process.recordings[0].host, process.folder) for process in processes):
+    hosts = [process.recordings[0].host for process in processes]
+    if not all(_is_folder(host, process.folder) for host, process in zip(hosts, processes, strict=True)):
         return []
     common = _common([process.folder for process in processes])
     folders = ["/".join(process.folder.relative_to(common).parts[:1]) for process in processes]
-    return [] if any(not name or _MACHINE.search(name) for name in folders) else folders
+    called = not machines and any(map(_is_called_machine, (*hosts, *folders)))
+    return [] if called or "" in folders else folders
 
 
 def _belongs(run: _Group, group: _Group) -> bool:
@@ -508,7 +525,8 @@ def _belongs(run: _Group, group: _Group) -> bool:
     size, close in time."""
     if any(run.rivals(process) for process in group.processes):
         return False
-    folders = _folders_of_jobs([*run.processes, *group.processes])
+    unlike = _differ(run.processes, group.processes)
+    folders = _folders_of_jobs([*run.processes, *group.processes], machines=unlike)
     if folders and set(folders[: len(run.processes)]).isdisjoint(folders[len(run.processes) :]):
         return False
     worlds = {process.world for process in (*run.processes, *group.processes) if process.world}
