@@ -224,6 +224,26 @@ def test_communication_and_waits_between_the_passes_are_no_work(tmp_path: Path) 
     assert not [note for note in loaded.notes if note.code == "compute-outside-blocks"]
 
 
+@pytest.mark.parametrize("nothing", ["", "nan", "None", "<NA>", "NULL"])
+def test_numbers_as_other_programs_write_them(nothing: str, tmp_path: Path) -> None:
+    """A column of whole numbers that lacks some becomes one of floating-point numbers, or of texts."""
+    path = table(tmp_path)
+    content = pl.read_csv(path, infer_schema=False)
+    optimizer = pl.DataFrame({"gpu": ["2"], "what": "optimizer", "begin": "900", "finish": "910"})
+    rows = pl.concat([content.with_columns(pl.col("iteration", "gpu") + ".0"), optimizer], how="diagonal")
+    rows.with_columns(pl.col("iteration", "stage").fill_null(nothing)).write_csv(path)
+    run = api.load(path, columns=MAP)
+    truth = api.load(table(tmp_path, ".parquet"), columns=MAP)
+    assert run.spans.filter(pl.col("kind") == "OPT").height == 1
+    work = [loaded.spans.filter(pl.col("kind") != "OPT").select("rank", "step", "start_ns") for loaded in (run, truth)]
+    assert work[0].sort(pl.all()).equals(work[1].sort(pl.all()))
+
+
+def test_a_table_is_inspected_by_the_same_columns(tmp_path: Path) -> None:
+    result = api.inspect(table(tmp_path), columns=MAP)
+    assert (result.facts["ranks"], result.facts["microbatches"]) == (STAGES, MICROBATCHES)
+
+
 def test_negative_numbers_mean_none(tmp_path: Path) -> None:
     run = api.load(table(tmp_path, iteration=pl.lit(0), stage=pl.lit(-1)), columns=MAP.replace("step=iteration,", ""))
     stages = api.load(table(tmp_path), columns=MAP).ranks["stage"]
@@ -322,6 +342,7 @@ MOMENT = datetime(2025, 1, 1, tzinfo=UTC)
     [
         ({"gpu": pl.col("gpu") - 1}, "has a negative rank: -1"),
         ({"gpu": pl.col("gpu") + 0.5}, "has a rank that is not a whole number in the column gpu: 0.5"),
+        ({"gpu": pl.lit("first")}, "has a rank that is not a number in the column gpu"),
         ({"gpu": pl.col("gpu") > 0}, "holds no numbers but boolean values in the column gpu"),
         ({"gpu": pl.concat_list("gpu")}, "holds no numbers but list values in the column gpu"),
         ({"iteration": pl.lit(1.5)}, "has a step that is not a whole number"),

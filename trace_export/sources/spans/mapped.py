@@ -43,6 +43,8 @@ EXACT_DIGITS = range(11, 18)
 """Decimal exponents of numbers with a fraction that a float rounds to more than a thousandth: unix times in µs."""
 DECIMAL = r"^-?\d{1,18}(?:\.\d{1,9})?$"
 
+NO_VALUE = ("", "nan", "none", "null", "na", "n/a", "<na>")
+"""What programs write where a row has no number."""
 NO_WORK = r"(?i)send|recv|receive|p2p|comm|reduce|gather|scatter|broadcast|all.?to.?all|[nhr]ccl|barrier|wait|sync|idle"
 """Kinds that say of communication or of a wait."""
 SHORTEST_NS = 20_000
@@ -266,10 +268,23 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
         return values.cast(pl.String)
     if field in TIMES:
         return _times(values, unit_ns)
-    if dtype.is_float() and (broken := values.filter(values.is_finite() & (values != values.floor()))).len():
+    if dtype == pl.String:
+        values = _numbers(values, field, path)
+    if values.dtype.is_float():
+        values = values.fill_nan(None)
+    if values.dtype.is_float() and (broken := values.filter(values.is_finite() & (values != values.floor()))).len():
         what = f"has a {field} that is not a whole number in the column {shortened(values.name)}: {broken[0]:.6g}"
         raise SourceError(path, what, REMEDY)
     return values.cast(pl.Int32)
+
+
+def _numbers(texts: pl.Series, field: str, path: Path) -> pl.Series:
+    """Texts as numbers; what stands for no value is null."""
+    given = texts.set(texts.str.strip_chars().str.to_lowercase().is_in(NO_VALUE), None)
+    values = given.cast(pl.Float64, strict=False)
+    if values.null_count() > given.null_count():
+        raise SourceError(path, f"has a {field} that is not a number in the column {shortened(texts.name)}", REMEDY)
+    return values
 
 
 def _times(values: pl.Series, unit_ns: int) -> pl.Series:
