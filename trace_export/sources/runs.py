@@ -71,8 +71,8 @@ class Recording:
     `part`: the number of its profile among those given. `ranks` of its processes, and `identities`, which their further
     recordings share; `recorded`: the numbers of the ranks are; `place`: what the file's name says of it. `clock`: ""
     where its times are those of a wall clock, else the host; None where it has no times. `steps`: the first and the
-    last that are recorded. `job`: what its environment calls the start of the job. `forwards`: those of a rank in a whole
-    step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
+    last that are recorded. `job`: what its environment calls the start of the job. `forwards`: those of a rank in a
+    whole step, where the host is known by no more than a folder's name and steps have numbers. `run` and `window`: the
     result, from 1."""
 
     part: int
