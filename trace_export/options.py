@@ -526,7 +526,7 @@ class Printing(Tracing, total=False):
     quiet: Annotated[bool, _QUIET]
 
 
-class Inspecting(Sources, OneRun, Layout, Mapped, Known, total=False):
+class Inspecting(Sources, OneRun, Mapped, Known, total=False):
     """What `inspect` takes."""
 
     full: Annotated[bool, _flag("Read large sources whole, not only their beginning.", panel=INPUT, usual=True)]

@@ -133,11 +133,8 @@ def locate(options: LoadOptions) -> Located:
     Raises UsageError for impossible options, NothingToExportError where there is no such source, TraceExportError where
     the log_dir cannot be looked into.
     """
-    if span_table.is_table(options.log_dir, options.columns):
+    if is_table(options):
         return Located((), (), (), (options.log_dir, *option_files(options)))
-    if options.columns is not None:
-        what = f"columns describe one table, and {options.log_dir} is not a file"
-        raise UsageError(what, "give the file as the log_dir", parameter="columns")
     searched, lost = _found(options)
     sources, missing, notes = choose.choose(
         searched,
@@ -153,6 +150,16 @@ def locate(options: LoadOptions) -> Located:
         nothing = choose.nothing_found(searched, options.log_dir, options.files, family=family, ranks=ranks)
         raise failures[0] if failures else nothing
     return Located(sources, (*searched.notes, *notes), failures, (*files_of(searched.sources), *option_files(options)))
+
+
+def is_table(options: LoadOptions) -> bool:
+    """Whether the log_dir is a span table. Raises UsageError where it is none and columns are given."""
+    if span_table.is_table(options.log_dir, options.columns):
+        return True
+    if options.columns is not None:
+        what = f"columns describe one table, and {options.log_dir} is not a file"
+        raise UsageError(what, "give the file as the log_dir", parameter="columns")
+    return False
 
 
 def narrowed(located: Located, sources: Sequence[Source]) -> Located:

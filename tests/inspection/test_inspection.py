@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import trace_export
+from samples.generators import ascend
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import one_block
 
@@ -24,3 +25,13 @@ def test_device_tasks_are_those_of_a_device(tmp_path: Path, device: bool) -> Non
         trace.kernel(20_000, 30_007, trace.call(5_000, thread=77))
     trace.write(tmp_path / "rank0.json")
     assert trace_export.inspect(tmp_path, host_ranges=True).ranks["device_tasks"].to_list() == [device]
+
+
+@pytest.mark.parametrize("clip", [{0: 5, 2: 3}, {0: 9, 1: 11, 2: 9, 3: 7}])
+def test_a_step_that_was_cut_says_nothing_of_the_others(tmp_path: Path, clip: dict[int, int]) -> None:
+    """The step time and the micro-batches of a step are those that `export` and the whole steps have."""
+    ascend.record(tmp_path, ascend.Job(4, 8, 3, clip=clip))
+    result = trace_export.inspect(tmp_path)
+    assert result.facts["microbatches"] == 8
+    exported = trace_export.load(tmp_path).summary().step_ns
+    assert result.facts["step_ns"] == pytest.approx(exported, rel=0.01)

@@ -197,6 +197,7 @@ RUNS: dict[str, GoldenRun] = {
             "spans spans.csv --format csv,perfetto --out again",
             "report spans.csv",
             f"export work.csv {COLUMNS} --format csv --out work",
+            f"inspect work.csv {COLUMNS}",
             f"report work.csv {COLUMNS}",
             f"overview work.csv {COLUMNS} --json --out overview",
             f"compare work.csv spans.csv {COLUMNS}",

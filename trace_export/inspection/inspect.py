@@ -28,14 +28,13 @@ from trace_export.pipeline.interpret import interpret, interpret_blocks
 from trace_export.pipeline.missing_ranks import Absent
 from trace_export.pipeline.steps import forward_only
 from trace_export.progress import Progress
-from trace_export.read import LoadOptions, merged, read_each
+from trace_export.read import LoadOptions, is_table, merged, read_each
 from trace_export.schedules.catalogue import TITLES
 from trace_export.schedules.passes import FORWARDS
 from trace_export.sources import choose, formats
 from trace_export.sources.find import find
 from trace_export.sources.input_files import bytes_in
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.spans import span_table
 from trace_export.units import duration
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def inspect(options: LoadOptions, progress: Progress, *, full: bool = False) -> 
     """Looks at every source that the options ask for, on its own clock: at all of it where they are small or `full` is
     asked for, else at its beginning. Raises UsageError when there is no such folder."""
     Dialects.of(options.read.markers)  # a wrong rule is refused before anything is read
-    if span_table.is_table(options.log_dir):
+    if is_table(options):
         return _of_table(options, progress)
     searched = find(options.log_dir, follow_links=options.follow_links, only=options.files)
     ranks = options.read.ranks
@@ -164,8 +163,9 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 
 
 def _by_step(profile: Profile) -> pl.DataFrame:
-    """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians, and
-    mean_step_ns."""
+    """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians of whole
+    steps, if there is one, and mean_step_ns."""
+    of_whole = pl.col("whole") | ~pl.col("whole").any()
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
         .with_columns(pl.col("chunk").fill_null(0))
@@ -181,10 +181,14 @@ def _by_step(profile: Profile) -> pl.DataFrame:
             before_ns=pl.col("start_ns").shift().over("rank", *SEGMENT),
         )
         .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
+        .join(
+            profile.steps.select(*STEP_KEY, "whole"), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"
+        )
+        .with_columns(pl.col("whole").fill_null(False))
     )
     return steps.group_by("rank").agg(
-        pl.col("microbatches").median().cast(pl.Int64),
-        pl.col("step_ns").median().round().cast(pl.Int64),
+        pl.col("microbatches").filter(of_whole).median().cast(pl.Int64),
+        pl.col("step_ns").filter(of_whole.shift()).median().round().cast(pl.Int64),
         mean_step_ns=pl.col("step_ns").mean(),
     )
 
