@@ -165,7 +165,7 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _by_step(profile: Profile) -> pl.DataFrame:
     """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians of whole
     steps, if there is one, and mean_step_ns."""
-    of_whole = pl.col("whole") | ~pl.col("whole").any()
+    whole, of_whole = profile.steps.select(*STEP_KEY, "whole"), pl.col("whole") | ~pl.col("whole").any()
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
         .with_columns(pl.col("chunk").fill_null(0))
@@ -181,9 +181,7 @@ def _by_step(profile: Profile) -> pl.DataFrame:
             before_ns=pl.col("start_ns").shift().over("rank", *SEGMENT),
         )
         .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
-        .join(
-            profile.steps.select(*STEP_KEY, "whole"), on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"
-        )
+        .join(whole, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
         .with_columns(pl.col("whole").fill_null(False))
     )
     return steps.group_by("rank").agg(
