@@ -13,7 +13,7 @@ from trace_export.analysis.causes import WORTH
 from trace_export.analysis.explanation import SAID
 from trace_export.analysis.theory import HALVES, why_unknown
 from trace_export.analysis.verdict import LEVELS
-from trace_export.analysis.whole_steps import counted
+from trace_export.analysis.whole_steps import counted, far_longer
 from trace_export.model import SEGMENT, STEP_KEY
 from trace_export.schedules.catalogue import TITLES
 from trace_export.steps.idle import CAUSES
@@ -33,9 +33,6 @@ WHAT_IF = (
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}
-ODD = 2
-"""A step this many times as long as the median compiles, warms up or was disturbed."""
-
 SHOWN = 12
 """Rows of a long table on a terminal, besides those that are flagged."""
 
@@ -165,13 +162,9 @@ def _steps(report: Report) -> ReportTable:
         *([] if report.steps["whole"].all() else ["whole"]), "step_ns", "pipeline_ns",
         "bubble", pl.col("bubble_own").alias("own"),
     )  # fmt: skip
-    length = report.steps["pipeline_ns"]
-    odd = (length > ODD * (length.median() or 0)) | ~report.steps["whole"]  # type: ignore[operator]
+    odd = far_longer(report.steps["pipeline_ns"]) | ~report.steps["whole"]
     flagged = {row: Place(step=report.steps.select(STEP_KEY).row(row)) for row in odd.arg_true()}
-    note = DEFINITIONS
-    if (long := report.steps.filter(length > ODD * (length.median() or 0))["step"].drop_nulls()).len():  # type: ignore[operator]
-        note += f"; step {long[0]} took more than {ODD} times as long as the median; leave it out with --steps"
-    return ReportTable("Steps", readable(frame), note, flagged)
+    return ReportTable("Steps", readable(frame), DEFINITIONS, flagged)
 
 
 def _stages(report: Report) -> ReportTable:

@@ -18,7 +18,7 @@ from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnec
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
-from trace_export.analysis.whole_steps import counted
+from trace_export.analysis.whole_steps import UNEVEN, counted, far_longer
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.missing_ranks import Absent, absent
 from trace_export.schedules.catalogue import TITLES
@@ -30,8 +30,6 @@ SMALL = 0.01
 """A part that adds a smaller share to a step is not named by itself."""
 UNSEEN = 0.001
 """A smaller share of a step is below the digits in which a step is given."""
-UNEVEN = 1.5
-"""Steps are not alike if the longest takes this many times as long as the shortest."""
 EXPLAINS = 0.5
 """A cause makes steps long if it gains at least this share of the time that they add to the mean."""
 
@@ -186,7 +184,7 @@ def _apart(slow: list[int], others: list[int]) -> str:
 def _far_longer(steps: pl.DataFrame, length: str) -> tuple[list[int], list[int]]:
     """The steps whose `length` (a column) is far above the median, such as the first ones of a job, and the others;
     none where a number names several steps."""
-    slow = steps.filter(pl.col(length) > UNEVEN * pl.col(length).median())["step"].to_list()
+    slow = steps.filter(far_longer(steps[length]))["step"].to_list()
     others = sorted(set(steps["step"].drop_nulls()) - set(slow))
     few = len(slow) <= len(others) and steps["step"].n_unique() == steps.height
     return (slow, others) if few else ([], [])

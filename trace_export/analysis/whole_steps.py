@@ -1,4 +1,4 @@
-"""The steps over which means are taken: those that every rank has whole."""
+"""The steps over which means are taken: those that every rank has whole; and those of them that are far longer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import replace
 import polars as pl
 
 from trace_export.model import STEP_KEY, Profile
+
+UNEVEN = 1.5
+"""Steps are not alike if one takes this many times as long as another."""
 
 
 def of_whole_steps(profile: Profile) -> Profile:
@@ -26,3 +29,9 @@ def only_whole(profile: Profile) -> Profile:
 def counted(steps: pl.DataFrame) -> pl.DataFrame:
     """The rows of whole steps of a frame with the column `whole`; all of them where none is whole."""
     return steps.filter("whole") if steps["whole"].any() else steps
+
+
+def far_longer(lengths: pl.Series) -> pl.Series:
+    """Which of the `lengths` of steps are far above their median, such as those of the first steps of a job."""
+    length = pl.col(lengths.name)
+    return lengths.to_frame().select((length > UNEVEN * length.median()).fill_null(value=False)).to_series()
