@@ -27,11 +27,16 @@ def begins_too_early(later: Ints) -> npt.NDArray[np.bool_]:
     Example: of a hundred tasks, 20 µs later each, one that begins 0.3 ms before its launch has a wrong time. Where
     twenty do, the clock of the device is off by that, and none is wrong before 1 ms.
     """
-    few: npt.NDArray[np.bool_] = later < -FEW_LAUNCHES_NS
-    if np.count_nonzero(few) <= max(FEW, len(later) * FEW_PERCENT // 100):
-        return few
+    little: npt.NDArray[np.bool_] = later < -FEW_LAUNCHES_NS
+    if are_few(int(np.count_nonzero(little)), len(later)):
+        return little
     early: npt.NDArray[np.bool_] = later < -LAUNCH_NS
     return early
+
+
+def are_few(wrong: int, tasks: int) -> bool:
+    """Whether so many of the tasks may be wrong records; more are a clock that is wrong."""
+    return wrong <= max(FEW, tasks * FEW_PERCENT // 100)
 
 
 def possible_ends(

@@ -118,7 +118,7 @@ def _notes(path: Path, inferred: Mapping[int, Inferred], blocks: int) -> list[No
     tasks, orphans, early, cut, lost = (sum(numbers) for numbers in zip(*(one.counts for one in drawn), strict=True))
     if orphans:
         notes.append(without_launch(path, orphans, tasks))
-    notes += impossible_times(path, early, cut)
+    notes += impossible_times(path, early, cut, tasks)
     if lost:
         text = "kernels that were launched are not in the file; the blocks inferred from the others may be too short"
         notes.append(Note("kernels-lost", "warning", text, str(path), lost))

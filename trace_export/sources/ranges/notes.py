@@ -18,9 +18,11 @@ from trace_export.sources.ranges.named import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.names import shortened
 from trace_export.sources.shared.timestamps import UNTIMED
+from trace_export.stream_order import are_few
 
 FEW = 0.01
 """Any run has a smaller part of the GPU tasks outside all blocks: copies of the data loader, the optimizer."""
+TOO_EARLY = "its GPU work begins before it was launched"
 HOST = "draw the CPU ranges with `host_ranges`"
 
 
@@ -81,7 +83,7 @@ def no_names(
 
 def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
     if activity and activity.early > activity.untimed:
-        return SourceError(path, "its GPU work begins before it was launched", HOST)
+        return SourceError(path, TOO_EARLY, HOST)
     if activity and activity.untimed:
         return SourceError(path, "its GPU work has no valid time", HOST)
     if activity and 0 < activity.tasks == activity.orphans:
@@ -160,8 +162,11 @@ def without_times(path: Path, untimed: int) -> Note:
     return Note("times-unusable", "warning", f"GPU tasks {UNTIMED}", str(path), untimed)
 
 
-def impossible_times(path: Path, early: int, cut: int) -> list[Note]:
-    """Notes that this many GPU tasks begin before their launch, and this many run past the next one of their stream."""
+def impossible_times(path: Path, early: int, cut: int, tasks: int = 0) -> list[Note]:
+    """Notes that this many GPU tasks begin before their launch, and this many run past the next one of their stream.
+    Raises SourceError where not a few of the `tasks` begin before their launch: then the times of none are right."""
+    if not are_few(early, tasks):
+        raise SourceError(path, f"{TOO_EARLY}, in {early:,} tasks", HOST)
     notes = []
     if early:
         text = "GPU tasks that begin before their launch by more than clocks are off, left out"
@@ -186,7 +191,7 @@ def _of_activity(path: Path, activity: GpuActivity) -> list[Note]:
         notes.append(Note("tasks-beside-next", "warning", text, where, activity.beside))
     if activity.untimed:
         notes.append(without_times(path, activity.untimed))
-    notes += impossible_times(path, activity.early, activity.cut)
+    notes += impossible_times(path, activity.early, activity.cut, activity.tasks)
     if activity.orphans:
         notes.append(without_launch(path, activity.orphans, activity.tasks))
     if activity.outside:
