@@ -129,6 +129,19 @@ def test_a_run_without_backwards_numbers_the_forwards_of_each_rank(tmp_path: Pat
     assert Bubbles(run.profile).steps["bubble"].to_list() == pytest.approx([idle / (STAGES * length)])
 
 
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_forwards_whose_backwards_have_no_name_are_not_explained(tmp_path: Path, capture: str) -> None:
+    """Where a rank seems to wait it runs backwards: nobody is late, and nothing can be gained."""
+    blocks = nsys.blocks_of(STAGES, MICROBATCHES, STEPS, random.Random(3), split=False)
+    CAPTURES[capture](tmp_path, blocks, nsys.Together(STAGES, [(nsys.Plain(), {"F"})]))
+    run = trace_export.load(tmp_path)
+    assert run.spans["kind"].unique().to_list() == ["F"]
+    explanation = run.explain()
+    assert not explanation.trust.gains
+    assert "B of rank 0" in explanation.trust.lacking
+    assert not {"late-rank", "slow-rank"} & set(explanation.causes["code"])
+
+
 @pytest.mark.parametrize(("capture", "slow"), crossed(CAPTURES, [None, 0, 2, 3]))
 def test_a_run_without_backwards_is_explained_as_any_other(tmp_path: Path, capture: str, slow: int | None) -> None:
     """It lacks neither backwards nor weight gradients; the gain is that of the simulation without the slow stage."""

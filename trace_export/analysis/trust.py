@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.typical import Typical
+from trace_export.model import OUTSIDE
 from trace_export.ordering import packed
 from trace_export.steps.graph import TRANSFER, WORK, Graph, Ints, Times
 from trace_export.steps.replay import Windows
@@ -161,7 +162,7 @@ def _after_backwards(idle: pl.DataFrame) -> list[str]:
 def _lacking(graph: Graph) -> tuple[str, ...]:
     """`Trust.lacking`. A rank has forwards and backwards of the same chunks, but the first stage may need no gradient
     of its input; it has weight gradients where others do, unless only some backwards are split (DualPipe: the last
-    stage may split none)."""
+    stage may split none). Where no rank has a backward, they lack it if their devices compute outside all blocks."""
     work = np.flatnonzero((graph.sort == WORK) & graph.counted)
     chunk = graph.recorded.blocks["chunk"].fill_null(0).to_numpy()[work]
     sort = packed(graph.rank[work], chunk, graph.kind[work])
@@ -180,6 +181,7 @@ def _lacking(graph: Graph) -> tuple[str, ...]:
     parts = parts.with_columns(pl.col("W").sum().over("rank"), backwards=pl.col("B").sum().over("rank"))
     parts = parts.with_columns(pl.col("B", "W") > 0, split=pl.col("W") / pl.col("backwards")).sort("rank", "chunk")
     have = {name: bool(parts[name].any()) for name in "FB"}
+    have["B"] |= bool((graph.recorded.ranks["outside"] >= OUTSIDE).any())
     have["W"] = bool((parts.filter("B")["split"] > SPLIT).any())
     first = (pl.col("stage") == 0) & pl.col("W")
     lacks = {"F": ~pl.col("F"), "B": ~pl.col("B") & ~first, "W": ~pl.col("W")}

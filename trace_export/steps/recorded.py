@@ -36,11 +36,11 @@ class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
     `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label),
-    device; an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, whole (whether it counts),
-    sorted by time; the steps of a segment follow one another on one time axis. `blocks`, a row per block, sorted by
-    (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind, microbatch, chunk, start, end, lacks (it
-    must have an input from another rank), first_part (1: its backward has a later block, too; 2: its weight gradient
-    has a later block, and others' have none; 3: both; else 0). `edges`, a row per dependency between blocks: src, dst
+    device, outside (see `model.RANKS`); an unknown stage or replica counts as 0. `steps`: step_index, segment, run,
+    step, whole (whether it counts), sorted by time; the steps of a segment follow one another on one time axis.
+    `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind,
+    microbatch, chunk, start, end, lacks (it must have an input from another rank), first_part (1: its backward has a
+    later block, too; 2: its weight gradient has a later block, and others' have none; 3: both; else 0). `edges`, a row per dependency between blocks: src, dst
     (rows of `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a
     row per rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps
     that last no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`:
@@ -102,7 +102,7 @@ def _nowhere_whole(profile: Profile, ranks: pl.DataFrame) -> bool:
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
-    """rank, stage, replica, host, device."""
+    """rank, stage, replica, host, device, outside."""
     hosts = profile.hosts.select("host", label=pl.coalesce("label", "host"))
     return (
         profile.ranks.sort("rank")
@@ -114,6 +114,7 @@ def _ranks(profile: Profile) -> pl.DataFrame:
             replica="pipeline",
             host=pl.coalesce("label", "host").fill_null(""),
             device="device",
+            outside="outside",
         )
     )
 
