@@ -35,18 +35,19 @@ KINDS = (*WORK_KINDS, "OPT")
 class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
-    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host (label),
-    device, outside (see `model.RANKS`); an unknown stage or replica counts as 0. `steps`: step_index, segment, run,
-    step, whole (whether it counts), sorted by time; the steps of a segment follow one another on one time axis.
-    `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment, step_index, kind,
-    microbatch, chunk, start, end, lacks (it must have an input from another rank), first_part (1: its backward has a
-    later block, too; 2: its weight gradient has a later block, and others' have none; 3: both; else 0). `edges`, a row per dependency between blocks: src, dst
-    (rows of `blocks`), direction, and of its message sent, received, arrived (null where none was recorded). `parts`, a
-    row per rank and collective: collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps
-    that last no time, or more than `ODD` times the median; a segment ends before and after each of them. `partial`:
-    whether ranks of the run are not here; `incomplete`: whether whole stages of the pipeline are not, or may not be.
-    `stages`: the number of stages of the pipeline, `stage_ranks`: of ranks of a stage; 0 if unknown. `of_host`: the
-    blocks have times of the host.
+    `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host
+    (label), device, outside (see `model.RANKS`); an unknown stage or replica counts as 0. `steps`: step_index,
+    segment, run, step, whole (whether it counts), sorted by time; the steps of a segment follow one another on one
+    time axis. `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment,
+    step_index, kind, microbatch, chunk, start, end, lacks (it must have an input from another rank), first_part (1:
+    its backward has a later block, too; 2: its weight gradient has a later block, and others' have none; 3: both;
+    else 0). `edges`, a row per dependency between blocks: src, dst (rows of `blocks`), direction, and of its
+    message sent, received, arrived (null where none was recorded). `parts`, a row per rank and collective:
+    collective (a number), op, group, rank, segment, step_index, start, end. `odd`: steps that last no time, or more
+    than `ODD` times the median; a segment ends before and after each of them. `partial`: whether ranks of the run
+    are not here; `incomplete`: whether whole stages of the pipeline are not, or may not be. `stages`: the number of
+    stages of the pipeline, `stage_ranks`: of ranks of a stage; 0 if unknown. `of_host`: the blocks have times of
+    the host.
     """
 
     zero_ns: int
