@@ -53,9 +53,11 @@ class Candidates:
         give_back()
 
     @cached_property
-    def rank_means(self) -> Floats:
-        """For each block the mean `work` of the blocks of its rank with the same unit."""
-        return self.typical.means(self.graph.rank, of=self.typical.work)
+    def means(self) -> Floats:
+        """Rank × unit: the mean `work` of a rank's blocks of one kind and chunk; NaN where it has none."""
+        typical, blocks = self.typical, np.flatnonzero(self.typical.is_block)
+        shape = len(self.ranks), int(typical.unit.max(initial=-1)) + 1
+        return Sums.of_cells(shape, self.row[blocks], typical.unit[blocks], lengths=typical.work[blocks]).mean
 
     def all(self) -> list[Candidate]:
         """Every candidate."""
@@ -103,43 +105,46 @@ class Candidates:
         rows = np.flatnonzero(of)
         if not len(rows):
             return
-        sums = Sums.of(typical.work[rows])
         work = sorts == (WORK,)
-        items, there = self.compared.work(
-            self.row[rows], graph.step[rows], typical.unit[rows], sums, unequal=work and typical.correlation >= ALIKE
-        )
+        keys = self.row[rows], graph.step[rows], typical.unit[rows]
+        sums = Sums.of_cells([int(key.max()) + 1 for key in keys], *keys, lengths=typical.work[rows])
+        row, step, unit = np.nonzero(sums.count)
+        unequal = work and typical.correlation >= ALIKE
+        items, there = self.compared.work(row, step, unit, sums.only((row, step, unit)), unequal=unequal)
+        del keys, rows
         blocks = typical.is_block if work else of
-        left = self._unit_means()
+        left = self.means.copy()
         for slow in slow_groups(items, self.compared.groups(there)):
             if graph.recorded.incomplete and not self._beyond_doubt(items, slow):
                 continue
             members = self._members(slow, there, blocks)
-            quick, even = self._as_peers(slow, items, members, there[slow.items], left, sorts)
             place, kind = self.compared.place(slow, there), self._kind(slow)
+            spread = kind == "stage" and work
+            quick, even = self._as_peers(slow, items, members, there[slow.items], left, sorts, spread=spread)
             if kind == "rank" and slow.groups[0].kind == "stage":
                 place["unread"] = True
             one_group = len(slow.items) > 1 and place["stage"] is not None and place["replica"] is not None
             met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
             place["undivided"] = (work and one_group and not met) or None
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
-            spread = even if kind == "stage" and work else None
-            yield Candidate(code, place, slow.excess, slow.sigmas, (quick,), spread)
-
-    def _unit_means(self) -> Floats:
-        """Rank × unit: the mean length of a rank's blocks of one kind and chunk; NaN where it has none."""
-        typical, blocks = self.typical, np.flatnonzero(self.typical.is_block)
-        means = np.full((len(self.ranks), int(typical.unit.max(initial=-1)) + 1), np.nan)
-        means[self.row[blocks], typical.unit[blocks]] = self.rank_means[blocks]
-        return means
+            yield Candidate(code, place, slow.excess, slow.sigmas, (quick,), even)
 
     def _as_peers(
-        self, slow: Slow, items: Items, members: Ints, slow_ranks: Ints, means: Floats, sorts: tuple[int, ...]
-    ) -> tuple[Change, Change]:
-        """Two changes of lengths. In the first the members are scaled to the rank means of their peers, unit by unit:
-        their jitter stays, but not a surplus that comes and goes from step to step. In the second their surplus is
-        spread evenly over all stages. `means` (rank × unit) are without the previous causes, so that their surplus is
-        no gain of this one; they are changed to be without this one, too. `sorts`: those of the operations that `items`
-        compare."""
+        self,
+        slow: Slow,
+        items: Items,
+        members: Ints,
+        slow_ranks: Ints,
+        means: Floats,
+        sorts: tuple[int, ...],
+        *,
+        spread: bool,
+    ) -> tuple[Change, Change | None]:
+        """Changes of lengths. In the first the members are scaled to the rank means of their peers, unit by unit: their
+        jitter stays, but not a surplus that comes and goes from step to step. In the second, if asked for, the surplus
+        is `spread` evenly over all stages. `means` (rank × unit) are without the previous causes, so that their surplus
+        is no gain of this one; they are changed to be without this one, too. `sorts`: those of the operations that
+        `items` compare."""
         typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
         outside[slow_ranks] = False
         usual = np.full(means.shape, np.nan)
@@ -161,14 +166,16 @@ class Candidates:
             lengths[members] *= (before / np.maximum(after, 1.0))[cell]  # all steps are as long as before in all
         lengths[members] *= factor[self.row[members], typical.unit[members]]
         lengths = typical.length - typical.inner.without(typical.work - lengths)
-        above = np.nan_to_num(means - left)
-        surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
-        even, blocks = lengths.copy(), np.flatnonzero(typical.is_block)
-        now = self.rank_means.copy()
-        now[members] *= factor[self.row[members], typical.unit[members]]
-        even[blocks] *= 1 + surplus[typical.unit[blocks]] / np.maximum(now[blocks], 1.0)
+        quick, even = Change.between(typical.length, lengths), None
+        if spread:
+            above = np.nan_to_num(means - left)
+            surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
+            now, blocks = self.means.copy(), np.flatnonzero(typical.is_block)
+            now[slow_ranks] *= factor[slow_ranks]
+            lengths[blocks] *= (1 + surplus / np.maximum(now, 1.0))[self.row[blocks], typical.unit[blocks]]
+            even = Change.between(typical.length, lengths)
         means[:] = left
-        return Change.between(typical.length, lengths), Change.between(typical.length, even)
+        return quick, even
 
     def _slow_items(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Change]]:
         """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with the change

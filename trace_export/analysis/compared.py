@@ -5,6 +5,7 @@ The means come from sums of lengths, so that a graph and tables with a row for a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,17 @@ class Sums:
     def of(lengths: Floats) -> Sums:
         """A row for each length."""
         return Sums(np.ones(len(lengths)), lengths, lengths**2)
+
+    @staticmethod
+    def of_cells(shape: Sequence[int], *keys: Ints, lengths: Floats) -> Sums:
+        """A table of this shape: the sums of the lengths whose `keys` are the place of each cell."""
+        cell = np.ravel_multi_index(keys, shape)
+        sums = Sums.of(lengths).by(cell, math.prod(shape))
+        return Sums(*(part.reshape(shape) for part in (sums.count, sums.ns, sums.squares)))
+
+    def only(self, which: tuple[Ints, ...]) -> Sums:
+        """Some of the rows."""
+        return Sums(self.count[which], self.ns[which], self.squares[which])
 
     def by(self, key: Ints, size: int) -> Sums:
         """The rows with the same `key`, a number below `size`, added up."""

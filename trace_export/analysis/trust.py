@@ -109,7 +109,7 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
         {
             "rank": graph.rank[rows], "delay": delay, "waits": waits,
             "length": graph.end[rows] - graph.start[rows],
-            "before": np.where(there, graph.kind[before], -1), "kind": graph.kind[rows],
+            "before": np.where(there, graph.kind[before], np.int16(-1)), "kind": graph.kind[rows],
             "here": np.isin(graph.step[rows], windows.step),
         }
     )  # fmt: skip
@@ -120,7 +120,8 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     after = {"after_b": pl.col("before") == b, "after_f": pl.col("before") == f}
     after["next_f"] = after["after_f"] & (pl.col("kind") == f)
     for name, chosen in after.items():  # apart: a filter in each group takes several times the memory of the table
-        median = table.filter(chosen).group_by("rank").agg(pl.col("waits").median().alias(name))
+        seen = table.select("rank", pl.col("waits").alias(name), chosen=chosen).filter("chosen")
+        median = seen.group_by("rank").agg(pl.col(name).median())
         each = each.join(median, on="rank", how="left")
     return each.with_columns(pl.col("after_b").fill_null(0), pl.max_horizontal("after_f", "next_f").fill_null(0)).sort(
         "rank"
@@ -129,10 +130,10 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
 
 def _taken(graph: Graph) -> Times:
     """When what was sent after each operation has arrived, 0 where nothing was: a rank may wait for that."""
-    waits = graph.waits.only(np.flatnonzero(graph.sort[graph.waits.of] == TRANSFER))
-    sends = waits.only(graph.rank[waits.on] == graph.src[waits.of])
+    rows = np.flatnonzero(graph.sort[graph.waits.of] == TRANSFER)
+    sent, on = graph.waits.of[rows], graph.waits.on[rows]
     taken = np.zeros(len(graph), np.int64)
-    np.maximum.at(taken, sends.on, graph.end[sends.of])
+    np.maximum.at(taken, on, np.where(graph.rank[on] == graph.src[sent], graph.end[sent], 0))
     return taken
 
 

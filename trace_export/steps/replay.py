@@ -143,6 +143,7 @@ class Replay:
             else:
                 parts.append(np.maximum.reduceat(ended[ends], end) - begun)
             del some, length, ended  # before the next scenarios are made
+        self._last = None
         return np.concatenate(parts, axis=1)
 
     def means(self, scenarios: Iterable[Scenario]) -> Floats:
