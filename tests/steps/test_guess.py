@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import polars as pl
 import pytest
 
-from trace_export.steps.guess import transfers
+from trace_export.steps import guess
+from trace_export.steps.graph import Flags, Times
 
 MS = 1_000_000
 HOP = MS // 5
@@ -27,6 +28,10 @@ def edge_table(count: int, *ways: tuple[int, int, str, int, int]) -> pl.DataFram
     rows = [(a, b, way, src + n, dst + n, False) for a, b, way, src, dst in ways for n in range(count)]
     schema = {"src_rank": pl.Int32, "dst_rank": pl.Int32, "direction": pl.String, "src": pl.Int64, "dst": pl.Int64}
     return pl.DataFrame(rows, {**schema, "timed": pl.Boolean}, orient="row")
+
+
+def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, Flags]:
+    return guess.transfers(edges, blocks.drop("host"), blocks.select("rank", "host").unique())
 
 
 def plus(times: Sequence[int], ns: int) -> list[int]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trace_export.ordering import packed
+from trace_export.ordering import packed, repeated, rows_by, rows_of
 from trace_export.steps.graph import Flags, Floats, Times
 from trace_export.tolerances import FIFTH, POSTED_NS
 
@@ -36,21 +36,30 @@ transfers."""
 WAY = ["src_rank", "dst_rank", "direction"]
 
 
-def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, Flags]:
+def transfers(edges: pl.DataFrame, blocks: pl.DataFrame, hosts: pl.DataFrame) -> tuple[Times, Times, Flags]:
     """Start and length of each transfer without a message (0 where there is one), and whether it began when its
     receiver fell idle.
 
     `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and timed, whether there is a message. `blocks`: rank,
-    host, start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it
-    was within a step, null for the first block of one: its rank may have paused before), work.
+    start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
+    within a step, null for the first block of one: its rank may have paused before), work. `hosts`: rank, host.
     """
-    table = _gaps(edges, blocks)
-    late = _lateness(table, blocks)
-    table = _waits(table, late)
-    ways = _ways(table)
-    table = table.with_columns(*ways[table["way"].to_numpy() - 1], edges["src_rank"])
-    of_link = pl.col("usual").max().over("src_rank", "dst_rank")
-    table = table.with_columns(usual=pl.when("opening").then(of_link).otherwise("usual"))
+    forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
+    number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
+    rows = rows_by(number)  # way by way: each is a run of rows, which is grouped in a third of the time
+    edges = edges.select(*WAY[:2], "src", "dst", "timed")[rows]
+    first = np.flatnonzero(np.diff(number[rows], prepend=-1))
+    sizes = np.diff(first, append=len(rows))
+    way = pl.Series("way", np.repeat(np.arange(1, len(first) + 1, dtype=np.int32), sizes)).set_sorted()
+    links = edges.select(*WAY[:2])[first]
+    table = _gaps(edges.with_columns(way), blocks)
+    del edges, number
+    late = _lateness(table, blocks, hosts)
+    of_way = links.join(late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")["late"]
+    table = _waits(table, repeated(of_way.fill_null(0), pl.Series(sizes)))
+    ways = _ways(table).with_columns(links).with_columns(of_link=pl.col("usual").max().over(links.columns))
+    table = table.with_columns(*ways.drop(links.columns)[way.to_numpy() - 1])
+    table = table.with_columns(usual=pl.when("opening").then("of_link").otherwise("usual"))
     within = ~pl.col("opening")  # before the first block of a step its rank may have paused
     seen = within & (pl.col("seen") | (pl.col("alike") & pl.col("held") & _near("gap", "middle", POSTED_NS)))
     posted = within & pl.col("posted") & ~pl.col("timed")
@@ -60,8 +69,12 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame) -> tuple[Times, Times, 
     )  # fmt: skip
     begin = pl.when(posted).then(pl.max_horizontal("made", "idle")).otherwise("made")
     table = table.select("dst", "dst_rank", "way", "timed", "usual", begin=begin, length=length, posted=posted)
-    transfers = _without_stalls(table, blocks.join(late, on="rank", how="left", maintain_order="left"))
-    return transfers["begin"].to_numpy(), transfers["length"].to_numpy(), transfers["posted"].to_numpy()
+    took = _without_stalls(table, blocks, late)
+    unsorted = np.empty(len(rows), np.int32)
+    unsorted[rows] = np.arange(len(rows), dtype=np.int32)
+    columns = table["begin"], took, table["posted"]
+    begins, lengths, at_idle = (column.to_numpy()[unsorted] for column in columns)
+    return begins, lengths, at_idle
 
 
 def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
@@ -73,15 +86,12 @@ def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     seen. Had rank 1 been busy until 42, the gap would be 5 as well, but not be seen.
     """
     made, taken = blocks["end"].gather(edges["src"]), blocks.select("start", "ended", "free")[edges["dst"]]
-    forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
-    number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)
-    way = pl.Series("way", np.cumsum(np.bincount(number) > 0, dtype=np.int32)[number])
     dst, both_made = edges["dst"].to_numpy(), np.zeros(len(blocks), np.int64)
     np.add.at(both_made, dst, made.to_numpy())
     two = pl.Series(np.bincount(dst)[dst] == 2)  # of a block of two passes: it waits for the input that is here last
     other = pl.when(two).then(pl.Series(both_made[dst]) - pl.col("made"))
     return (
-        edges.lazy().select("dst_rank", "dst", "timed", way, made.alias("made"), *taken)
+        edges.lazy().select("dst_rank", "dst", "timed", "way", made.alias("made"), *taken)
         .with_columns(
             gap=pl.col("start") - pl.col("made"), idle=pl.coalesce("free", pl.max_horizontal("made", "ended")),
             opening=pl.col("free").is_null(),
@@ -92,18 +102,16 @@ def _gaps(edges: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _waits(table: pl.DataFrame, late: pl.DataFrame) -> pl.DataFrame:
-    """`_gaps` less the lateness of the receiver, `late` (rank, late): gap, and both, the gap since data and rank were
-    there. held: whether the block may have waited for its data.
+def _waits(table: pl.DataFrame, late: pl.Series) -> pl.DataFrame:
+    """`_gaps` less the lateness of the receiver, `late`: gap, and both, the gap since data and rank were there. held:
+    whether the block may have waited for its data.
 
     A block that starts late although its rank was free may wait for its data; if the gaps since these were made are all
     alike, it does.
     """
-    late_ns = pl.col("late").fill_null(0)
-    of_late = late.lazy()
-    from_late = table.lazy().join(of_late, left_on="dst_rank", right_on="rank", how="left", maintain_order="left")
-    wait = pl.col("start") - pl.col("free") - late_ns
-    from_late = from_late.with_columns(gap=(pl.col("gap") - late_ns).clip(0), wait=wait)
+    wait = pl.col("start") - pl.col("free") - pl.col("late")
+    from_late = table.lazy().with_columns(late.alias("late"))
+    from_late = from_late.with_columns(gap=(pl.col("gap") - pl.col("late")).clip(0), wait=wait)
     held = ~pl.col("timed") & (pl.col("seen") | ((pl.col("wait") > POSTED_NS) & (pl.col("gap") > 0)))
     both = pl.min_horizontal("gap", pl.col("wait").clip(0))
     return from_late.select(
@@ -160,25 +168,31 @@ def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl
     return waits["open"] & (waits["posted"].sum() > waits["early"].sum())
 
 
-def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """The transfers; those whose receiver stalled are as long as others on their way. A receiver stalls if its blocks
-    start late now and then, whatever they wait for; a link that stalls delays the blocks on its way alone."""
+def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame, late: pl.DataFrame) -> pl.Series:
+    """The lengths of the transfers; those whose receiver stalled are as long as others on their way. A receiver stalls
+    if its blocks start late now and then, whatever they wait for; a link that stalls delays the blocks on its way
+    alone."""
     fed = np.zeros(len(blocks), np.bool_)
     fed[table["dst"].filter(table["timed"]).to_numpy()] = True
-    ready = pl.max_horizontal("free", "here") + pl.col("late").fill_null(0)
+    late = late.sort("rank")
+    usual = np.append(late["late"].to_numpy(), 0)[rows_of(late["rank"].to_numpy(), blocks["rank"].to_numpy())]
+    ready = pl.max_horizontal("free", "here") + pl.Series(usual)
     here = _needed(table, (table["begin"] + table["usual"]).to_numpy(), len(blocks))
-    starts = blocks.lazy().with_columns(here).filter(pl.col("work") & ~pl.Series(fed)).drop_nulls("free")
     much = MUCH * pl.lit(float(table.select(pl.col("usual").filter(~pl.col("timed")).median()).item() or 0)) + POSTED_NS
-    of_way = starts.select("rank", "way", stalls=pl.col("start") - ready > much).group_by("rank", "way").agg(
-        pl.col("stalls").sum(), pl.len()
-    ).collect()  # fmt: skip
+    starts = blocks.lazy().with_columns(here).with_columns(stalls=pl.col("start") - ready > much)
+    starts = starts.filter(pl.col("work") & ~pl.Series(fed)).drop_nulls("free")
+    of_way = starts.group_by(_INPUT).agg(pl.col("rank").first(), pl.col("stalls").sum(), pl.len()).collect()
     each = of_way.group_by("rank").agg(
         elsewhere=pl.col("stalls").sum() - pl.col("stalls").max(), share=pl.col("stalls").sum() / pl.col("len").sum()
     )
     stalling = each.filter(pl.col("elsewhere") >= TWICE, pl.col("share") < OFTEN)["rank"]
     stalled = pl.col("dst_rank").is_in(stalling.implode()) & (pl.col("length") > pl.col("usual") + much)
     length = pl.when(stalled & ~pl.col("timed")).then("usual").otherwise("length")
-    return table.with_columns(length=length.round().cast(pl.Int64))
+    return table.select(length.round().cast(pl.Int64)).to_series()
+
+
+_INPUT = pl.when(pl.col("way") > 0).then("way").otherwise(-1 - pl.col("rank")).alias("input")
+"""A number for the rank of a block and the way of its input: a way is into one rank."""
 
 
 def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
@@ -192,7 +206,7 @@ def _needed(table: pl.DataFrame, here: Floats, count: int) -> pl.DataFrame:
     return pl.DataFrame({"way": last, "here": at})
 
 
-def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
+def _lateness(table: pl.DataFrame, blocks: pl.DataFrame, hosts: pl.DataFrame) -> pl.DataFrame:
     """rank, late: how long a rank usually takes to start a block whose data were there long before. Blocks that need
     nothing from another rank show it best. Other blocks show it only if those of all ways take much longer than a
     transfer, and longer than on the ranks that take least: the receive may have been posted late, or one link may be
@@ -201,11 +215,12 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     of_ways = table.select("way", gap=pl.when("seen").then("gap")).group_by("way").agg(pl.col("gap").median())
     gaps = of_ways.sort("way")["gap"].fill_null(0).to_numpy()
     here = _needed(table, table["made"].to_numpy() + gaps[table["way"].to_numpy() - 1], len(blocks))
-    alone = pl.col("way") == 0
-    waits = blocks.lazy().with_columns(here).filter(pl.col("work"), alone | (pl.col("here") <= pl.col("free"))).select(
-        "rank", "way", alone=alone, wait=(pl.col("start") - pl.col("free")).clip(0)
-    ).drop_nulls("wait")  # fmt: skip
-    of_way = waits.group_by("rank", "alone", "way").agg(pl.len(), late=pl.col("wait").median()).collect()
+    waits = blocks.lazy().with_columns(here).filter(
+        pl.col("work"), (pl.col("way") == 0) | (pl.col("here") <= pl.col("free"))
+    ).select("rank", _INPUT, wait=(pl.col("start") - pl.col("free")).clip(0)).drop_nulls("wait")  # fmt: skip
+    of_way = waits.group_by("input").agg(
+        pl.col("rank").first(), pl.len(), alone=pl.col("input").first() < 0, late=pl.col("wait").median()
+    ).collect()  # fmt: skip
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
     least, transfer = _lowest(by_itself["late"]), _lowest(pl.Series(gaps[gaps > 0]))
@@ -215,7 +230,7 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     posted = _lowest(others["late"]) - least  # what a receive takes that is posted when its rank falls idle
     posted = posted if 0 < posted <= MUCH * transfer else 0.0
     much = pl.when(pl.col("late") > least + posted + MUCH * transfer).then(pl.col("late") - posted).otherwise(least)
-    seen, hosts = pl.concat([by_itself, others.with_columns(late=much)]), blocks.select("rank", "host").unique()
+    seen = pl.concat([by_itself, others.with_columns(late=much)])
     of_host = seen.join(hosts, on="rank").group_by("host").agg(pl.col("late").min()).filter(pl.col("late") > least)
     rest = hosts.join(seen, on="rank", how="anti").join(soonest, on="rank").join(of_host, on="host")
     return pl.concat([seen, rest.filter(pl.col("soonest") >= pl.col("late")).select("rank", "late")])
@@ -232,7 +247,7 @@ def _soonest(table: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
     here = _needed(table, table["made"].to_numpy().astype(np.float64), len(blocks))
     starts = blocks.lazy().with_columns(here).filter(pl.col("work"), pl.col("way") > 0).drop_nulls("free")
     took = (pl.col("start") - pl.max_horizontal("free", "here")).clip(0)
-    of_way = starts.select("rank", "way", took=took).group_by("rank", "way").agg(
-        pl.len(), soonest=pl.col("took").median()
+    of_way = starts.select("rank", "way", took=took).group_by("way").agg(
+        pl.col("rank").first(), pl.len(), soonest=pl.col("took").median()
     ).filter(pl.col("len") >= ENOUGH).collect()  # fmt: skip
     return of_way.group_by("rank").agg(pl.col("soonest").min())

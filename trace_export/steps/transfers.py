@@ -138,8 +138,8 @@ def _transfer_times(
                 "work": operations.sort[:count] == WORK,
             }
         ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
-        blocks = blocks.join(recorded.ranks.select("rank", "host"), on="rank", how="left", maintain_order="left")
-        begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks)
+        hosts = recorded.ranks.select("rank", "host")
+        begin, took, posted = guess.transfers(edges.with_columns(timed=pl.Series(timed)), blocks, hosts)
     sent, received, arrived = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received", "arrived"))
     start = np.where(timed, np.maximum(sent, received), begin)
     return start, np.where(timed, np.maximum(start, arrived), begin + took), posted
