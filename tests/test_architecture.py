@@ -10,7 +10,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "files", "messages", "choices", "progress", "instrument"}),
     frozenset({
         "model", "units", "selection", "ordering", "tolerances", "scratch", "documents",
-        "segments", "stream_order", "memory",
+        "segments", "stream_order", "memory", "answer",
     }),
     frozenset({"schedules", "inference"}),
     frozenset({"sources", "pipeline", "clocks", "steps", "analysis", "chart", "writers", "workers", "viewer"}),

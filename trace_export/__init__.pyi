@@ -8,13 +8,13 @@ from trace_export.analysis.formulas import ClosedForm as ClosedForm
 from trace_export.analysis.gate import Gate as Gate
 from trace_export.analysis.model_summary import ModelSummary as ModelSummary
 from trace_export.analysis.report import Report as Report
-from trace_export.analysis.report_tables import Place as Place, ReportTable as ReportTable
+from trace_export.answer import Place as Place, ReportTable as ReportTable
 from trace_export.analysis.run_figures import RunFigures as RunFigures
 from trace_export.analysis.slowdown import Slowdown as Slowdown
 from trace_export.analysis.summary import Summary as Summary
 from trace_export.analysis.theory import Theory as Theory
 from trace_export.analysis.trust import Trust as Trust
-from trace_export.analysis.verdict import Sentence as Sentence
+from trace_export.answer import Sentence as Sentence
 from trace_export.api import (
     Compared as Compared,
     Overviewed as Overviewed,

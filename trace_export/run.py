@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from trace_export.analysis.run_figures import RunFigures
     from trace_export.analysis.slowdown import Slowdown
     from trace_export.analysis.summary import Summary
-    from trace_export.analysis.verdict import Sentence
+    from trace_export.answer import Sentence
     from trace_export.plot import Plot
     from trace_export.steps.path import CriticalPath
 

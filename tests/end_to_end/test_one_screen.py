@@ -23,7 +23,7 @@ from tests.support.rows import slow
 from tests.verdicts.cases import PLANTED, drawn, drawn_sound
 from trace_export import api, documents
 from trace_export.analysis.report import Report
-from trace_export.analysis.report_tables import SHOWN as SHOWN_ROWS
+from trace_export.answer import SHOWN as SHOWN_ROWS
 from trace_export.cli import terminal
 from trace_export.scale import words
 from trace_export.scale.overview_document import overview_document

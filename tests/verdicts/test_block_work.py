@@ -22,7 +22,7 @@ from samples.generators.pipeline import MS
 from tests.support.command import command
 from tests.support.rows import seeds, slow
 from trace_export.analysis.block_work import Asked, layers, sentence
-from trace_export.analysis.verdict import Sentence
+from trace_export.answer import Sentence
 from trace_export.model import INT, KERNELS, TEXT, TIME
 
 FORMS = {"nsys": WRITERS["nsys"], "kineto": WRITERS["kineto"], "ascend": WRITERS["ascend"], "rocpd": write_rocpd}

@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.cause_words import listed, ranks_text
-from trace_export.analysis.verdict import Sentence
+from trace_export.answer import Sentence
 from trace_export.inference.kernel_names import PRODUCTS, KernelNames
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.tolerances import PROMPT_NS

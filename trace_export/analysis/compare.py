@@ -13,10 +13,11 @@ from trace_export.analysis.explanation import BAND, CAUSES, SAID
 from trace_export.analysis.gate import Gate, differences, judge
 from trace_export.analysis.markdown import document
 from trace_export.analysis.predictions import came_true
-from trace_export.analysis.report_tables import Place, ReportTable, cause_and_place
+from trace_export.analysis.report_tables import cause_and_place
 from trace_export.analysis.run_figures import DEVICE, RunFigures
 from trace_export.analysis.summary import OF_HOST
-from trace_export.analysis.verdict import LEVELS, SMALL, UNSEEN, Sentence
+from trace_export.analysis.verdict import LEVELS, SMALL, UNSEEN
+from trace_export.answer import Place, ReportTable, Sentence
 from trace_export.model import TEXT, Schema
 from trace_export.units import duration
 

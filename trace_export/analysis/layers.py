@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trace_export.analysis.typical import Typical
-from trace_export.analysis.verdict import Sentence
+from trace_export.answer import Sentence
 from trace_export.errors import UsageError
 from trace_export.steps.graph import Floats, Graph, Ints
 from trace_export.steps.replay import Replay, Scenario

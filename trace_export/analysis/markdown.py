@@ -9,8 +9,7 @@ from trace_export.errors import printable
 from trace_export.units import cells_of
 
 if TYPE_CHECKING:
-    from trace_export.analysis.report_tables import ReportTable
-    from trace_export.analysis.verdict import Sentence
+    from trace_export.answer import ReportTable, Sentence
 
 
 def document(title: str, heading: str, verdict: Sequence[Sentence], tables: Sequence[ReportTable]) -> str:

@@ -7,7 +7,8 @@ import polars as pl
 from trace_export.analysis import cause_words
 from trace_export.analysis.run_figures import PREDICTIONS, RunFigures
 from trace_export.analysis.theory import HALVES
-from trace_export.analysis.verdict import LEVELS, Sentence
+from trace_export.analysis.verdict import LEVELS
+from trace_export.answer import Sentence
 from trace_export.units import duration, times
 
 ALIKE = ("stages", "ranks", "micro-batches", "times")

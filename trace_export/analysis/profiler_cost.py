@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.train_log import StepTimes
-from trace_export.analysis.verdict import Sentence
+from trace_export.answer import Sentence
 from trace_export.errors import path_text
 from trace_export.units import duration
 

@@ -15,7 +15,6 @@ from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import (
     PARTS,
-    ReportTable,
     brief_tables,
     path_means,
     stage_means,
@@ -24,8 +23,9 @@ from trace_export.analysis.report_tables import (
 from trace_export.analysis.theory import Theory
 from trace_export.analysis.theory import explain as theory_of
 from trace_export.analysis.transfer_split import links, split_messages
-from trace_export.analysis.verdict import Sentence, verdict
+from trace_export.analysis.verdict import verdict
 from trace_export.analysis.whole_steps import counted, of_whole_steps
+from trace_export.answer import ReportTable, Sentence
 from trace_export.model import NO_HOST, STEP_KEY, Note, Profile
 from trace_export.steps.idle import CAUSES
 from trace_export.units import EPOCH_NS, utc

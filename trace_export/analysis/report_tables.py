@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,6 +13,7 @@ from trace_export.analysis.explanation import SAID
 from trace_export.analysis.theory import HALVES, why_unknown
 from trace_export.analysis.verdict import LEVELS
 from trace_export.analysis.whole_steps import counted, far_longer
+from trace_export.answer import Place, ReportTable
 from trace_export.model import SEGMENT, STEP_KEY
 from trace_export.schedules.catalogue import TITLES
 from trace_export.steps.idle import CAUSES
@@ -33,46 +33,8 @@ WHAT_IF = (
 )
 PARTS = [f"{cause}_ns" for cause in CAUSES]
 HEADINGS = {"microbatch": "micro-batch", "median_wire": "median", **CAUSES}
-SHOWN = 12
-"""Rows of a long table on a terminal, besides those that are flagged."""
 
 SHARES = ("bubble", "own", "share", "saved", "gain", "band", "±")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a row of a table is in the chart: a stage, a step (run, step), or both."""
-
-    stage: int | None = None
-    step: tuple[int | None, int | None] | None = None
-
-
-@dataclass(frozen=True)
-class ReportTable:
-    """A table to be read, with times in ms and shares in %; `note` says what they mean, or where `frame` is empty, why.
-
-    `flagged`: the numbers of rows that are worth a look, with their place in the chart; every output shows them.
-    `details`: columns that are left out if there is little room. `left_out`: the number of further rows in the full
-    report. `bars`: begin and end of the bar of each row, as shares of the whole.
-    """
-
-    title: str
-    frame: pl.DataFrame
-    note: str = ""
-    flagged: Mapping[int, Place] = field(default_factory=dict)
-    details: tuple[str, ...] = ()
-    left_out: int = 0
-    bars: Sequence[tuple[float, float]] = ()
-
-    def part(self, rows: Sequence[int]) -> ReportTable:
-        """The table with some of its rows."""
-        flagged = {new: self.flagged[old] for new, old in enumerate(rows) if old in self.flagged}
-        left_out = self.left_out + self.frame.height - len(rows)
-        return replace(self, frame=self.frame[list(rows)], flagged=flagged, left_out=left_out)
-
-    def leading(self, count: int = SHOWN) -> list[int]:
-        """The numbers of the first `count` rows and of those that are flagged."""
-        return [row for row in range(self.frame.height) if row < count or row in self.flagged]
 
 
 def tables(report: Report) -> list[ReportTable]:

@@ -5,9 +5,8 @@ Facts come first (a code and numbers, rows of `explanation`), sentences are made
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -19,6 +18,7 @@ from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
 from trace_export.analysis.whole_steps import UNEVEN, counted, far_longer
+from trace_export.answer import Sentence
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.missing_ranks import Absent, absent
 from trace_export.schedules.catalogue import TITLES
@@ -40,21 +40,6 @@ LEVELS = {
     "delays": "ordinary delays", "late": "late starts",
 }  # fmt: skip
 """The levels of `explanation.LEVELS` in words."""
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A statement: its `code` is the same in every version, `facts` are the numbers, `text` says them; `next`: what to
-    do about it, where there is something."""
-
-    code: str
-    facts: dict[str, Any]
-    text: str
-    next: str = ""
-
-    def on(self, inputs: str) -> Sentence:
-        """The same, whose next step names what was read (`inputs`, as words of a command) instead of DIR."""
-        return replace(self, next=re.sub(r"\bDIR\b", lambda _: inputs, self.next))
 
 
 def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tuple[Sentence, ...]:

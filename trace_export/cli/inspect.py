@@ -66,7 +66,7 @@ def show(result: Inspection) -> None:
 def _show_runs(runs: pl.DataFrame) -> None:
     import polars as pl
 
-    from trace_export.analysis.report_tables import ReportTable
+    from trace_export.answer import ReportTable
 
     start = pl.from_epoch("start_ns", time_unit="ns").dt.strftime("%Y-%m-%d %H:%M:%S").alias("start")
     missing = [] if runs["missing_ranks"].eq("").all() else [pl.col("missing_ranks").alias("missing ranks")]
@@ -88,7 +88,7 @@ def _beginning(facts: dict[str, Any]) -> str:
 def _show_ranks(ranks: pl.DataFrame) -> None:
     import polars as pl
 
-    from trace_export.analysis.report_tables import Place, ReportTable
+    from trace_export.answer import Place, ReportTable
 
     same = [name for name in WORDS if ranks[name].n_unique() == 1]
     common = [

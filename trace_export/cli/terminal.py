@@ -21,8 +21,7 @@ from trace_export.units import cells_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trace_export.analysis.report_tables import ReportTable
-    from trace_export.analysis.verdict import Sentence
+    from trace_export.answer import ReportTable, Sentence
     from trace_export.model import Note
     from trace_export.progress import Progress as Reporter
     from trace_export.run import Run

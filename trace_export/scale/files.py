@@ -7,17 +7,20 @@ from pathlib import Path
 
 import polars as pl
 
+from trace_export.answer import ReportTable
 from trace_export.choices import OverviewFormat
 from trace_export.scale import words
 from trace_export.scale.build import Overview
 from trace_export.scale.exceptions import SLOW, SLOW_LINK
 from trace_export.writers.outputs import Outputs
 from trace_export.writers.overview.heat_map import HeatMap, Quantity, heat_map
-from trace_export.writers.overview.page import Contents, Table, page
+from trace_export.writers.overview.page import Contents, page
 from trace_export.writers.paths import output_folder
 from trace_export.writers.tables import write_frame
 
 STEM = "pipeline_overview"
+MOST_ROWS = 500
+"""More rows of a table are in the Parquet table alone."""
 TABLES = (
     "cells",
     "ranks",
@@ -80,26 +83,27 @@ def _contents(overview: Overview, name: str) -> Contents:
         heading=words.heading(overview),
         sentences=words.sentences(overview),
         warning=words.missing(overview),
-        first=[
-            Table("Causes", causes, _noted(causes, "Gain: how much shorter a step is without the cause, in a replay.")),
-            Table("Exceptions", different, _noted(different, _THRESHOLDS), _map_cells(overview, cells)),
-        ],
+        causes=_table("Causes", causes, (causes.height and _GAIN) or "None."),
+        exceptions=_table("Exceptions", different, (different.height and _THRESHOLDS) or "None."),
+        on_map=_map_cells(overview, cells),
         map=cells,
         bands=overview.bands.select("stage", *ms),
         tables=[
-            Table("", words.stage_rows(overview)),
+            _table("", words.stage_rows(overview)),
             *_cohorts(overview),
-            Table("What a step is made of", words.level_rows(overview)),
-            Table("Steps", words.step_rows(overview), _STEPS_NOTE),
-            *([Table("Not read", failures)] if failures.height else []),
+            _table("What a step is made of", words.level_rows(overview)),
+            _table("Steps", words.step_rows(overview), _STEPS_NOTE),
+            *([_table("Not read", failures)] if failures.height else []),
         ],
     )
 
 
-def _noted(rows: pl.DataFrame, note: str) -> str:
-    return note if rows.height else "None."
+def _table(title: str, frame: pl.DataFrame, note: str = "") -> ReportTable:
+    """A table of the page, whose size is not to grow with that of the run."""
+    return ReportTable(title, frame, note).part(range(min(frame.height, MOST_ROWS)))
 
 
+_GAIN = "Gain: how much shorter a step is without the cause, in a replay."
 _THRESHOLDS = (
     f"Blocks that take {SLOW} times as long as those of their peers, and transfers that take {SLOW_LINK} times as long "
     "as those between the same stages, beyond the usual scatter. An exception need not cost anything."
@@ -110,7 +114,7 @@ _STEPS_NOTE = (
 )
 
 
-def _cohorts(overview: Overview) -> Iterator[Table]:
+def _cohorts(overview: Overview) -> Iterator[ReportTable]:
     """The groups of replicas, if there are several replicas."""
     if overview.replicas.height > 1:
         typical = (
@@ -121,7 +125,7 @@ def _cohorts(overview: Overview) -> Iterator[Table]:
             " from one to the next."
         )
         rows = words.cohort_rows(overview)
-        yield Table("Replicas that behave alike", rows, alike + typical)
+        yield _table("Replicas that behave alike", rows, alike + typical)
 
 
 def _map_cells(overview: Overview, cells: HeatMap) -> dict[int, tuple[int, int]]:

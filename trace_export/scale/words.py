@@ -10,7 +10,8 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
-from trace_export.analysis.verdict import LEVELS, Sentence, causes, step_sentence
+from trace_export.analysis.verdict import LEVELS, causes, step_sentence
+from trace_export.answer import Sentence
 from trace_export.scale import bands
 from trace_export.scale.build import Overview
 from trace_export.schedules.catalogue import TITLES

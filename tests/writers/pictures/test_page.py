@@ -18,8 +18,7 @@ import trace_export
 from tests.support.browser import browser, opened, pixels, screenshot
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.analysis.report_tables import Place, ReportTable
-from trace_export.analysis.verdict import Sentence
+from trace_export.answer import Place, ReportTable, Sentence
 from trace_export.chart.colours import FILLS
 from trace_export.chart.layout import lay_out
 from trace_export.choices import Theme

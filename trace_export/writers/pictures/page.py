@@ -9,53 +9,24 @@ policy forbids. Without scripts the page shows the still picture.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
+from trace_export.answer import ReportTable, Sentence
 from trace_export.chart.colours import DIFFERENT, TEXT
 from trace_export.errors import printable
 from trace_export.writers import mark
-from trace_export.writers.html import ROWS, Said, cells, digest, grid, safe, said_item, script_data
+from trace_export.writers.html import digest, items, safe, script_data, table
 from trace_export.writers.pictures import svg
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
 
 HELP = "Zoom: Ctrl + wheel, or W and S. Move: drag, or A and D. Everything: double-click, or 0."
 _NOT_FACTS = ("panel", "row", "lane", "start_ns", "end_ns", "name", "label", "fill", "longer")
-
-
-class Place(Protocol):
-    """Where a row of a table is in the chart; None where that is nowhere."""
-
-    @property
-    def stage(self) -> int | None: ...
-
-    @property
-    def step(self) -> tuple[int | None, int | None] | None: ...
-
-
-class Table(Protocol):
-    """A table of the report: its `frame` is shown as it is, null as –. `flagged` are the numbers of rows to highlight,
-    with their place in the chart; `bars` where a bar of each row begins and ends, as shares of the whole."""
-
-    @property
-    def title(self) -> str: ...
-
-    @property
-    def frame(self) -> pl.DataFrame: ...
-
-    @property
-    def note(self) -> str: ...
-
-    @property
-    def flagged(self) -> Mapping[int, Place]: ...
-
-    @property
-    def bars(self) -> Sequence[tuple[float, float]]: ...
 
 
 @dataclass(frozen=True)
@@ -77,13 +48,13 @@ class Contents:
 
     title: str = ""
     heading: str = ""
-    sentences: Sequence[Said] = ()
-    beside: Sequence[Table] = ()
-    tables: Sequence[Table] = ()
+    sentences: Sequence[Sentence] = ()
+    beside: Sequence[ReportTable] = ()
+    tables: Sequence[ReportTable] = ()
     folded: bool = False
     overview: str = ""
     focus: Focus | None = None
-    further: Sequence[Said] = ()
+    further: Sequence[Sentence] = ()
 
 
 def page(figure: Figure, report: Contents = Contents(), still_steps: int | None = None) -> str:
@@ -112,7 +83,7 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
         *(f"<p>{safe(remark)}</p>" for remark in figure.remarks),
         _side_by_side(report.beside, figure),
         _further(report.further),
-        *(_table(table, figure, report.folded) for table in report.tables),
+        *(table(each, _links(each, figure), folded=report.folded) for each in report.tables),
         f'<script type="application/json" id="data">{script_data(_data(figure, first, report.focus))}</script>',
         f"<script>{script}</script></body></html>\n",
     ])  # fmt: skip
@@ -121,9 +92,10 @@ def page(figure: Figure, report: Contents = Contents(), still_steps: int | None 
 def _answer(figure: Figure, report: Contents) -> str:
     if not report.title:
         return ""
-    sentences = "".join(map(said_item, report.sentences))
     every = f'<p><a href="{escape(report.overview)}">Every rank on one page</a></p>' if report.overview else ""
-    return f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{sentences}</ol>{every}'
+    return (
+        f'<p>{safe(report.heading)} · {safe(figure.title)}</p><ol class="verdict">{items(report.sentences)}</ol>{every}'
+    )
 
 
 def _panel_of(figure: Figure, step: tuple[int | None, int | None] | None) -> int | None:
@@ -200,58 +172,27 @@ def _coded(column: pl.Series) -> dict[str, Any]:
     return {"values": shown, "codes": codes.to_numpy()}
 
 
-def _side_by_side(tables: Sequence[Table], figure: Figure) -> str:
+def _side_by_side(tables: Sequence[ReportTable], figure: Figure) -> str:
     """Tables side by side where there is room."""
-    if not tables:
-        return ""
-    return f'<div class="beside">{"".join(f"<section>{_table(table, figure)}</section>" for table in tables)}</div>'
+    sections = "".join(f"<section>{table(each, _links(each, figure))}</section>" for each in tables)
+    return sections and f'<div class="beside">{sections}</div>'
 
 
-def _further(sentences: Sequence[Said]) -> str:
+def _further(sentences: Sequence[Sentence]) -> str:
     """Sentences besides the answer, folded under a title."""
     if not sentences:
         return ""
-    said = "".join(map(said_item, sentences))
+    said = items(sentences)
     return f'<details><summary><h2>More about this answer</h2></summary><ul class="further">{said}</ul></details>'
 
 
-def _table(table: Table, figure: Figure, folded: bool = False) -> str:
-    """The table with its title and note; `folded`: only the title is seen."""
-    title, inner = f"<h2>{safe(table.title)}</h2>", f"<p>{safe(table.note)}</p>" if table.note else ""
-    if not table.frame.is_empty():
-        inner += _rows(table, figure)
-    return f"<details><summary>{title}</summary>{inner}</details>" if folded else title + inner
-
-
-def _rows(table: Table, figure: Figure) -> str:
-    head, columns = cells(table.frame)
-    if table.bars:
-        head = head.replace("</th>", "</th><th></th>", 1)
-        columns.insert(1, [_bar(*ends) for ends in table.bars])
-    seen: list[str] = []
-    folded: list[str] = []
-    for number, cells_of_row in enumerate(zip(*columns, strict=True)):
-        row = "".join(cells_of_row)
-        if number in table.flagged:
-            first, end = row.split("</td>", 1)
-            seen.append(f'<tr class="flagged">{first}{_link(table.flagged[number], figure)}</td>{end}</tr>')
-        else:
-            (seen if number < ROWS else folded).append(f"<tr>{row}</tr>")
-    return grid(head, seen, folded)
-
-
-def _bar(start: float, end: float) -> str:
-    """A bar from one share of the whole to another; back where it takes away."""
-    width = max(100 * abs(end - start), 0.4)
-    left = min(100 * min(start, end), 100 - width)
-    way = "more" if end >= start else "less"
-    rect = f'<rect class="{way}" x="{left:.2f}" y="1" width="{width:.2f}" height="10"/>'
-    return f'<td><svg class="part" viewBox="0 0 100 12" preserveAspectRatio="none" aria-hidden="true">{rect}</svg></td>'
-
-
-def _link(place: Place, figure: Figure) -> str:
-    """A link to the row and step of the chart, as far as they are drawn."""
-    row = next((n for n, row in enumerate(figure.rows) if place.stage is not None and row.stage == place.stage), None)
-    ends = (("row", row), ("step", _panel_of(figure, place.step)))
-    data = "".join(f' data-{name}="{at}"' for name, at in ends if at is not None)
-    return data and f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'
+def _links(table: ReportTable, figure: Figure) -> dict[int, str]:
+    """Links from the flagged rows of a table to the row and step of the chart, as far as they are drawn."""
+    stages = [row.stage for row in figure.rows]
+    links = {}
+    for number, place in table.flagged.items():
+        row = stages.index(place.stage) if place.stage is not None and place.stage in stages else None
+        ends = (("row", row), ("step", _panel_of(figure, place.step)))
+        if data := "".join(f' data-{name}="{at}"' for name, at in ends if at is not None):
+            links[number] = f' <a href="#chart" class="place"{data} title="show in the chart">▸ chart</a>'
+    return links
