@@ -95,13 +95,21 @@ def missing_extra(what: str, extra: str, otherwise: str = "") -> UsageError:
     return UsageError(f"{what} needs the extra {extra}, which is not installed", install + otherwise)
 
 
-class SourceError(TraceExportError):
-    """One input cannot be read; `path` is the file or folder."""
+class _FileError(TraceExportError):
+    """An error of the file or folder at `path`."""
 
     def __init__(self, path: Path, what: str, remedy: str = "") -> None:
         super().__init__(about(path, what), remedy)
         self.args = (path, what, remedy)  # so that the error survives the way back from a worker process
         self.path = path
+
+
+class SourceError(_FileError):
+    """One input cannot be read; `path` is the file or folder."""
+
+
+class OutputError(_FileError):
+    """An output cannot be written; `path` is the file or folder."""
 
 
 class NothingToExportError(TraceExportError):
@@ -110,12 +118,3 @@ class NothingToExportError(TraceExportError):
 
 class AlignmentError(TraceExportError):
     """The hosts' clocks cannot be aligned as well as was asked for."""
-
-
-class OutputError(TraceExportError):
-    """An output cannot be written; `path` is the file or folder."""
-
-    def __init__(self, path: Path, what: str, remedy: str = "") -> None:
-        super().__init__(about(path, what), remedy)
-        self.args = (path, what, remedy)
-        self.path = path

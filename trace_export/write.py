@@ -125,16 +125,13 @@ def planned(options: WriteOptions, log_dir: Path) -> list[Path]:
     for name in options.formats:
         BY_NAME[name].ensure_installed()
     alignment = alignment_path(options.out, log_dir)
-    further = [with_table(path, name) for path in _table_paths(options, log_dir) for name in options.tables]
-    return [*_paths(options, log_dir).values(), *further, *([alignment] if alignment else [])]
+    paths = output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
+    tables = [with_table(paths[name], table) for name in _of_kind("table", options) for table in options.tables]
+    return [*paths.values(), *tables, *([alignment] if alignment else [])]
 
 
-def _table_paths(options: WriteOptions, log_dir: Path) -> list[Path]:
-    return [path for name, path in _paths(options, log_dir).items() if BY_NAME[name].kind == "table"]
-
-
-def _paths(options: WriteOptions, log_dir: Path) -> dict[str, Path]:
-    return output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
+def _of_kind(kind: formats.Kind, options: WriteOptions) -> list[str]:
+    return [name for name in options.formats if BY_NAME[name].kind == kind]
 
 
 def write_files(
@@ -147,13 +144,13 @@ def write_files(
     written.
     """
     profile = content.profile
-    paths_by_name = _paths(options, log_dir)
-    files = {k: {n: p for n, p in paths_by_name.items() if BY_NAME[n].kind == k} for k in get_args(formats.Kind)}
-    parts = pieces(profile, options.drawing["tracks"], content.detail, options.max_slices) if files["trace"] else []
+    path_of = output_paths(options.formats, options.out, log_dir, gzip=options.gzip)
+    traces, tables, pictures = (_of_kind(kind, options) for kind in get_args(formats.Kind))
+    parts = pieces(profile, options.drawing["tracks"], content.detail, options.max_slices) if traces else []
     alignment = alignment_path(options.out, log_dir) if profile.clocks.height > 1 else None
-    paths = [with_steps(path, steps) for path in files["trace"].values() for steps, _ in parts]
-    paths += [with_table(path, table) for path in files["table"].values() for table in options.tables]
-    paths += [*files["picture"].values(), *([alignment] if alignment else [])]
+    paths = [with_steps(path_of[name], steps) for name in traces for steps, _ in parts]
+    paths += [with_table(path_of[name], table) for name in tables for table in options.tables]
+    paths += [*(path_of[name] for name in pictures), *([alignment] if alignment else [])]
     outputs.check(paths)
     drawn = content
     if content.other is not None:
@@ -167,21 +164,23 @@ def write_files(
             write_to(temporary)
 
     for steps, piece in parts:
-        if traces := {name: with_steps(path, steps) for name, path in files["trace"].items()}:
-            chart = draw(replace(drawn, measured=drawn.measured.of(piece)), options.drawing)
-            for path in traces.values():
-                progress(f"writing {path.name}", next(done), len(paths))
-            chart.put(*(_trace(chart, name, path, options, outputs) for name, path in traces.items()))
-    for name, path in files["table"].items():
-        if "blocks" in options.tables:
-            put(path, partial(BY_NAME[name].load(), profile, beside=content.other and content.other.measured.profile))
+        chart = draw(replace(drawn, measured=drawn.measured.of(piece)), options.drawing)
+        files = {name: with_steps(path_of[name], steps) for name in traces}
+        for path in files.values():
+            progress(f"writing {path.name}", next(done), len(paths))
+        chart.put(*(_trace(chart, name, path, options, outputs) for name, path in files.items()))
+    for name in tables:
         for table in options.tables:
-            if table != "blocks":
-                put(with_table(path, table), partial(write_frame, content.frames[table]()))
-    if files["picture"]:
+            write = (
+                partial(write_frame, content.frames[table]())
+                if table != "blocks"
+                else partial(BY_NAME[name].load(), profile, beside=content.other and content.other.measured.profile)
+            )
+            put(with_table(path_of[name], table), write)
+    if pictures:
         chart, further = _picture(drawn, options)
-        for name, path in files["picture"].items():
-            put(path, partial(BY_NAME[name].load(), chart, format=name, **further))
+        for name in pictures:
+            put(path_of[name], partial(BY_NAME[name].load(), chart, format=name, **further))
     if alignment:
         put(alignment, partial(alignment_file.write, profile))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Cli
-from tests.support.command import parser
+from trace_export.cli.commands import command as made_command
 from trace_export.sources.formats import guides
 
 DOCS = ROOT / "trace_export" / "docs"
@@ -65,7 +65,7 @@ def test_help_comes_in_parts(run_cli: Cli, command: str) -> None:
 
 def offered(command: str, name: str, typed: str) -> list[str]:
     """What the shell offers after `typed`."""
-    made = parser().commands[command]
+    made = made_command(command)
     (option,) = (parameter for parameter in made.params if parameter.name == name)
     return [item.value for item in option.shell_complete(made.make_context(command, [], resilient_parsing=True), typed)]
 

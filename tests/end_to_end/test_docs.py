@@ -18,10 +18,10 @@ import pytest
 import trace_export
 from tests.conftest import ROOT, Cli
 from tests.support import architecture, gallery, library_reference
-from tests.support.command import parser
 from tests.support.command_reference import PAGE, page
 from tests.support.trace_processor import TraceProcessor
 from trace_export import api, model
+from trace_export.cli.commands import ROWS
 
 README = ROOT / "README.md"
 DOCS = ROOT / "trace_export" / "docs"
@@ -66,7 +66,7 @@ def asked(line: str) -> set[str]:
     """The command of a line and its options."""
     first, *words = shlex.split(line)[1:]
     return {
-        first if first in parser().commands else "export",
+        first if first in ROWS else "export",
         *(word for word in [first, *words] if word.startswith("--")),
     }
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.support import golden_runs, surface
-from tests.support.command import parser
+from trace_export.cli.commands import command
 
 
 @pytest.mark.parametrize("name", golden_runs.RUNS)
@@ -27,7 +27,7 @@ def test_every_option_is_in_a_golden_run(name: str) -> None:
     given = golden_runs.options().get(name, set())
     spelled = {
         spelling
-        for parameter in parser().commands[name].params
+        for parameter in command(name).params
         if parameter.param_type_name == "option" and parameter.name != "help" and not parameter.hidden
         for spelling in parameter.opts + parameter.secondary_opts
     }

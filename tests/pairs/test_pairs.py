@@ -17,8 +17,9 @@ from tests.pairs.choices import ELSEWHERE, EXPORT, PICTURE, REPORT, Values, aske
 from tests.pairs.covering import Row, covering
 from tests.pairs.inputs import TRAITS, Input, can_be
 from tests.pairs.oracles import in_picture, of_traces, one_sentence, same_blocks
-from tests.support.command import command, parser
+from tests.support.command import command
 from tests.support.schemas import DOCUMENTS
+from trace_export.cli.commands import command as made
 
 FAST, APART = 4, 7
 """So many rows, so far apart, are in every run; the others with --slow."""
@@ -140,6 +141,6 @@ def test_what_does_not_matter_changes_nothing(row: Row, tmp_path: Path) -> None:
 
 def test_every_option_is_drawn_or_given_elsewhere() -> None:
     """A new option has to be put into one of the tables."""
-    export = {name for option in parser().commands["export"].params for name in option.opts if name.startswith("--")}
+    export = {name for option in made("export").params for name in option.opts if name.startswith("--")}
     assert export <= EXPORT.keys() | PICTURE.keys() | ELSEWHERE
     assert ELSEWHERE.isdisjoint(EXPORT)

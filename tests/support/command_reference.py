@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.conftest import ROOT
 from trace_export.cli.app import aliases
-from trace_export.cli.commands import ROWS, Commands, Row
+from trace_export.cli.commands import ROWS, Row, command
 from trace_export.options import PANELS, Option, flags, options_of
 
 PAGE = ROOT / "trace_export" / "docs" / "commands.md"
@@ -28,7 +28,7 @@ def page() -> str:
 
 
 def _section(name: str, row: Row) -> str:
-    text = " ".join((Commands()[name].help or "").split())
+    text = " ".join((command(name).help or "").split())
     options = {key: option for key, option in options_of(row.kind).items() if option.panel and not option.instead}
     rows = [_row(key, option) for panel in PANELS for key, option in options.items() if option.panel == panel]
     return "\n".join([f"## {name}", "", text, "", "| option | default | meaning |", "|---|---|---|", *rows, ""])

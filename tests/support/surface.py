@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.conftest import ROOT
-from tests.support.command import parser
 from tests.support.message_reference import code, error_classes, levels, notes
 from tests.support.schemas import DOCUMENTS, schema
+from trace_export.cli.commands import ROWS, command
 
 FILE = ROOT / "tests" / "golden" / "surface.txt"
 GONE = " -> "
@@ -32,7 +32,7 @@ def frozen() -> dict[str, str]:
 
 
 def _options() -> Iterator[str]:
-    given = {name: _spellings(command) for name, command in parser().commands.items()}
+    given = {name: _spellings(command(name)) for name in ROWS}
     for name, spellings in given.items():
         if name != "export" and spellings == given["export"]:
             yield f"command {name}, with the options of export"

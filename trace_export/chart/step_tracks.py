@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from trace_export.chart.builder import Builder
 from trace_export.chart.running_counts import running_count
-from trace_export.model import RANK_STEP_KEY, STEP_KEY, WORK_KINDS
-from trace_export.ordering import ordered, run_number
+from trace_export.model import STEP_KEY, WORK_KINDS
+from trace_export.ordering import ordered
 
 
 def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None, order: int) -> None:
@@ -20,14 +20,9 @@ def add_steps(builder: Builder, blocks: pl.DataFrame, extra: pl.DataFrame | None
     `extra` has the keys run and step; its other columns become arguments.
     """
     steps = (
-        blocks.select(*RANK_STEP_KEY, "start_ns", "end_ns")
-        .filter(pl.col("step").is_not_null())
-        .group_by(run_number(*RANK_STEP_KEY))
-        .agg(pl.col(RANK_STEP_KEY).first(), pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len())
+        blocks.drop_nulls("step")
         .group_by(STEP_KEY)
-        .agg(
-            pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("blocks").sum(), ranks=pl.col("rank").n_unique(),
-        )
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), blocks=pl.len(), ranks=pl.col("rank").n_unique())
         .with_columns(pl.format("step {}", "step").alias("name"), pl.lit("step").alias("category"))
         .with_columns(pl.col("start_ns").alias("start_unix_ns"))
         .sort("start_ns", *STEP_KEY)

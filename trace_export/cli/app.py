@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from trace_export.cli import wrong_words
-from trace_export.cli.commands import ROWS, Commands, old, plain
+from trace_export.cli.commands import ROWS, command, old, plain
 from trace_export.errors import UsageError
 from trace_export.options import flags, options_of
 from trace_export.sources import formats
@@ -31,15 +31,14 @@ def aliases() -> dict[str, list[str]]:
 class _Group(TyperGroup):
     """`trace-export --log_dir logs` means `trace-export export --log_dir logs`."""
 
-    def __init__(self, **attributes: Any) -> None:
-        super().__init__(**attributes)
-        self.commands = cast(Any, Commands())
-
     def get_params(self, ctx: Any) -> Any:
         return plain(super().get_params(ctx))
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self.commands)
+        return list(ROWS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return command(cmd_name) if cmd_name in ROWS else None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         formatter.write("Usage: trace-export COMMAND …   (trace-export DIR draws the profiles in DIR)\n\n")

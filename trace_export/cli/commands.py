@@ -1,15 +1,12 @@
-"""The commands by their names, made from their options (`trace_export.options`).
-
-Each is loaded and made when it is first asked for: a run needs one, and `--help` none.
-"""
+"""The commands by their names, made from their options (`trace_export.options`)."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from inspect import Parameter, Signature
 from typing import Annotated, Any, cast
@@ -59,24 +56,6 @@ ROWS = {
 SETTINGS = {"run": {"allow_interspersed_args": False}}
 
 
-class Commands(Mapping[str, Any]):
-    """The name of each command, in the order of the help, and the command as Typer makes it."""
-
-    def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self._made[name] = _command(name, ROWS[name])
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ROWS)
-
-    def __len__(self) -> int:
-        return len(ROWS)
-
-
 def plain(parameters: list[Any]) -> list[Any]:
     """Parameters whose values stay as they are: options check them, and Typer would load Pydantic for it, which takes a
     fifth of the time of a small run."""
@@ -121,7 +100,10 @@ def _described(name: str, option: Option) -> tuple[str, str]:
     return ", ".join(flags(name, option)) + value, option.help + default
 
 
-def _command(name: str, row: Row) -> Any:
+@cache
+def command(name: str) -> Any:
+    """The command of that name, as Typer makes it when it is first asked for: a run needs one, and `--help` none."""
+    row = ROWS[name]
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     file, function = row.home.split(".")
     call = getattr(import_module(f"{__package__}.{file}"), function)

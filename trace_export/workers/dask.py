@@ -101,12 +101,8 @@ def in_each_folder(
         hosts = {worker.ip: worker.host for worker in reversed(workers)}
         folders += [Folder(folder, machine) for machine in ([name] if name != EVERY else list(hosts.values())[::-1])]
     looks: dict[int, Result | TraceExportError] = {}
-    each(cluster, partial(_of_path, function), folders, looks.__setitem__)
+    each(cluster, lambda folder: function(folder.path), folders, looks.__setitem__)
     return [(one, looks[number]) for number, one in enumerate(folders)]
-
-
-def _of_path(function: Callable[[Path], Result], folder: Folder) -> Result:
-    return function(folder.path)
 
 
 def _machine(item: Placed) -> str | None:

@@ -31,6 +31,7 @@ OTHER_RUN = "other run"
 NOTABLE = 0.1
 """A block of another run whose length differs by more is marked."""
 
+HOST_TIMES = "The times of blocks are those of the host, which issued their work, not of the device."
 NO_PATH = "A step has no critical path if no step after it was recorded."
 PAIR = "7+13: the forward of micro-batch 7, overlapped with the backward of micro-batch 13"
 
@@ -87,28 +88,20 @@ class Figure:
     @property
     def remarks(self) -> list[str]:
         """Remarks below the picture: the meaning of the numbers, and what was inferred."""
-        guessed = {"labels": "The numbers in some blocks", "origin": "The times of some blocks"}
-        pairs = (self.blocks["kind"] == "FB").any()
-        return [
-            *([BUBBLE] if self.has_shares else []),
-            *([PAIR] if pairs else []),
-            *(
-                ["Micro-batches are numbered from 1 here, and from 0 in the data."]
-                if self.style.first_microbatch
-                else []
-            ),
-            *(
-                f"{what} are inferred, not recorded."
-                for column, what in guessed.items()
-                if column in self.blocks.columns and (self.blocks[column] == "inferred").any()
-            ),
-            *(
-                ["The times of blocks are those of the host, which issued their work, not of the device."]
-                if "origin" in self.blocks.columns and (self.blocks["origin"] == "host").any()
-                else []
-            ),
-            *([NO_PATH] if self._lacks_path else []),
-        ]
+
+        def some(column: str, value: str) -> bool:
+            return column in self.blocks.columns and bool((self.blocks[column] == value).any())
+
+        remarks = {
+            BUBBLE: self.has_shares,
+            PAIR: some("kind", "FB"),
+            "Micro-batches are numbered from 1 here, and from 0 in the data.": self.style.first_microbatch,
+            "The numbers in some blocks are inferred, not recorded.": some("labels", "inferred"),
+            "The times of some blocks are inferred, not recorded.": some("origin", "inferred"),
+            HOST_TIMES: some("origin", "host"),
+            NO_PATH: self._lacks_path,
+        }
+        return [remark for remark, holds in remarks.items() if holds]
 
     @property
     def _lacks_path(self) -> bool:
