@@ -277,7 +277,7 @@ def write_report(
             f"Pipeline report: {name}", result.heading, result.answer, first,
             list(tables.values()), True, overview, focus, result.further,
         )  # fmt: skip
-        picture.write_page(chart, temporary, contents, steps, shown.ranks, result.steps)
+        picture.write(chart, temporary, "html", steps, shown.ranks, contents=contents, lengths=result.steps)
 
 
 def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:

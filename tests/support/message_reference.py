@@ -52,8 +52,8 @@ def levels(note: ast.Call) -> set[str]:
 def error_classes() -> list[type[errors.TraceExportError]]:
     """The classes of the error tree below its root, in the order of the file."""
     return [
-        c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TraceExportError)
-        and c is not errors.TraceExportError
+        c for name, c in vars(errors).items() if isinstance(c, type) and issubclass(c, errors.TraceExportError)
+        and c is not errors.TraceExportError and not name.startswith("_")
     ]  # fmt: skip
 
 

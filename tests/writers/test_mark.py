@@ -36,7 +36,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "a.png": lambda path: picture.write(CHART, path, "png"),
     "a.pdf": lambda path: picture.write(CHART, path, "pdf"),
     "a.html": lambda path: picture.write(CHART, path, "html"),
-    "report.html": lambda path: picture.write_page(CHART, path, Contents()),
+    "report.html": lambda path: picture.write(CHART, path, "html", contents=Contents()),
     "a.parquet": lambda path: tables.write_parquet(PROFILE, path),
     "a.csv": lambda path: tables.write_csv(PROFILE, path),
     "clock_alignment.json": lambda path: alignment_file.write(PROFILE, path),

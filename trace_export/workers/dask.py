@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 from trace_export.errors import SourceError, TraceExportError, UsageError
-from trace_export.workers.attempt import Result, attempt
+from trace_export.workers.attempt import HasPath, Item, Result, attempt
 from trace_export.workers.cluster import EVERY, Cluster
 from trace_export.workers.dask_client import (
     ANSWER_S,
@@ -40,16 +40,6 @@ scheduler whose `no-workers-timeout` is shorter gives up earlier."""
 MANY, PART = 64, 8
 """If each worker has more items, this many make one task: a task costs the scheduler as much as a small source."""
 NONE_LEFT: Final = "no worker is left that could read it", "start workers again, with more memory"
-
-
-class Placed(Protocol):
-    """An item: a path, which only the machine `machine_name` can read where it has one that is not None."""
-
-    @property
-    def path(self) -> Path: ...
-
-
-Item = TypeVar("Item", bound=Placed)
 
 
 def each(
@@ -105,7 +95,8 @@ def in_each_folder(
     return [(one, looks[number]) for number, one in enumerate(folders)]
 
 
-def _machine(item: Placed) -> str | None:
+def _machine(item: HasPath) -> str | None:
+    """The machine that alone can read an item, where there is one."""
     return getattr(item, "machine_name", None)
 
 

@@ -28,7 +28,7 @@ from typing import Any, Generic, cast
 
 from trace_export.errors import SourceError, TraceExportError
 from trace_export.workers import process
-from trace_export.workers.attempt import HasPath, Item, Result
+from trace_export.workers.attempt import Item, Result
 
 
 class Pool(Generic[Item, Result]):
@@ -95,7 +95,8 @@ class Pool(Generic[Item, Result]):
                 raise TraceExportError(f"a worker process {_how(code)} as it started", "try `jobs` 1") from None
             worker = self._new_worker()
             if index in self.again:
-                self.take(index, _died(self.items[index], code))
+                how = f"the process that read it {_how(code)} twice; perhaps it ran out of memory"
+                self.take(index, SourceError(self.items[index].path, how, "try `jobs` 1"))
             else:
                 self.again.add(index)
                 self.waiting.append(index)
@@ -139,11 +140,6 @@ class _Worker:
         self.process.communicate()
         self.connection.close()
         return self.process.returncode
-
-
-def _died(item: HasPath, code: int) -> SourceError:
-    how = f"the process that read it {_how(code)} twice; perhaps it ran out of memory"
-    return SourceError(item.path, how, "try `jobs` 1")
 
 
 def _how(code: int) -> str:

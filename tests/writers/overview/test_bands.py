@@ -20,15 +20,14 @@ def elements(stages: int) -> list[ElementTree.Element]:
 def test_marks_are_where_the_axis_has_their_values() -> None:
     result = elements(3)
     axis = [(float(e.text or ""), float(e.get("y", "")) - 4) for e in result if e.get("text-anchor") == "end"]
-    assert len(axis) == 5
+    assert 4 <= len(axis) <= 8
     (zero, bottom), (top, above) = axis[0], axis[-1]
     assert zero == 0 and top >= 4.2 and above < bottom
 
     def y(value: float) -> object:
         return pytest.approx(bottom + (above - bottom) * value / top, abs=0.11)  # coordinates have one decimal
 
-    assert [at for _, at in axis] == [y(top * share) for share in (0, 0.25, 0.5, 0.75, 1)]
-    assert [value for value, _ in axis] == pytest.approx([top * share for share in (0, 0.25, 0.5, 0.75, 1)])
+    assert [at for _, at in axis] == [y(value) for value, _ in axis]
     bars = [e for e in result if e.tag == "rect"]
     assert [float(e.get("y", "")) for e in bars] == [y(3 + n / 10) for n in range(3)]
     assert [float(e.get("y", "")) + float(e.get("height", "")) for e in bars] == [y(1 + n / 10) for n in range(3)]

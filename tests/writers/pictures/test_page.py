@@ -176,7 +176,7 @@ def test_hostile_text_never_becomes_markup(profile: Profile, tmp_path: Path, bro
     chart = replace(lay_out(replace(profile, spans=spans, ranks=ranks)), title=NASTY)
     tables = [ReportTable(NASTY, pl.DataFrame({NASTY: [NASTY]}), NASTY)]
     said = Sentence("nasty", {}, NASTY, NASTY)
-    picture.write_page(chart, tmp_path / "nasty.html", Contents(NASTY, NASTY, [said], tables=tables))
+    picture.write(chart, tmp_path / "nasty.html", "html", contents=Contents(NASTY, NASTY, [said], tables=tables))
     parser = Tags()
     parser.feed((tmp_path / "nasty.html").read_text())
     assert parser.seen.count("script") == 2
@@ -196,8 +196,11 @@ def test_report_shows_its_tables(profile: Profile, tmp_path: Path, browser: Brow
             "slow": [True, False],
         }
     )
-    picture.write_page(
-        lay_out(profile), tmp_path / "report.html", Contents(tables=[ReportTable("Bubbles", frame, "of each stage")])
+    picture.write(
+        lay_out(profile),
+        tmp_path / "report.html",
+        "html",
+        contents=Contents(tables=[ReportTable("Bubbles", frame, "of each stage")]),
     )
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("h2").inner_text() == "Bubbles"
@@ -215,7 +218,7 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
     profile: Profile, tmp_path: Path, browser: Browser
 ) -> None:
     table = ReportTable("Stages", pl.DataFrame({"stage": range(64)}), "", {37: Place(stage=1), 3: Place()})
-    picture.write_page(lay_out(profile), tmp_path / "report.html", Contents(tables=[table]))
+    picture.write(lay_out(profile), tmp_path / "report.html", "html", contents=Contents(tables=[table]))
     with opened(browser, tmp_path / "report.html") as page:
         assert page.locator("td").count() == 64  # nothing is left out
         seen = [text.split()[0] for text in page.locator("td:visible").all_inner_texts()]
@@ -237,7 +240,7 @@ def test_a_long_table_is_folded_and_flagged_rows_lead_to_the_chart(
 
 def test_blocks_of_one_width_all_have_their_numbers(tmp_path: Path, browser: Browser) -> None:
     """At any width of the window, whose edges of blocks are not whole numbers."""
-    picture.write_page(lay_out(run_of("1f1b", 4, 8)), tmp_path / "chart.html", Contents())
+    picture.write(lay_out(run_of("1f1b", 4, 8)), tmp_path / "chart.html", "html", contents=Contents())
     recorded = """() => {
         window.texts = [];
         const proto = CanvasRenderingContext2D.prototype, draw = proto.fillText;
@@ -257,7 +260,7 @@ def test_blocks_of_one_width_all_have_their_numbers(tmp_path: Path, browser: Bro
 
 def test_a_printed_chart_is_on_one_sheet_and_not_distorted(tmp_path: Path, browser: Browser) -> None:
     """Of 64 stages, which are higher than a sheet is on the screen."""
-    picture.write_page(lay_out(run_of("1f1b", 64, 4)), tmp_path / "chart.html", Contents())
+    picture.write(lay_out(run_of("1f1b", 64, 4)), tmp_path / "chart.html", "html", contents=Contents())
     with opened(browser, tmp_path / "chart.html") as page:
         page.set_viewport_size({"width": 700, "height": 900})
         page.evaluate("dispatchEvent(new Event('beforeprint'))")

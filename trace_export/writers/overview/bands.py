@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import polars as pl
 
+from trace_export.writers.pictures.svg import ticks_until
+
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 900, 220, 60, 26, 10
 LABELS = 24
 """This many stages are numbered at most."""
+LEAST = 1e-6
+"""The axis ends at this time in ms, or a later one."""
 
 
 def picture(bands: pl.DataFrame) -> str:
     """An SVG element of `bands` (stage, p5, p50, p95, max, in ms)."""
     if bands.is_empty():
         return ""
-    top, bottom = _round_up(max(bands["max"].to_list())), HEIGHT - BELOW
+    most, bottom = max([LEAST, *bands["max"].to_list()]), HEIGHT - BELOW
+    ticks = ticks_until(1.5 * most, 6)
+    top = next(tick for tick in ticks if tick >= most)
     step = (WIDTH - LEFT) / bands.height
     width = min(step * 0.6, 26)
 
@@ -22,10 +28,10 @@ def picture(bands: pl.DataFrame) -> str:
 
     every = -(-bands.height // LABELS)
     parts = [f'<svg class="bands" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="busy time of the stages">']
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        at = y(top * share)
+    for tick in (tick for tick in ticks if tick <= top):
+        at = y(tick)
         parts.append(f'<path class="grid" d="M{LEFT} {at:.1f}H{WIDTH}"/>')
-        parts.append(_text(LEFT - 6, at + 4, f"{top * share:g}", "end"))
+        parts.append(_text(LEFT - 6, at + 4, f"{tick:g}", "end"))
     for n, (stage, p5, p50, p95, longest) in enumerate(bands.select("stage", "p5", "p50", "p95", "max").iter_rows()):
         middle = LEFT + step * (n + 0.5)
         left, high, low = middle - width / 2, y(p95), y(p5)
@@ -41,13 +47,3 @@ def picture(bands: pl.DataFrame) -> str:
 
 def _text(x: float, y: float, words: str, anchor: str) -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{words}</text>'
-
-
-def _round_up(value: float) -> float:
-    """The next of 1, 2, 4, 8 times a power of ten: quarters of it are short numbers."""
-    unit = 1.0
-    while unit * 10 <= value:
-        unit *= 10
-    while unit > value > 0:
-        unit /= 10
-    return next(unit * factor for factor in (1, 2, 4, 8, 10, 20) if unit * factor >= value)

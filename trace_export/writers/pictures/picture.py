@@ -48,16 +48,19 @@ def write(
     style: FigureStyle = FigureStyle(),
     contents: Contents = Contents(),
     zero_ns: int | None = None,
+    lengths: pl.DataFrame | None = None,
 ) -> None:
     """Writes the chart's pipeline rows to `path`; `format` is svg, png, pdf or html.
 
     `steps`: which to show; None: all; a still picture shows the first ones. `bubbles`, `zero_ns`: see
-    `figure`. `contents`: what an html page says besides.
+    `figure`. `contents`: what an html page says besides. `lengths`: run, step and step_ns of steps that are drawn up to
+    the next one.
     Raises UsageError where png or pdf lack their extra and where `style` asks for what cannot be,
     NothingToExportError when no block is left, OSError as `open` does.
     """
-    shown, at_most = figure(chart, steps, bubbles, style, zero_ns), STEPS_SHOWN if steps is None else None
-    write_figure(shown, path, format, at_most, contents)
+    shown = figure(chart, steps, bubbles, style, zero_ns)
+    shown = shown if lengths is None else shown.with_pauses(lengths)
+    write_figure(shown, path, format, STEPS_SHOWN if steps is None else None, contents)
 
 
 def write_figure(
@@ -80,21 +83,6 @@ def write_still(still: svg.Still, path: Path, format: str, sharpness: float = SH
         path.write_text(still.text, encoding="utf-8")
     else:
         path.write_bytes(_pdf(still) if format == "pdf" else _png(still, sharpness))
-
-
-def write_page(
-    chart: Chart,
-    path: Path,
-    report: Contents,
-    steps: Numbers | None = None,
-    bubbles: pl.DataFrame | None = None,
-    lengths: pl.DataFrame | None = None,
-) -> None:
-    """Writes one self-contained HTML page: the answer, the chart to zoom, then the tables. `lengths`: run, step and
-    step_ns of steps that are drawn up to the next one. Other parameters and errors as `write`."""
-    shown = figure(chart, steps, bubbles)
-    shown = shown if lengths is None else shown.with_pauses(lengths)
-    path.write_text(page(shown, report, STEPS_SHOWN), encoding="utf-8")
 
 
 def renderer(format: str) -> Any:
