@@ -18,6 +18,8 @@ FEW = 8
 latter are most of a stream, its number does not stand for a stream."""
 
 FEW_PERCENT = 1
+MANY_PERCENT = 10
+"""Where a larger share of the tasks begin before their launch, the clock of the device is wrong, and so is the rest."""
 
 
 def begins_too_early(later: Ints) -> npt.NDArray[np.bool_]:
@@ -27,16 +29,16 @@ def begins_too_early(later: Ints) -> npt.NDArray[np.bool_]:
     Example: of a hundred tasks, 20 µs later each, one that begins 0.3 ms before its launch has a wrong time. Where
     twenty do, the clock of the device is off by that, and none is wrong before 1 ms.
     """
-    little: npt.NDArray[np.bool_] = later < -FEW_LAUNCHES_NS
-    if are_few(int(np.count_nonzero(little)), len(later)):
-        return little
+    few: npt.NDArray[np.bool_] = later < -FEW_LAUNCHES_NS
+    if np.count_nonzero(few) <= max(FEW, len(later) * FEW_PERCENT // 100):
+        return few
     early: npt.NDArray[np.bool_] = later < -LAUNCH_NS
     return early
 
 
-def are_few(wrong: int, tasks: int) -> bool:
-    """Whether so many of the tasks may be wrong records; more are a clock that is wrong."""
-    return wrong <= max(FEW, tasks * FEW_PERCENT // 100)
+def are_many(early: int, tasks: int) -> bool:
+    """Whether so many tasks begin before their launch that these are no wrong records, but a clock that is wrong."""
+    return early > max(FEW, tasks * MANY_PERCENT // 100)
 
 
 def possible_ends(

@@ -143,6 +143,21 @@ def test_clock_noise_and_programmatic_launches_change_nothing(form: str, tmp_pat
     assert drawn(run, 2) == wanted
 
 
+@pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-300 * MS, -5 * MS]))
+def test_many_kernels_that_begin_before_their_launch_are_left_out(form: str, by: int, tmp_path: Path) -> None:
+    """More than a few, as of each rank some, and fewer than a tenth: the others are right."""
+    hits = {(rank, step, kind, n, 0): by for rank in range(4) for step in range(2) for kind in "FB" for n in (1, 3)}
+    blocks = WRITERS[form](tmp_path, hits)
+    run = trace_export.load(tmp_path, jobs=1)
+    assert counted(run, "tasks-before-launch") == len(hits)
+    for rank in range(4):
+        result, wanted = drawn(run, rank), true(blocks, rank)
+        for key in {hit[:4] for hit in hits if hit[0] == rank}:
+            (start, end), (begin, until) = result.pop(key), wanted.pop(key)
+            assert begin < start < end == until
+        assert result == wanted
+
+
 @pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-50 * MS, -2 * MS, -MS * 3 // 2]))
 @pytest.mark.parametrize("places", [4, 2])
 def test_a_file_of_which_much_work_begins_too_early_is_refused(form: str, by: int, places: int, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trace_export.sources.ranges.named import EXAMPLES, NameCounts
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.names import shortened
 from trace_export.sources.shared.timestamps import UNTIMED
-from trace_export.stream_order import are_few
+from trace_export.stream_order import are_many
 
 FEW = 0.01
 """Any run has a smaller part of the GPU tasks outside all blocks: copies of the data loader, the optimizer."""
@@ -164,8 +164,8 @@ def without_times(path: Path, untimed: int) -> Note:
 
 def impossible_times(path: Path, early: int, cut: int, tasks: int = 0) -> list[Note]:
     """Notes that this many GPU tasks begin before their launch, and this many run past the next one of their stream.
-    Raises SourceError where not a few of the `tasks` begin before their launch: then the times of none are right."""
-    if not are_few(early, tasks):
+    Raises SourceError where many of the `tasks` begin before their launch: then the times of none are right."""
+    if are_many(early, tasks):
         raise SourceError(path, f"{TOO_EARLY}, in {early:,} tasks", HOST)
     notes = []
     if early:
