@@ -544,7 +544,8 @@ NOTES: dict[str, Explanation] = {
         "ranges more than 10 ms before the host issued them. No device does that: the times are of another clock. They "
         "were left out, so their blocks may begin too late, end too early, or be missing.",
         "Nothing if few: the first records of a session have such times with some profilers. Otherwise collect the "
-        "profile again with a newer version. A source in which more than a tenth of the GPU tasks have such times is refused.",
+        "profile again with a newer version. A source in which more than a tenth of the GPU tasks have such times is "
+        "refused.",
     ),
     "tasks-beside-next": Explanation(
         "A stream runs one task after the other. Here most kernels of a stream end more than 0.1 ms after the next one "
