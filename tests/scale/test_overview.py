@@ -241,6 +241,14 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     assert result["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
 
 
+@pytest.mark.parametrize(("stages", "microbatches", "seed"), [(8, 4, 1), (8, 6, 1), (4, 2, 3)])
+def test_no_link_of_a_sound_run_is_slow(stages: int, microbatches: int, seed: int, tmp_path: Path) -> None:
+    """Nothing records the transfers: their lengths are guessed, and differ by how late the ranks are by themselves."""
+    job = data_parallel.Job(stages, microbatches, 1, 8, jitter=0.02, launch=200_000, unsteady=0.5, seed=seed)
+    data_parallel.write_paddle(tmp_path, job)
+    assert trace_export.overview(tmp_path, formats=None).overview.exceptions.is_empty()
+
+
 def test_the_ranks_of_another_run_are_not_missing(tmp_path: Path) -> None:
     """The run of two ranks wrote over the files of two of four ranks; `report` says the same."""
     for job, at in ((data_parallel.Job(replicas=1), 0), (data_parallel.Job(stages=2, replicas=1), 3600)):

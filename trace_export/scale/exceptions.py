@@ -135,7 +135,8 @@ def _slow_ranks(summary: Summary, compared: Compared) -> list[dict[str, object]]
 
 
 def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]:
-    """The links whose transfers take longer than those of their peers."""
+    """The links whose transfers take longer than those of their peers. Those of guessed transfers have peers between
+    the same stages alone: how much of a gap the receiver is late by itself is guessed for each stage."""
     ends = [pl.col(name).is_in(compared.ranks["rank"].implode()) for name in ("src_rank", "dst_rank")]
     table = summary.links.filter(*ends)
     if table.is_empty():
@@ -143,9 +144,12 @@ def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]
     kinds = sorted(set(table["direction"]))
     number = table["direction"].replace_strict(dict(zip(kinds, range(len(kinds)), strict=True)), return_dtype=pl.Int64)
     links = np.stack([table[c].cast(pl.Int64).to_numpy() for c in ("src_rank", "dst_rank")] + [number.to_numpy()])
-    items = mean_lengths(np.arange(len(table)), _sums(table), compared.link_alike(links))
+    alike, groups = compared.link_alike(links), compared.link_groups(links)
+    items = mean_lengths(np.arange(len(table)), _sums(table), alike)
+    if table["guessed"].any():
+        groups = [group for group in groups if np.isin(alike[group.items], np.delete(alike, group.items)).all()]
     rows = []
-    for slow in slow_groups(replace(items, least=SLOW_LINK - 1), compared.link_groups(links), MOST_NAMED):
+    for slow in slow_groups(replace(items, least=SLOW_LINK - 1), groups, MOST_NAMED):
         place = compared.link_place(links[:, slow.items], kinds)
         ways = {"F": "activations", "B": "gradients"}.get(str(place["direction"]), "both directions")
         row = _row("slow-link", place, slow, f"its transfers take longer ({ways})")

@@ -148,7 +148,11 @@ def _work(graph: Graph) -> pl.DataFrame:
 def _links(graph: Graph) -> pl.DataFrame:
     """The table `LINKS` of the steps that count."""
     rows = np.flatnonzero((graph.sort == steps.TRANSFER) & graph.counted)
-    sums = _sums(graph, rows, {"src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "kind": graph.kind[rows]})
+    link: dict[str, Ints | pl.Series] = {
+        "src_rank": graph.src[rows], "dst_rank": graph.dst[rows], "kind": graph.kind[rows]
+    }  # fmt: skip
+    guesses = pl.DataFrame({**link, "guessed": graph.guessed[rows]}).group_by(list(link)).agg(pl.col("guessed").any())
+    sums = _sums(graph, rows, link).join(guesses, on=list(link), maintain_order="left")
     names = pl.Series([kind[-1] for kind in graph.kinds], dtype=TEXT)
     return conform(sums.with_columns(direction=names.gather(sums["kind"])), LINKS)
 
