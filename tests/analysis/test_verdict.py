@@ -18,6 +18,7 @@ from trace_export.pipeline import missing_ranks
 from trace_export.pipeline.completeness import mark_whole_steps
 from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
+from trace_export.selection import Numbers
 from trace_export.units import duration
 
 MS = 1_000_000
@@ -236,3 +237,12 @@ def test_one_rank_has_no_peers() -> None:
     assert said.code == "nothing-stands-out"
     assert "peers" in said.text
     assert "no stage" not in said.text
+
+
+def test_a_command_names_ranks_as_it_reads_them() -> None:
+    """Every fourth of 512 ranks, as where two stages of eight are slow."""
+    row = {"code": "hidden-causes", "ranks": [*range(3, 512, 4)], "parts": ["stage 3", "stage 7"]}
+    given = cause_words.next_step(row).split("--ranks ")[1].split()[0]
+    named = Numbers.parse(given, "ranks")
+    assert named is not None
+    assert named.without(Numbers.of(row["ranks"])).count() == 0

@@ -13,6 +13,8 @@ Row = Mapping[str, Any]
 """A row of `explanation.CAUSES`."""
 
 HOSTS_SAID = 4
+RANKS_DRAWN = 8
+"""Of more ranges of ranks than these, a command draws these."""
 RANKS_SAID = 28
 """Characters that the numbers of ranks may take."""
 
@@ -253,8 +255,12 @@ def _between(row: Row) -> str:
 
 
 def _draw(row: Row, detail: str) -> str:
-    """The command that draws some ranks with their communication and kernels."""
-    return f"trace-export export DIR --ranks {Numbers.of(row['ranks'])} --detail {detail}"
+    """The command that draws some ranks with their communication and kernels: of many that do not follow one another
+    the first."""
+    ranks = Numbers.of(row["ranks"])
+    if len(ranks.ranges) > RANKS_DRAWN:
+        ranks = Numbers(ranks.ranges[:RANKS_DRAWN])
+    return f"trace-export export DIR --ranks {ranks} --detail {detail}"
 
 
 _NEXT: dict[str, Callable[[Row], str]] = {
