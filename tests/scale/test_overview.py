@@ -249,6 +249,16 @@ def test_no_link_of_a_sound_run_is_slow(stages: int, microbatches: int, seed: in
     assert trace_export.overview(tmp_path, formats=None).overview.exceptions.is_empty()
 
 
+def test_a_replica_that_lacks_a_rank_has_no_other_settings(tmp_path: Path) -> None:
+    job = data_parallel.Job(replicas=4, jitter=0.02)
+    data_parallel.write_paddle(tmp_path, job)
+    (tmp_path / f"workerlog.{job.rank(2, 1)}").unlink()
+    result = trace_export.overview(tmp_path, formats=None).overview
+    assert result.missing_ranks == 1
+    assert result.exceptions.is_empty()
+    assert "All 4 replicas behave alike." in said(result)
+
+
 def test_the_ranks_of_another_run_are_not_missing(tmp_path: Path) -> None:
     """The run of two ranks wrote over the files of two of four ranks; `report` says the same."""
     for job, at in ((data_parallel.Job(replicas=1), 0), (data_parallel.Job(stages=2, replicas=1), 3600)):

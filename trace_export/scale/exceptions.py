@@ -67,6 +67,9 @@ def cohorts(summary: Summary) -> pl.DataFrame:
         speed=pl.col("relative").median(),
         ranks=pl.len(),
     )  # fmt: skip
+    whole = pl.col("ranks") == pl.col("ranks").max()  # the order of a stage that is not here says nothing
+    usual = pl.col("order").filter(whole).mode().min()
+    of_replica = of_replica.with_columns(order=pl.when(whole).then("order").otherwise(usual))
     if of_replica["order"].n_unique() > max(1, len(of_replica) // 2):  # then the order is not a setting, but chance
         of_replica = of_replica.with_columns(order=pl.lit(0, pl.UInt64))
     settings = ["microbatches", "order"]
