@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import polars as pl
 
-from trace_export.ordering import packed
+from trace_export.ordering import distinct, packed
 from trace_export.steps.graph import (
     COLLECTIVE,
     OPTIMIZER,
@@ -135,6 +135,8 @@ def opening(rows: pl.DataFrame, ends: pl.DataFrame) -> tuple[pl.DataFrame, pl.Da
     since its first blocks were ready (if they always end last, the data do not tell, but clipped gradients concern all
     stages), or if its blocks begin soon after the last end, and long after they were ready."""
     meetings = _meetings_of(rows)
+    if ends.is_empty():
+        return meetings, ends
     pause, of_all = (pl.col("start") - pl.col(since) for since in ("ready", "end"))
     each = (
         rows.group_by("who", "step").agg(
@@ -200,25 +202,33 @@ def _openings(recorded: Recorded, operations: Operations, begins: Ints, waits: W
 def _meetings_of(rows: pl.DataFrame) -> pl.DataFrame:
     """who, step, last_ready: the groups of `rows` (who, step, start, end, ready) that in most steps start together
     although they were ready apart, in those steps. Most members are enough: the others are late then."""
-    spread, start, ready = (pl.col(name) for name in ("spread", "start", "ready"))
-    rows = rows.with_columns(spread=(ready.max() - ready.min()).over("who", "step"))
-    prompt = start - start.min().over("who", "step") <= TOGETHER * spread
-    each = (
-        rows.with_columns(prompt=prompt).group_by("who", "step").agg(
-            pl.len(), start.min(), spread.first(), prompt=pl.col("prompt").sum(), last_ready=ready.max(),
-            ended=pl.col("end").min(), apart=ready.filter("prompt").max() - ready.filter("prompt").min(),
-            width=start.filter("prompt").max() - start.min(),
-        )
-        .filter(pl.col("len") > 1)
-        .with_columns(
-            met=(spread > 0) & (pl.col("ended") > pl.col("last_ready"))
-            & (start >= pl.col("last_ready") - TOGETHER * spread)
-            & (2 * pl.col("prompt") > pl.col("len")) & (pl.col("width") <= TOGETHER * pl.col("apart"))
-        )
-        .with_columns(often=pl.col("met").sum().over("who"), steps=pl.len().over("who"))
-    )  # fmt: skip
-    least = pl.max_horizontal(pl.min_horizontal(pl.lit(2), "steps"), MOSTLY * pl.col("steps"), pl.lit(1))
-    return each.filter("met", pl.col("often") >= least).select("who", "step", "last_ready").sort("who", "step")
+    who, step, start, end, ready = (rows[name].to_numpy() for name in ("who", "step", "start", "end", "ready"))
+    group, count = distinct(packed(who, step))[1], len(rows)
+
+    def first(values: Times, of: Ints = group) -> Times:
+        least = np.full(count, np.iinfo(np.int64).max)
+        np.minimum.at(least, of, values)
+        return least
+
+    def last(values: Times, of: Ints = group) -> Times:
+        return -first(-values, of)
+
+    begin, last_ready = first(start), last(ready)
+    spread = last_ready - first(ready)
+    prompt = np.flatnonzero(start - begin[group] <= TOGETHER * spread[group])
+    of_prompt, size = group[prompt], np.bincount(group, minlength=count)
+    apart = last(ready[prompt], of_prompt) - first(ready[prompt], of_prompt)
+    width = last(start[prompt], of_prompt) - begin
+    met = (spread > 0) & (first(end) > last_ready) & (begin >= last_ready - TOGETHER * spread)
+    met &= (2 * np.bincount(of_prompt, minlength=count) > size) & (width <= TOGETHER * apart)
+    one = np.zeros(count, np.int64)
+    one[group] = np.arange(count)  # a row of each group
+    some = np.flatnonzero(size > 1)
+    who_of = packed(who[one[some]])
+    often, steps = np.bincount(who_of, met[some]), np.bincount(who_of)
+    least = np.maximum(np.maximum(np.minimum(2, steps), MOSTLY * steps), 1)
+    kept = some[met[some] & (often >= least)[who_of]]
+    return pl.DataFrame({"who": who[one[kept]], "step": step[one[kept]], "last_ready": last_ready[kept]})
 
 
 def _join(members: pl.DataFrame, fed: bool, others: pl.DataFrame, operations: Operations, before: Barriers) -> Barriers:
