@@ -103,18 +103,23 @@ def rows_by(numbers: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int32]:
     most = int(numbers.max(initial=0))
     if most >= 1 << 32:
         return np.argsort(numbers, kind="stable").astype(np.int32)
-    low = np.argsort((numbers & 0xFFFF).astype(np.uint16), kind="stable").astype(np.int32)
+    low = np.argsort(numbers.astype(np.uint16), kind="stable").astype(np.int32)  # by the lower 16 bits
     return low if most < 1 << 16 else low[np.argsort((numbers >> 16).astype(np.uint16)[low], kind="stable")]
 
 
 def packed(*keys: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.integer[Any]]:
     """For each row the number of those with the same keys, in the order of these; not many more than rows."""
-    number: npt.NDArray[np.integer[Any]] = np.zeros(len(keys[0]), np.int64)
+    number, bound = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low = int(key.min(initial=0))
-        number = number * (int(key.max(initial=0)) - low + 1) + key - low
-        if number.max(initial=0) > DENSE * len(number):
-            _, number = distinct(number)
+        size = int(key.max(initial=0)) - low + 1
+        number *= size  # in place: a fresh column takes longer than to calculate
+        number += key
+        number -= low
+        bound *= size
+        if bound > DENSE * len(number) and number.max(initial=0) > DENSE * len(number):
+            number = distinct(number)[1].astype(np.int64)
+            bound = int(number.max(initial=0)) + 1
     return number
 
 

@@ -93,10 +93,12 @@ class Typical:
     @cached_property
     def unit(self) -> Ints:
         """Blocks with the same number are of one kind and chunk, and the same part of a backward; -1 elsewhere."""
-        part = 4 * np.maximum(self.column("chunk"), 0).astype(np.int64) + np.maximum(self.column("first_part"), 0)
-        number = packed(self.graph.kind, part)
+        count, unit = len(self.graph.recorded.blocks), np.full(len(self.graph), -1, np.int32)
+        chunk, part = (np.maximum(self.column(name)[:count], 0) for name in ("chunk", "first_part"))
+        number = packed(self.graph.kind[:count], chunk, part)
         dense = np.cumsum(np.bincount(number) > 0, dtype=np.int32) - 1
-        return np.where(self.is_block, dense[number], -1)
+        unit[:count] = np.where(self.is_block[:count], dense[number], -1)
+        return unit
 
     def means(self, *keys: Ints, of: Floats | None = None) -> Floats:
         """For each block the mean length (or the mean `of` another value) of the blocks with the same unit and `keys`;

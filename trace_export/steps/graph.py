@@ -134,8 +134,9 @@ class Graph(Columns):
     @cached_property
     def follows(self) -> Flags:
         """The blocks that waited longest for another block of their rank."""
-        on = np.append(self.waits.on, 0)[self.binding]
-        following: Flags = (self.sort == WORK) & (self.binding >= 0) & (self.sort[on] <= OPTIMIZER)
+        following: Flags = (self.sort == WORK) & (self.binding >= 0)
+        rows = np.flatnonzero(following)
+        following[rows] = self.sort[self.waits.on[self.binding[rows]]] <= OPTIMIZER
         return following
 
     @cached_property
