@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trace_export
-from samples.generators import ascend
+from samples.generators import ascend, paddle
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import one_block
 
@@ -35,3 +35,13 @@ def test_a_step_that_was_cut_says_nothing_of_the_others(tmp_path: Path, clip: di
     assert result.facts["microbatches"] == 8
     exported = trace_export.load(tmp_path).summary().step_ns
     assert result.facts["step_ns"] == pytest.approx(exported, rel=0.01)
+
+
+def test_very_many_missing_stages_are_said_in_short(tmp_path: Path) -> None:
+    """A list of them that is shortened is no list of numbers any more."""
+    paddle.write(tmp_path, stages=66, microbatches=1)
+    for rank in range(1, 66, 2):
+        (tmp_path / f"workerlog.{rank}").unlink()
+    verdict = trace_export.inspect(tmp_path, pp=66).verdict
+    assert "33 of 66 stages" in verdict
+    assert "missing stages 1,3,5," in verdict
