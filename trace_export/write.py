@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from trace_export.writers.pictures.page import Contents
 
 DEFAULT_FORMATS: tuple[str, ...] = ("perfetto", "chrome")
-HEAT = (1.0, 1.5)
-"""The slowdowns of the least and the fullest colour of a heat map, as in the straggler study."""
 MANY_RANKS = 64
 """Above this, the summary says which ranks stand for their stages."""
 BROWSER_SLICES = 3_000_000
@@ -328,12 +326,10 @@ def write_heat_map(slowdown: Slowdown, result: Report, name: str, path: Path, ou
     cells = ranks.group_by("stage", "replica").agg(pl.col("slowdown").max())
     grid = cells.sort("replica").pivot("replica", index="stage", values="slowdown").sort("stage")
     sentences = [sentence.text for sentence in result.verdict if sentence.code != "certainty"]
-    table = heat_map.HeatTable(
-        f"Slowdown by rank: {name}", [str(stage) for stage in grid["stage"]], grid.columns[1:],
-        [list(row[1:]) for row in grid.iter_rows()], HEAT, "stage", "replica", sentences,
-    )  # fmt: skip
     with outputs.file(path) as temporary:
-        write_still(heat_map.draw(table), temporary, path.suffix.removeprefix("."))
+        write_still(
+            heat_map.draw(f"Slowdown by rank: {name}", grid, sentences), temporary, path.suffix.removeprefix(".")
+        )
 
 
 def announce(content: Content, options: WriteOptions) -> list[Note]:

@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from samples.generators.paddle import Job
 from tests.live.test_look import looks
 from tests.support.growing_logs import GrowingLogs
-from trace_export.errors import OutputError
-from trace_export.live.watching import KeptLines, append_lines
-from trace_export.writers.outputs import Outputs
+from trace_export.live.watching import KeptLines
 
 
 @contextmanager
@@ -27,15 +23,6 @@ def full_disk(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-def test_lines_that_do_not_fit_are_not_begun(tmp_path: Path) -> None:
-    path = tmp_path / "steps.jsonl"
-    line = b'{"generator":"trace-export","step":0}'
-    append_lines(path, [line], Outputs())
-    with full_disk(len(line) + 10), pytest.raises(OutputError, match="cannot be written"):
-        append_lines(path, [line], Outputs())
-    assert path.read_bytes() == line + b"\n"
 
 
 def test_what_was_not_written_follows_with_the_next_look(tmp_path: Path) -> None:

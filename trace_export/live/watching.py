@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,31 +61,23 @@ class KeptLines:
         Outputs(force=force).check([path] if path else [])
 
     def put(self, look: Look) -> list[OutputError]:
-        """Writes what is due; the errors. Raises UsageError for a file that may not be replaced."""
+        """Appends what is due, all or nothing; the errors. Raises UsageError for an input or a file of somebody
+        else."""
         if self._path is None or look._shown is None:
             return []
-        self._waiting += [step.json() for step in look.steps]
-        if self._waiting:
-            try:
-                append_lines(self._path, self._waiting, Outputs(look._shown.inputs, force=self._force))
-            except OutputError as error:
-                return [error]
-            self._waiting.clear()
-        return []
-
-
-def append_lines(path: Path, lines: Sequence[bytes], outputs: Outputs) -> None:
-    """Appends the lines, all or none. Raises UsageError for an input or a file of somebody else, OutputError."""
-    outputs.check([path])
-    try:
-        with path.open("ab", buffering=0) as file:
-            size = file.seek(0, os.SEEK_END)
-            content = b"".join(line + b"\n" for line in lines)
-            try:
+        self._waiting += [step.json() + b"\n" for step in look.steps]
+        if not (content := b"".join(self._waiting)):
+            return []
+        try:
+            Outputs(look._shown.inputs, force=self._force).check([self._path])
+            with self._path.open("ab", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
                 if file.write(content) < len(content):
+                    file.truncate(size)
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            except OSError:
-                file.truncate(size)
-                raise
-    except OSError as error:
-        raise OutputError(path, f"cannot be written: {error.strerror}", "name another place") from error
+        except OSError as error:
+            return [OutputError(self._path, f"cannot be written: {error.strerror}", "name another place")]
+        except OutputError as error:
+            return [error]
+        self._waiting.clear()
+        return []
