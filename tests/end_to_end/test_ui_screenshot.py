@@ -70,7 +70,7 @@ def loaded(
             page.wait_for_function(f"() => Number({VISIBLE_NS}) === {STEP_NS}")
             page.wait_for_function(f"() => {PINNED}.length > 0")
             pinned = page.evaluate(PINNED)
-            assert server.fetched.is_set()
+            assert server.fetched
             hosts = {urlsplit(url).netloc for url in asked if not url.startswith(("data:", "blob:"))}
         yield Loaded(ui, pinned, hosts, server.host)
         with in_use(running_browser):

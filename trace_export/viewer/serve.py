@@ -35,8 +35,7 @@ STAY_HERE = "default-src 'self' data: blob: 'unsafe-inline' 'unsafe-eval'"
 class TraceServer(Server):
     """The server of `files` (URL path → file), which ends when the one at `trace` has been fetched.
 
-    `fetched` is set when that has been sent whole, `unreadable` says why it cannot be. Raises TraceExportError when
-    `port` is taken.
+    Raises TraceExportError when `port` is taken.
     """
 
     def __init__(self, files: Mapping[str, Path], trace: str, *, port: int = 0, origin: str | None = None) -> None:
@@ -49,31 +48,21 @@ class TraceServer(Server):
                 "trace-export open), or use `offline`",
             ) from error
         self.trace, self.file = trace, files.get(trace)
-        self.fetched = threading.Event()
-        self.unreadable = ""
-        self.last_answer = time.monotonic()
 
-    def asked(self, path: str) -> None:
-        self.last_answer = time.monotonic()
-
-    def sent(self, path: str) -> None:
-        if path == self.trace:
-            self.fetched.set()
-
-    def gone(self, path: str, why: str) -> None:
-        if path == self.trace:
-            self.unreadable = why
+    @property
+    def fetched(self) -> bool:
+        return self.trace in self.sent
 
     def serve(self, idle_s: float, *, once: bool) -> bool:
         """Answer requests until none came for `idle_s` seconds, or with `once`, until the trace was fetched.
 
         True when the trace was fetched. Raises SourceError when it was asked for and cannot be read any more.
         """
-        while not (once and self.fetched.is_set()) and time.monotonic() - self.last_answer < idle_s:
+        while not (once and self.fetched) and time.monotonic() - self.asked_s < idle_s:
             self.handle_request()
-            if self.unreadable and self.file:
-                raise SourceError(self.file, f"cannot be read any more ({self.unreadable})")
-        return self.fetched.is_set()
+            if self.file and (why := self.unreadable.get(self.trace)):
+                raise SourceError(self.file, f"cannot be read any more ({why})")
+        return self.fetched
 
 
 def _resource(path: Path) -> Resource:

@@ -13,6 +13,7 @@ import re
 import socket
 import socketserver
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -54,7 +55,11 @@ def refusal(headers: Message, origin: str | None) -> str:
 
 class Server(socketserver.ThreadingTCPServer):
     """HTTP on 127.0.0.1 for `resources` (URL path → resource), to pages of `origin`; without one, to its own pages,
-    which obey the content security `policy`. Raises OSError when `port` is taken."""
+    which obey the content security `policy`. Raises OSError when `port` is taken.
+
+    `asked_s`: when it was last asked for a resource; `sent`: the files that were sent whole; `unreadable`: why others
+    cannot be read.
+    """
 
     allow_reuse_address = True
     daemon_threads = True
@@ -66,6 +71,9 @@ class Server(socketserver.ThreadingTCPServer):
     ) -> None:
         super().__init__((LOOPBACK, port), _Handler)
         self.resources, self.policy, self.origin = resources, policy, origin
+        self.asked_s = time.monotonic()
+        self.sent: set[str] = set()
+        self.unreadable: dict[str, str] = {}
         self.host = f"{LOOPBACK}:{self.server_address[1]}"
         self.address = f"http://{self.host}"
 
@@ -73,15 +81,6 @@ class Server(socketserver.ThreadingTCPServer):
         """A client that hangs up or stalls is its own affair: the next one is served."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
-
-    def asked(self, path: str) -> None:
-        """Called when a resource is asked for."""
-
-    def sent(self, path: str) -> None:
-        """Called when a file has been sent whole."""
-
-    def gone(self, path: str, why: str) -> None:
-        """Called when a file cannot be read."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -93,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
         if resource := self._resource(path):
-            self.server.asked(path)
+            self.server.asked_s = time.monotonic()
             self._send(path, resource, query)
 
     do_HEAD = do_GET
@@ -145,14 +144,14 @@ class _Handler(BaseHTTPRequestHandler):
             file = open_file(name)
         except OSError as error:
             self.send_error(HTTPStatus.GONE, error.strerror)
-            self.server.gone(path, error.strerror or str(error))
+            self.server.unreadable[path] = error.strerror or str(error)
             return
         with file:
             size = os.fstat(file.fileno()).st_size
             self._head(HTTPStatus.OK, kind | {"Content-Length": str(size)})
             if self.command == "GET" and (self.connection.sendfile(file, 0, size) if size else 0) == size:
                 self.connection.shutdown(socket.SHUT_WR)
-                self.server.sent(path)
+                self.server.sent.add(path)
 
     def _sentence(self, status: HTTPStatus, sentence: str) -> None:
         self._head(status, {"Content-Type": "text/plain; charset=utf-8"})
