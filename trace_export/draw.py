@@ -19,6 +19,7 @@ from trace_export.chart.chart import Chart
 from trace_export.chart.colours import idle_seed
 from trace_export.chart.critical_path import PathOverlay
 from trace_export.chart.layout import ChartOptions, Overlay, lay_out
+from trace_export.chart.size import drawn_ranks
 from trace_export.choices import Detail
 from trace_export.clocks.apply import task_batches
 from trace_export.model import INT, SPANS, STEP_KEY, Profile, conform
@@ -88,8 +89,8 @@ def draw(content: Content, drawing: Drawing, *, for_picture: bool = False) -> Ch
 def _overlays(content: Content, drawing: Drawing) -> Iterator[Overlay]:
     profile = content.profile
     if drawing["bubbles"]:
-        first_of_stage = pl.col("rank") == pl.col("rank").min().over("stage")
-        idle = content.measured.slices.filter(first_of_stage).with_columns(idle_seed(drawing["color_by"]))
+        of_tracks = pl.col("rank").is_in(drawn_ranks(profile, "stage"))
+        idle = content.measured.slices.filter(of_tracks).with_columns(idle_seed(drawing["color_by"]))
         yield Overlay("stage {} · idle", idle)
     if drawing["model"] and (plan := profile.interpreted.recognition.named) is not None:
         from trace_export.analysis.theory import modelled_blocks

@@ -8,6 +8,7 @@ import polars as pl
 
 from trace_export.chart.block_names import block_name, has_chunks
 from trace_export.chart.layout import Overlay
+from trace_export.chart.size import drawn_ranks
 from trace_export.model import COLLECTIVES, COUNTERS, MESSAGES, P2P, SEGMENT, SPANS, STEP_KEY, Profile, empty
 
 OTHER = "of_run"
@@ -74,7 +75,7 @@ def _renumbered(b: Profile, pairs: pl.DataFrame) -> Profile:
 def overlay_of(other: Profile, name: str) -> Overlay:
     """The blocks of `other` (from `paired`) on tracks called `stage 0 · rank 0 (name)`, also of stages that only it
     has; one rank stands for each stage, the first."""
-    drawn = other.ranks.join(other.spans, on="rank", how="semi").sort("rank").unique("stage", maintain_order=True)
+    drawn = other.ranks.filter(pl.col("rank").is_in(drawn_ranks(other, "stage")))
     slices = (
         other.spans.drop("id")
         .join(drawn.select("rank", "stage", "host"), on="rank", how="inner", maintain_order="left")

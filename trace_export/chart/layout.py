@@ -30,6 +30,7 @@ from trace_export.chart.colours import NO_SEED, seed, task_seed
 from trace_export.chart.critical_path import PathOverlay, add_path, marked
 from trace_export.chart.descriptions import attributes, first_view, rank_text, root_text, title
 from trace_export.chart.in_flight import add_in_flight
+from trace_export.chart.size import drawn_ranks
 from trace_export.choices import ColorBy, Detail, Tracks
 from trace_export.model import Profile
 from trace_export.ordering import ordered
@@ -162,7 +163,7 @@ def _ranks(profile: Profile, spans: pl.DataFrame, options: ChartOptions) -> list
     ranks = (
         profile.ranks.filter(pl.col("rank").is_in(list(present)))
         .sort("stage", "rank", nulls_last=True)
-        .with_columns(first=pl.col("stage").is_first_distinct() | pl.col("stage").is_null())
+        .with_columns(first=pl.col("rank").is_in(drawn_ranks(profile, "stage")))
     )
     return [{**rank, "text": rank_text(rank, options.clocks)} for rank in ranks.iter_rows(named=True)]
 
