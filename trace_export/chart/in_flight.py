@@ -56,22 +56,17 @@ def in_flight(passes: pl.DataFrame, placement: Placement) -> Iterator[tuple[int,
 def _held(work: pl.DataFrame) -> pl.DataFrame:
     """rank, start_ns, end_ns: of each micro-batch and chunk, from the start of its forward to the end of its backward,
     or of its weight gradient. Nothing of a step without backwards."""
-    back = work.filter(~OPENS)
-    forwards = work.filter(OPENS).group_by(PASS_KEY).agg(pl.col("start_ns").min())
-    backwards = back.group_by(PASS_KEY).agg(pl.col("end_ns").max(), weight=WEIGHTS.any())
-    within = work.group_by(RANK_STEP_KEY).agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max())
-    later = (  # weight gradients of no micro-batch, which are those of all that have none of their own
-        back.filter(WEIGHTS, pl.col("microbatch").is_null())
-        .group_by(RANK_STEP_KEY).agg(cleared_ns=pl.col("end_ns").max())
-    )  # fmt: skip
-    matched = forwards.join(backwards, on=PASS_KEY, how="full", coalesce=True, nulls_equal=True)
+    held = work.group_by(PASS_KEY).agg(
+        pl.col("start_ns").filter(OPENS).min(), pl.col("end_ns").filter(~OPENS).max(), weight=WEIGHTS.any()
+    )
+    # Weight gradients of no micro-batch are those of all that have none of their own.
+    of_all = pl.col("end_ns").filter(WEIGHTS, pl.col("microbatch").is_null())
+    steps = work.group_by(RANK_STEP_KEY).agg(
+        first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max(), cleared_ns=of_all.max(), freed=~OPENS.all()
+    )
     return (
-        matched.filter(pl.col("microbatch").is_not_null())
-        .join(backwards.select(RANK_STEP_KEY).unique(), on=RANK_STEP_KEY, how="semi", nulls_equal=True)
-        .join(within, on=RANK_STEP_KEY, how="left", nulls_equal=True)
-        .join(later, on=RANK_STEP_KEY, how="left", nulls_equal=True)
+        held.filter(pl.col("microbatch").is_not_null())
+        .join(steps.filter("freed"), on=RANK_STEP_KEY, nulls_equal=True)
         .with_columns(end_ns=pl.when("weight").then("end_ns").otherwise(pl.max_horizontal("end_ns", "cleared_ns")))
-        .select(
-            "rank", start_ns=pl.coalesce("start_ns", "first_ns"), end_ns=pl.coalesce("end_ns", "last_ns"),
-        )
-    )  # fmt: skip
+        .select("rank", start_ns=pl.coalesce("start_ns", "first_ns"), end_ns=pl.coalesce("end_ns", "last_ns"))
+    )
