@@ -19,6 +19,7 @@ import polars as pl
 from trace_export.chart.colours import DIFFERENT, IDLE_GRAYS, TEXT
 from trace_export.errors import UsageError
 from trace_export.model import WORK_KINDS
+from trace_export.units import duration
 from trace_export.writers import mark
 from trace_export.writers.html import safe
 from trace_export.writers.pictures.figure import OTHER_RUN, Figure
@@ -216,7 +217,7 @@ def _frame(figure: Figure, size: _Size, panel: dict[str, Any]) -> str:
     """A panel without its blocks: heading, axis, the rows' names and bubbles."""
     top, start, end = panel["top"], panel["start_ns"], panel["end_ns"]
     above = top - 0.75 * size.words
-    length = panel.get("length") or _duration(end - start)
+    length = panel.get("length") or duration(end - start)
     ink = [text_at(size.margin, above, f"{panel['name']} · {length}", "step"), _axis(size, top)]
     if figure.has_shares:
         ink.append(text_at(size.page - size.margin, above, "bubble", "quiet end"))
@@ -351,11 +352,6 @@ def ticks_until(end: float, count: int) -> list[float]:
     power = 10.0 ** floor(log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     return [index * step for index in range(int(end / step + 1e-9) + 1)]
-
-
-def _duration(span_ns: int) -> str:
-    unit, factor = time_unit(span_ns)
-    return f"{span_ns / factor:.4g} {unit}"
 
 
 def _legend(figure: Figure, size: _Size, y: float) -> tuple[list[str], float]:
