@@ -161,7 +161,7 @@ def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]
 
 def _apart(slow: list[int], others: list[int]) -> str:
     """How to see what the slow steps have that the others have not."""
-    which = f"step{'s' * (len(slow) > 1)} {Numbers.of(slow)}"
+    which = Numbers.of(slow).named("step")
     compared = f"trace-export compare DIR --steps-a {Numbers.of(others)} --steps-b {Numbers.of(slow)}"
     return f"to see why {which} took longer: {compared}" if slow else ""
 

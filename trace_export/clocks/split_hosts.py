@@ -96,7 +96,7 @@ def _names(host: str, ranks: pl.Series, parts: list[int]) -> list[str]:
     members: dict[int, list[int]] = {}
     for rank, part in zip(ranks, parts, strict=True):
         members.setdefault(part, []).append(rank)
-    word = {part: f"{host} (rank{'s' * (len(each) > 1)} {Numbers.of(each)})" for part, each in members.items()}
+    word = {part: f"{host} ({Numbers.of(each).named('rank')})" for part, each in members.items()}
     return [word[part] for part in parts]
 
 

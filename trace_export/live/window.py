@@ -188,7 +188,7 @@ def _behind(done: pl.DataFrame) -> str:
     if slow.is_empty():
         return ""
     last = int(done["done"].max())  # type: ignore[arg-type]
-    ranks = f"rank{'s' * (slow.height > 1)} {Numbers.of(slow['rank'])}"
+    ranks = Numbers.of(slow["rank"]).named("rank")
     first = int(slow["done"].min()) + 1  # type: ignore[arg-type]
     return f"waiting for {ranks}: step {first} is not finished there, and others have finished step {last}"
 
