@@ -182,3 +182,15 @@ def test_the_bubble_of_a_replica_has_no_skew_of_others() -> None:
     )
     made = concluded(replace(one, spans=pl.concat([one.spans, later]), ranks=ranks))
     assert Bubbles(made).bubble == pytest.approx(3 / 11)
+
+
+@pytest.mark.parametrize("form", ["paddle", "kineto"])
+def test_a_pause_is_seen_in_the_step_that_it_follows(form: str, tmp_path: Path) -> None:
+    """A checkpoint of a second, written once in five steps, before the step 3."""
+    job = data_parallel.Job(replicas=1, steps=6, pause=1_000 * MS, during=frozenset({3}))
+    data_parallel.WRITERS[form](tmp_path, job)
+    report = load(tmp_path).align().report()
+    first = report.causes.row(0, named=True)
+    longest = report.steps.sort("step_ns", descending=True, nulls_last=True)["step"][0]
+    assert (first["code"], first["step"]) == ("long-pause", longest)
+    assert report.steps["step"][report.explained] == longest

@@ -11,6 +11,7 @@ import pytest
 
 import trace_export
 from samples.generators import nsys
+from samples.generators.nsys_export import Export
 from tests.support.clock_runs import Clocks, make
 from tests.support.profiles import placed
 from trace_export.model import Declared, Profile, Recognition
@@ -212,3 +213,20 @@ def test_steps_that_a_clock_set_back_puts_before_earlier_ones_have_no_step_time(
     assert times[0] is not None
     assert times[0] > 0
     assert times[1:] == [None, None]
+
+
+@pytest.mark.parametrize("counts", [(4, 8), (4, 4)])
+def test_replicas_with_micro_batches_of_their_own_seem_to_be_of_different_jobs(
+    tmp_path: Path, counts: tuple[int, int]
+) -> None:
+    """Two exports in one folder, in which nothing names ranks or steps."""
+    named = nsys.Plain()
+    named.steps = False
+    for host, count in zip("ab", counts, strict=True):
+        export = Export(host=host)
+        ranks = [nsys.Rank(export, rank, 0, dialect=named) for rank in range(2)]
+        nsys.fill(ranks, nsys.blocks_of(2, count, 4, random.Random(1), split=False), random.Random(1))
+        export.write(tmp_path / f"{host}.sqlite")
+    said = " ".join(note.text for note in trace_export.load(tmp_path).notes)
+    one = "in every step ranks 0-1 have 4 forwards and ranks 2-3 have 8: they seem to be of different jobs"
+    assert (one in said) is (counts[0] != counts[1])

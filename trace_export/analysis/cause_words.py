@@ -181,7 +181,7 @@ def _how(row: Row) -> str:
     late = duration(row["late_ns"]) if row["late_ns"] is not None else ""
     if row["code"] == "long-pause":
         perhaps = "data loading, checkpoints, an optimizer without marks, or a wait for a late one"
-        return f"no block starts for {late}, although no recorded input is missing ({perhaps})"
+        return f"no block starts for {late} on average, although no recorded input is missing ({perhaps})"
     if row["code"] == "long-optimizer":
         return f"it takes {late} of a step"
     if row["code"] == "data-loading":

@@ -121,9 +121,10 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     levels = _levels(list(zip(("work", *prompt, "delays", "late"), steps, strict=True)))
     pause = _pause(levels)
     marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
+    paused = _longest_pause(typical, replay.windows)
     long = {
-        "long-pause": (pause, LONG_PAUSE if marked else BOTH, True, -pause if marked else 0.0),
-        "long-optimizer": (optimizer, LONG_OPTIMIZER, False, 0.0),
+        "long-pause": (pause, LONG_PAUSE if marked else BOTH, True, -pause if marked else 0.0, paused),
+        "long-optimizer": (optimizer, LONG_OPTIMIZER, False, 0.0, (None, None)),
     }
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
@@ -226,29 +227,41 @@ def _seen(typical: Typical, windows: Windows, cause: Candidate) -> tuple[int | N
     return costliest
 
 
+def _longest_pause(typical: Typical, windows: Windows) -> tuple[int | None, int | None]:
+    """The run and step after which the ranks pause longest."""
+    graph, steps = typical.graph, typical.graph.recorded.steps
+    rows = np.flatnonzero(graph.pause & graph.counted)
+    before = np.bincount(graph.step[rows], typical.delay[rows], len(steps) + 1)
+    longest: tuple[int | None, int | None] = steps.select(STEP_KEY).row(
+        int(windows.step[before[windows.step + 1].argmax()])
+    )
+    return longest
+
+
 def _causes(
     candidates: Sequence[Candidate],
     gains: Sequence[tuple[float, float | None]],
     measured: float,
-    long: Mapping[str, tuple[float, float, bool, float]],
+    long: Mapping[str, tuple[float, float, bool, float, tuple[int | None, int | None]]],
     seen: Sequence[tuple[int | None, int | None]],
     behind: Mapping[int, float],
     *,
     exact: bool,
 ) -> pl.DataFrame:
     """The table `CAUSES` of the causes that gain enough, and of `long`, the operations of all ranks: how long each
-    takes, the share of a step from which on it is a cause, whether a step could do without it, and its sort key (for
-    others minus the gain). `seen`: the run and step that each costs most. `behind`: of causes that hide one another the
-    gain of the one that alone gains most; if that gets a row, it comes before them. `exact`: gains can be given."""
+    takes, the share of a step from which on it is a cause, whether a step could do without it, its sort key (for
+    others minus the gain), and the run and step that it costs most. `seen`: the run and step that each costs most.
+    `behind`: of causes that hide one another the gain of the one that alone gains most; if that gets a row, it comes
+    before them. `exact`: gains can be given."""
     rows: list[dict[str, object]] = []
-    for code, (lasts, least, spare, order) in long.items():
+    for code, (lasts, least, spare, order, (run, step)) in long.items():
         if lasts > least * measured:
             gain = lasts if spare and exact else None
             rows.append(
                 {
                     "code": code, "ranks": [], "hosts": [], "late_ns": lasts, "order": order,
                     "gain_ns": gain, "gain": None if gain is None else gain / measured,
-                    "band": None if gain is None else BAND, "sentence": True,
+                    "band": None if gain is None else BAND, "sentence": True, "run": run, "step": step,
                 }
             )  # fmt: skip
     for n, (each, (gain, even), (run, step)) in enumerate(zip(candidates, gains, seen, strict=True)):

@@ -78,7 +78,8 @@ def few(steps: pl.DataFrame, explained: int, called: str) -> dict[int, list[str]
 
 def _few_steps(report: Report) -> ReportTable:
     steps = report.steps
-    why = few(steps, report.explained, "shows the cause best" if report.causes["sentence"].any() else "typical")
+    seen = report.causes.filter("sentence")["step"].is_not_null().any()
+    why = few(steps, report.explained, "shows the cause best" if seen else "typical")
     several = [name for name in SEGMENT if steps[name].n_unique() > 1]
     several += [] if steps["whole"].all() else ["whole"]
     frame = steps[list(why)].select(*several, "step", "step_ns", "pipeline_ns", "bubble")

@@ -267,11 +267,12 @@ def _on_blocks(parts: pl.DataFrame) -> list[Note]:
     notes = []
     missing = parts.filter((pl.col("missing") > 0) & ~pl.col("truncated"))
     if len(missing):
-        text = f"blocks are missing: {_worst_part(missing, 'missing')}{_others(missing)}"
+        text = f"blocks are missing: {_worst_part(missing, 'missing')}{_others(missing)}{_other_jobs(parts)}"
         notes.append(Note("blocks-missing", "warning", text, count=len(missing)))
     excess = parts.filter(pl.col("excess") > 0)
     if len(excess):
         text = f"more blocks than on the other ranks: {_worst_part(excess, 'excess')}{_others(excess)}"
+        text += "" if len(missing) else _other_jobs(parts)
         notes.append(Note("blocks-in-excess", "warning", text, count=len(excess)))
     apart = parts.filter(pl.col("apart_ns") > 0)
     if len(apart):
@@ -284,6 +285,21 @@ def _on_blocks(parts: pl.DataFrame) -> list[Note]:
         text = f"the capture begins or ends inside a step: {_worst_part(truncated, 'missing')}{_others(truncated)}"
         notes.append(Note("steps-truncated", "note", text, count=len(truncated)))
     return notes
+
+
+def _other_jobs(parts: pl.DataFrame) -> str:
+    """What replicas seem to be of which each has a number of forwards of its own in all of several steps."""
+    there = parts.filter(pl.col("F") > 0)
+    each = there.group_by("replica").agg(n=pl.col("F").max(), least=pl.col("F").min(), steps=pl.col("step").n_unique())
+    steady = (pl.col("n") == pl.col("least")) & (pl.col("steps") > 1)
+    if each["n"].n_unique() < 2 or not each.select(steady.all()).item():
+        return ""
+    said = [
+        f"{Numbers.of(there.filter(pl.col('F') == n)['rank']).named('rank')} have {n}"
+        for n in each["n"].unique().sort()
+    ]
+    ranks = f"in every step {said[0]} forwards and {said[-1]}"
+    return f"; {ranks}: they seem to be of different jobs; give the folder or the ranks of one"
 
 
 def _worst_part(parts: pl.DataFrame, by: str) -> str:
