@@ -23,11 +23,13 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import polars as pl
 
 from trace_export.choices import RunChoice
 from trace_export.errors import UsageError
 from trace_export.model import Note, Profile
+from trace_export.ordering import packed
 from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
 from trace_export.units import EPOCH_NS, utc
@@ -330,11 +332,16 @@ def _forwards(spans: pl.DataFrame, host: str) -> int | None:
     the folder is called a machine and it is not the same number in several steps."""
     if spans["step"].null_count():
         return None
-    counts = spans.filter(FORWARDS).group_by("rank", "step").len()
-    whole = counts.filter(pl.col("step") < pl.col("step").max().over("rank"))
-    if _is_called_machine(host) and (whole["len"].n_unique() > 1 or whole["step"].n_unique() < 2):
+    rank, step = (spans.filter(FORWARDS)[name].to_numpy() for name in ("rank", "step"))
+    of_rank = packed(rank)
+    last = np.full(int(of_rank.max(initial=-1)) + 1, np.iinfo(np.int32).min)
+    np.maximum.at(last, of_rank, step)
+    whole = step < last[of_rank]
+    step, counts = step[whole], np.bincount(packed(rank[whole], step[whole]))
+    counts = counts[counts > 0]
+    if _is_called_machine(host) and (len(set(counts.tolist())) > 1 or len(set(step.tolist())) < 2):
         return None
-    return whole["len"].max()  # type: ignore[return-value]
+    return int(counts.max()) if len(counts) else None
 
 
 def _is_called_machine(folder: str) -> bool:
