@@ -90,12 +90,15 @@ def _in_turn(messages: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     was sent after its producer ended and had arrived when its consumer started. Of the results of one block, the one
     that is needed first is sent first, and activations before gradients, as runtimes name the halves of a pair.
     Consumers in another order get no link."""
-    turn = pl.int_range(pl.len()).over(RANKS_OF).alias("place")
     sent = messages.select("message", *RANKS_OF, "direction", "microbatch", "send_start_ns", "recv_end_ns")
-    sent = ordered(sent, *RANKS_OF, "send_start_ns").with_columns(turn, sent=pl.len().over(RANKS_OF))
-    made = links.with_columns(back=pl.col("direction") != "F")
-    made = made.sort(*RANKS_OF, "ready_ns", "taken_ns", "back").with_columns(turn, made=pl.len().over(RANKS_OF))
-    met = sent.join(made, on=[*RANKS_OF, "place"], suffix="_made").filter(pl.col("sent") == pl.col("made"))
+    made = links.select(*RANKS_OF, "link", "direction", "microbatch", "ready_ns", "taken_ns")
+    made = made.with_columns(back=(pl.col("direction") != "F").cast(pl.Int8))
+    as_many = sent.group_by(RANKS_OF).len().join(made.group_by(RANKS_OF).len(), on=[*RANKS_OF, "len"])
+    sent, made = (side.join(as_many, on=RANKS_OF, how="semi", maintain_order="left") for side in (sent, made))
+    sent = ordered(sent, *RANKS_OF, "send_start_ns")
+    made = ordered(made, *RANKS_OF, "ready_ns", "taken_ns", "back").drop(RANKS_OF)
+    renamed = {name: f"{name}_made" for name in ("direction", "microbatch")}
+    met = pl.concat([sent, made.rename(renamed)], how="horizontal")
     alike = [pl.col(name).eq(pl.col(f"{name}_made")).fill_null(True) for name in ("direction", "microbatch")]
     in_time = (pl.col("send_start_ns") >= pl.col("ready_ns") - GRID_NS) & (
         pl.col("recv_end_ns") <= pl.col("taken_ns") + GRID_NS
