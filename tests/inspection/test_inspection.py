@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trace_export
-from samples.generators import ascend, paddle
+from samples.generators import ascend, data_parallel
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import one_block
 
@@ -45,3 +45,13 @@ def test_very_many_missing_stages_are_said_in_short(tmp_path: Path) -> None:
     verdict = trace_export.inspect(tmp_path, pp=66).verdict
     assert "33 of 66 stages" in verdict
     assert "missing stages 1,3,5," in verdict
+
+
+@pytest.mark.parametrize(("hosts", "aligned"), [(2, False), (4, True)])
+def test_hosts_that_nothing_connects_are_told_of(hosts: int, aligned: bool, tmp_path: Path) -> None:
+    """Of two replicas of two stages, each on a host of its own, or each on two."""
+    job = data_parallel.Job(stages=2, replicas=2, hosts=hosts, stages_first=True, jitter=0.02)
+    data_parallel.write_paddle(tmp_path, job)
+    verdict = trace_export.inspect(tmp_path).verdict
+    assert ("no messages, only the order of the blocks" in verdict) is aligned
+    assert ("nothing connects them, so they are not aligned" in verdict) is not aligned

@@ -30,6 +30,7 @@ class Facts(TypedDict, total=False):
     hosts: int
     messages_between_hosts: int
     collectives_between_hosts: int
+    dependencies_between_hosts: int
     beginnings: int
     about_steps: int | None
     bytes: int

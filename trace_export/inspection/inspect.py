@@ -225,12 +225,20 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, lacks: Absent | Non
         "hosts": drawn["host"].n_unique(),
         "messages_between_hosts": ends.filter(pl.col("src_host") != pl.col("dst_host")).height,
         "collectives_between_hosts": between.height,
+        "dependencies_between_hosts": _dependencies_between(profile, drawn),
         "beginnings": len(profile.recorded_until),
         "about_steps": _median(ranks["about_steps"]),
         "bytes": size,
         "inferred": [name for name, column in inferred.items() if (column == "inferred").any()],
     }
     return {**numbers}
+
+
+def _dependencies_between(profile: Profile, ranks: pl.DataFrame) -> int:
+    """How many passes need one of another host."""
+    host = profile.spans.select("rank").join(ranks.select("rank", "host"), on="rank", how="left", maintain_order="left")
+    edges = profile.edge_rows()
+    return int((host["host"].gather(edges["src"]) != host["host"].gather(edges["dst"])).sum())
 
 
 def _median(column: pl.Series) -> int | None:
@@ -285,4 +293,6 @@ def _clocks(facts: dict[str, Any]) -> str:
     counts = [(facts[f"{what}s_between_hosts"], what) for what in ("message", "collective")]
     observed = " and ".join(_counted(count, what) for count, what in counts if count)
     observed += " in the beginning" if observed and facts["beginnings"] else ""
-    return f"clocks of {facts['hosts']} hosts: " + (observed or "no messages, only the order of the blocks")
+    ordered = facts["dependencies_between_hosts"]
+    other = "no messages, only the order of the blocks" if ordered else "nothing connects them, so they are not aligned"
+    return f"clocks of {facts['hosts']} hosts: {observed or other}"
