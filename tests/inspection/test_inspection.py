@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trace_export
-from samples.generators import ascend, data_parallel
+from samples.generators import ascend, data_parallel, paddle
 from samples.generators.kineto_trace import Trace
 from tests.support.torch_traces import one_block
 
