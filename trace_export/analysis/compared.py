@@ -198,7 +198,9 @@ def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
     factor = np.ones(steps)
     there = ought > 0
     ratio = np.where(there, took / np.where(there, ought, 1.0), np.nan)
-    factor[there.any(axis=0)] = np.nanmedian(ratio[:, there.any(axis=0)], axis=0)
+    some = ratio[:, there.any(axis=0)]
+    low, high = (np.nanquantile(some, 0.5, axis=0, method=method) for method in ("lower", "higher"))
+    factor[there.any(axis=0)] = np.clip(1.0, low, high)  # if half of the ranks change, the others tell
     return np.where(factor > 0, factor, 1.0)
 
 
