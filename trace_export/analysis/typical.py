@@ -33,6 +33,8 @@ ENOUGH, FEW = 8, 4
 """Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
 MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
+BY_FAR = 2
+"""Ranks wait longer than others before a step if they do so by this factor."""
 VARIED = 0.02
 """Lengths must also vary by at least this share."""
 
@@ -126,8 +128,8 @@ class Typical:
         """min(delay, the median of its kind; of blocks that of the middle rank, for half of the ranks may be late; of
         blocks that follow another of their rank what four fifths of the launches of the middle rank vary by; of a
         collective at least what its other members take after what they wait for: they do in common what nobody
-        recorded). The pause between steps, and waits for what was not recorded, stay as they are; where several ranks
-        of a stage have a pause before a step, it is at most that of the rank at the lowest fifth."""
+        recorded). Waits for what was not recorded stay as they are; of the pause between steps see
+        `_ordinary_pause`."""
         graph, delay = self.graph, self.delay.copy()
         ordinary = ~graph.pause & ~graph.blind & (graph.sort != POINT) & graph.counted
         opens = graph.binding < 0  # a segment: how long what waits for nothing else was delayed, nobody knows
@@ -147,13 +149,22 @@ class Typical:
         rows, in_common, others = self._members()
         delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
-        pauses = pl.DataFrame({"stage": self.stage[rows], "step": graph.step[rows], "delay": self.delay[rows]})
-        fifth = (FIFTH * pl.len()).cast(pl.Int64)
-        least = pauses.select(pl.col("delay").sort().get(fifth).over("stage", "step")).to_series()
-        delay[rows] = np.minimum(
-            self.delay[rows], np.where(pauses.select(pl.len().over("stage", "step")).to_series() > 1, least, np.inf)
-        )
+        delay[rows] = self._ordinary_pause(rows)
         return delay
+
+    def _ordinary_pause(self, rows: Ints) -> Floats:
+        """The pauses that are no lateness of a rank, of the operations `rows`: in each step that of the rank of its
+        stage at the lowest fifth. Pauses vary by chance: ranks that wait longer than that are late only if they do so
+        `BY_FAR`, compared with the middle rank."""
+        place = {"stage": self.stage[rows], "rank": self.graph.rank[rows], "step": self.graph.step[rows]}
+        least = pl.col("delay").sort().get((FIFTH * pl.len()).cast(pl.Int64)).over("stage", "step")
+        pauses = pl.DataFrame({**place, "delay": self.delay[rows]}).with_columns(least=least)
+        pauses = pauses.with_columns(more=(pl.col("delay") - pl.col("least")).clip(0).mean().over("rank"))
+        ranks = pauses.unique("rank").group_by("stage").agg(usual=pl.col("more").quantile(0.5, "lower"))
+        late = pl.col("more") > BY_FAR * pl.col("usual")
+        each = pauses.join(ranks, on="stage", how="left", maintain_order="left")
+        ordinary = pl.when(late).then(pl.min_horizontal("delay", "least")).otherwise("delay")
+        return each.select(ordinary).to_series().to_numpy()
 
     @cached_property
     def usual(self) -> Scenario:
