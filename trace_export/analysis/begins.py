@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
+from trace_export.steps.graph import Floats, Graph, Ints
 
 OPENS = 0.03
 """From this share of a step on a rank begins its segment late."""
@@ -14,10 +14,10 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     """How much of what operations are `late` by is for what their rank did before the recording, and the steps that
     begin so.
 
-    A rank may begin the first step of a segment late, because it was still at work in a step that was not recorded, as
-    with a long optimizer. In the other steps it is not late, for they show that work. What it is later by than in
-    these, nobody knows the cause of. A rank that is at least half as late in most steps is so for itself, and so is one
-    that in these ends its work with the other ranks of its stage: what it did before took no longer than theirs.
+    A rank may begin the first step of a segment late, because something was still at work in a step that was not
+    recorded, as a long optimizer. In the other steps it is not late, for they show that work: it begins them as long
+    after the first rank as the first step. What it is later by than in these, nobody knows the cause of. A rank that is
+    at least half as late in most steps is so for itself, and so is one that begins the other steps sooner.
     """
     steps, ranks = len(graph.recorded.steps), graph.recorded.ranks["rank"].to_numpy()
     before, blocks = np.zeros(len(graph)), np.flatnonzero(graph.first)
@@ -32,11 +32,8 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     opening = graph.start[rows] <= begin[row, graph.step[rows]]
     rows, row = rows[opening], row[opening]
     by = np.bincount(row * steps + graph.step[rows], late[rows], begin.size).reshape(begin.shape)
-    ended = np.full((len(ranks), steps), np.iinfo(np.int64).min)
-    worked = np.flatnonzero(graph.sort <= OPTIMIZER)
-    np.maximum.at(ended, (np.searchsorted(ranks, graph.rank[worked]), graph.step[worked]), graph.end[worked])
-    stage = graph.recorded.ranks["stage"].to_numpy()
     segment, unsure = graph.recorded.steps["segment"].to_numpy(), []
+    after = begin - began
     bounds = np.flatnonzero(np.diff(segment, prepend=-1, append=-1))
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if end - first == 1 or not by[:, first].any():
@@ -44,11 +41,8 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
         others = np.median(by[:, first + 1 : end], axis=1)
         excess = by[:, first] - others
         excess[(excess < OPENS * (began[first + 1] - began[first])) | (excess < others)] = 0
-        for late_one in np.flatnonzero(excess).tolist():
-            peers = (stage == stage[late_one]) & (np.arange(len(ranks)) != late_one)
-            behind = ended[late_one, first:end] - np.median(ended[peers, first:end], axis=0) if peers.any() else np.inf
-            if np.median(behind) < excess[late_one] / 2:
-                excess[late_one] = 0
+        sooner = after[:, first] - np.median(after[:, first + 1 : end], axis=1)
+        excess[sooner > excess / 2] = 0
         if excess.any():
             unsure.append(first)
             of = graph.step[rows] == first

@@ -26,10 +26,11 @@ from trace_export.steps.graph import (
 )
 from trace_export.steps.inner import run_together
 from trace_export.steps.launches import launched
-from trace_export.steps.operations import Lanes, Names, Operations, wait
+from trace_export.steps.operations import MOST, Lanes, Names, Operations, wait
 from trace_export.steps.order import levels, uncircled
 from trace_export.steps.recorded import Recorded
 from trace_export.steps.transfers import transfers
+from trace_export.tolerances import POSTED_NS
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,15 @@ def _goes_on(
     usual = round(lowest_fifth(operations.rank[free], delay))
     opens = np.zeros(len(operations), np.bool_)
     opens[rows] = True
-    waits = waits.only(np.flatnonzero(opens[waits.of]))
+    every, waits = waits, waits.only(np.flatnonzero(opens[waits.of]))
     awaited = operations.sort[waits.on]
-    before = waits.only((awaited != TRANSFER) & (awaited != COLLECTIVE))
+    receives = waits.only((awaited == TRANSFER) & (operations.rank[waits.on] == operations.rank[waits.of]))
+    made = ready_of(every.of_some(receives.on), operations.start, operations.end)[receives.on]
+    since, until = np.full((2, len(operations)), MOST)
+    since[receives.of], until[receives.of] = made, operations.start[receives.on]
+    over = operations.end[waits.on]  # a receive that began after a collective was posted after it, or recorded late
+    passed = (awaited == COLLECTIVE) & (since[waits.of] < over) & (over - POSTED_NS <= until[waits.of])
+    before = waits.only(((awaited != TRANSFER) & (awaited != COLLECTIVE)) | passed)
     ended = ready_of(before, operations.start, operations.end)[rows]
     at = np.minimum(ended + usual, np.maximum(operations.start[rows], ended))
     point_of = np.full(len(operations), -1, np.int32)
@@ -156,7 +163,6 @@ def _goes_on(
         sort=POINT, kind=names.number("goes on"), rank=operations.rank[rows], step=operations.step[rows], start=at,
         end=at, when=operations.start[rows - 1] + 1,
     )  # fmt: skip
-    receives = waits.only((awaited == TRANSFER) & (operations.rank[waits.on] == operations.rank[waits.of]))
     of, on, point = receives.on, point_of[receives.of], point_of[before.of]
     return [
         wait(point, before.on, operations.start[point], operations),
