@@ -8,7 +8,7 @@ import polars as pl
 from trace_export.steps.graph import COLLECTIVE, WORK, Flags, Ints, Times, Waits
 from trace_export.steps.operations import Lanes, Names, Operations, wait
 from trace_export.steps.recorded import Recorded
-from trace_export.tolerances import POSTED_NS
+from trace_export.tolerances import GRID_NS, POSTED_NS
 
 
 def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names: Names) -> list[Waits]:
@@ -35,8 +35,9 @@ def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names:
     there = before >= 0
     side = parts.select("segment", "rank", "end", collective=pl.Series(of)).sort("end", "collective")
     asked = parts.select("segment", "rank", "start", member=pl.int_range(pl.len())).sort("start")
+    asked = asked.with_columns(since=pl.col("start") + GRID_NS)  # the next one may seem to begin before its end
     earlier = asked.join_asof(
-        side, left_on="start", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False
+        side, left_on="since", right_on="end", by=["segment", "rank"], check_sortedness=False, coalesce=False
     ).drop_nulls("collective")
     member, on = earlier["member"].to_numpy(), earlier["collective"].to_numpy()
     another = on != of[member]
@@ -53,8 +54,10 @@ def collectives(recorded: Recorded, lanes: Lanes, operations: Operations, names:
 def _next_blocks(lanes: Lanes, lane: Ints, end: Times, of: Ints, operations: Operations) -> tuple[Ints, Ints]:
     """The blocks that follow a collective of their rank which ended after the previous block, and the last such
     collective. Each collective is given by its parts: `lane`, `end`, and the operation `of` each part."""
-    before = lanes.last(lanes.start, lane, end - 1)
-    block = np.where(before >= 0, before + 1, lanes.first[lane])  # the first one that starts at the end or later
+    before = lanes.last(lanes.start, lane, end - GRID_NS)
+    block = np.where(
+        before >= 0, before + 1, lanes.first[lane]
+    )  # the first one that starts at the end or later, but for the grid
     there = (lane >= 0) & (lanes.lane[np.minimum(block, len(lanes.lane) - 1)] == lane) & (block < len(lanes.lane))
     there &= (before < 0) | (end > operations.end[before])
     order = np.flatnonzero(there)[np.lexsort((of[there], end[there], block[there]))]
