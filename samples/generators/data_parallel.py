@@ -92,7 +92,8 @@ class Job:
     to its length), `late` (collective, replica and stage → how long after it could the rank starts it), `held`
     ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
     hop), `loading` (replica → how long its first stage waits for data before each step), `fed` (replica → the same
-    before each forward of the first chunk), `pause` (the same of all), `shapes` (rank → what its blocks hold, and how
+    before each forward of the first chunk), `pause` (the same of all; `loads`: its standard deviation and that of
+    `loading`, as a share of them, over steps and replicas), `shapes` (rank → what its blocks hold, and how
     long they are by that; only where it is given do blocks have kernels of layers), `collected` (rank → how much later
     one block of it in eight starts, by chance, as in a garbage collection), `head` (how many times as long the blocks
     of the last chunk of the last stage take: it has the loss), `throttled` ((replica, stage) → how many times as long
@@ -103,6 +104,11 @@ class Job:
     soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
     there is one, all gradients of a stage are reduced at once, after its last block. `tied`: how long the first and the
     last stage of a replica then reduce the gradients of the embedding that they share (kineto and tables).
+
+    `grid`: by so much later a collective is recorded to end, because the tool's times lie on a grid.
+
+    With `gathers_last` the parameters are gathered right after the optimizer, and the next step begins a `gap` later:
+    a gather belongs to the step before.
 
     `unrecorded`: how many of the first steps are not: the recording begins in a running job.
 
@@ -149,6 +155,8 @@ class Job:
     clipped: bool = True
     together: bool = False
     buckets: int = 1
+    gathers_last: bool = False
+    grid: int = 0
     unrecorded: int = 0
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
@@ -158,6 +166,7 @@ class Job:
     loading: Mapping[int, int] = field(default_factory=dict)
     fed: Mapping[int, int] = field(default_factory=dict)
     pause: int = 0
+    loads: float = 0.0
     collected: Mapping[int, int] = field(default_factory=dict)
     head: float = 1.0
     throttled: Mapping[Cell, float] = field(default_factory=dict)
@@ -342,6 +351,7 @@ class _Simulator:
         self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
         self.collections = draw.random((job.steps, cells, most)) < 1 / 8
         self.launches = np.exp(draw.standard_normal((job.steps, cells, most)) * job.unsteady) * job.launch
+        self.loads = np.exp(draw.standard_normal((job.steps, job.replicas)) * job.loads)
         self.lasts: dict[tuple[Cell, int], tuple[int, int]] = {}
         """When the last backward (or weight half) of each chunk of a lane began and ended."""
         self.lengths = {"F": job.forward, "B": job.backward, "W": job.weight, "FB": job.forward + job.backward}
@@ -349,6 +359,10 @@ class _Simulator:
     def _planted(self, step: int) -> bool:
         """Whether what is planted is there in a step."""
         return self.job.during is None or step in self.job.during
+
+    def _loaded(self, replica: int, step: int) -> int:
+        """How long the first stage of a replica waits for data before a step."""
+        return round((self.job.pause + self.job.loading.get(replica, 0)) * float(self.loads[step, replica]))
 
     def _speed(self, cell: Cell, step: int) -> float:
         """How many times as long as usual the blocks of a lane take in a step."""
@@ -366,12 +380,18 @@ class _Simulator:
         posted = dict.fromkeys(job.cells, 20 * MS)
         for step in range(job.steps):
             loaded = {
-                cell: at + (job.pause + job.loading.get(cell[0], 0) if cell[1] == 0 and self._planted(step) else 0)
+                cell: at + (self._loaded(cell[0], step) if cell[1] == 0 and self._planted(step) else 0)
                 for cell, at in begin.items()
             }
             gathered = dict(loaded)
             for stage in range(1, job.stages):
                 members = [(a, stage) for a in range(job.replicas)]
+                if job.gathers_last:
+                    ready = [posted[m] + job.lead for m in members]
+                    end = self._collective(GATHER, step - 1, members, ready, job.gather)
+                    posted |= dict.fromkeys(members, end)
+                    gathered |= dict.fromkeys(members, end + job.gap)
+                    continue
                 end = self._collective(GATHER, step, members, [begin[m] + job.lead for m in members], job.gather)
                 gathered |= dict.fromkeys(members, end)
             free: dict[Cell, int] = {}
@@ -428,7 +448,7 @@ class _Simulator:
         end = max(starts) + length + longer.get((op, ALL_RANKS if stage is None else stage), 0)
         for cell, start in zip(members, starts, strict=True):
             for rank in job.lane(*cell):
-                self.found.collectives.append(Collective(op, stage, step, rank, start, end))
+                self.found.collectives.append(Collective(op, stage, step, rank, start, end + job.grid))
         return end
 
     def _settled(self, pipeline: Callable[[_Batches], tuple[dict[Cell, int], _Batches]]) -> dict[Cell, int]:

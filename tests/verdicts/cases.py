@@ -152,6 +152,12 @@ def slow_at_times(job: Job, draw: Draw) -> Planted:
     return {**fields, "during": frozenset(steps)}, place
 
 
+def slow_stage_later(job: Job, draw: Draw) -> Planted:
+    """From a step in the middle on: no other rank of its stage tells that only this stage changes."""
+    fields, place = slow_stage(job, draw)
+    return {**fields, "during": frozenset(range(draw.randrange(1, job.steps - 1), job.steps))}, place
+
+
 def throttled_rank(job: Job, draw: Draw) -> Planted:
     replica, stage = draw.randrange(job.replicas), draw.randrange(job.stages)
     return {"throttled": {(replica, stage): draw.uniform(1.4, 2)}}, _of([job.rank(replica, stage)])
@@ -262,6 +268,12 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
         long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("table",)
     ),
     "held last stage, two chunks": (held_last, {"schedule": "interleaved", "tensor": 1}, ("paddle", "table")),
+    "slow stage, later steps": (
+        slow_stage_later, {"stages": 2, "steps": 6}, ("nsys", "kineto", "paddle", "table")
+    ),
+    "pause, loaders vary": (
+        pause, {"gap": 200 * US, "replicas": 4, "loads": 0.15}, ("nsys", "kineto", "paddle", "table")
+    ),
     "late micro-batches": (late_microbatches, {"replicas": 3, "tensor": 1}, ("nsys", "kineto", "table", "work")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from samples.generators.data_parallel import WRITERS, Job
-from samples.generators.pipeline import US
+from samples.generators.pipeline import MS, US
 from tests.support.command import command
 from tests.support.rows import seeds
 from tests.verdicts.cases import (
@@ -37,6 +37,7 @@ WRONG = {
         (3, 7, 10, 12, 13),
         "all blocks of a stage in the middle need others: that their host is late looks like its clock",
     ),
+    "pause, loaders vary": ((4, 14), "in the few steps one loader takes far longer than the others, by chance"),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""
@@ -77,12 +78,15 @@ GPIPE = {**AWAITED, "schedule": "gpipe"}
 BOTH_WAYS = "the other way is never alone in a batch: both are named, the gain is right"
 LATE = "without other transfers of its link, those that open a step look like a rank that comes late to it"
 AT_RANDOM = "receives are posted at random times: one that begins before a block ends need not wait for its end"
+RECORDED_LATE = "receives that were recorded late: whether they were posted after the gather, nobody knows"
 OTHERS_WRONG = {
     ("begun in a running job", "long optimizer", 12): "the gain is 13 % too small; why is not known yet",
     ("awaited in a table", "slow link", 5): BOTH_WAYS,
     ("awaited in a table", "slow link", 12): BOTH_WAYS,
     ("few steps of work", "slow link", 7): LATE,
     ("streams overlap", "slow rank", 10): AT_RANDOM,
+    ("gathers after the optimizer", "late gather", 2): RECORDED_LATE,
+    ("gathers after the optimizer", "late gather", 10): RECORDED_LATE,
 }
 Traits = Callable[[int], dict[str, Any]]
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
@@ -100,6 +104,10 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     "gradients in parts": (
         ("slow stage", "slow rank", "slow replica", "data loading", "long collective"), ("nsys", "kineto", "table"),
         lambda seed: IN_PARTS,
+    ),
+    # The next part is reduced at once; by times on a grid it seems to begin before the one before has ended.
+    "gradients in parts, on a grid": (
+        ("long collective",), ("nsys", "kineto", "table"), lambda seed: {**IN_PARTS, "lead": 0, "grid": 400},
     ),
     # A few steps of work alone: nobody recorded an optimizer or a collective, and the first step does not show that
     # replicas wait for another.
@@ -123,6 +131,14 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     "begun in a running job": (
         ("long optimizer", "data loading", "slow rank"), ("nsys", "kineto"),
         lambda seed: {"unrecorded": 2, "steps": 6 + seed % 2},
+    ),
+    # A rank posts the receive of its first block some time after it has gathered its parameters.
+    "gathers after the optimizer": (
+        ("late gather", "slow stage"), ("nsys", "kineto"),
+        lambda seed: {
+            "gathers_last": True, "unrecorded": 2 * (seed % 2), "steps": 5 + 2 * (seed % 2), "gap": 2 * MS,
+            "clipped": seed % 4 < 2,
+        },
     ),
     # The first step takes three times as long: that is no cause, and no share of one that grows or comes and goes.
     "long first step": (
@@ -164,6 +180,16 @@ def test_a_cause_planted_in_a_job_of_another_kind_is_named_first(
     result = judge(tmp_path, drawn(seed, name, forms[seed % len(forms)], **traits(seed)))
     record_property("verdict", result.row)
     assert not result.wrong
+
+
+@pytest.mark.parametrize("seed", seeds(2, 4))
+def test_a_late_gather_is_one_cause(seed: int, tmp_path: Path) -> None:
+    """Also where the gather before the first recorded step was not recorded, and all replicas begin that step late."""
+    more = {"gathers_last": True, "unrecorded": 2, "steps": 7, "gap": 2 * MS, "clipped": False, "receives": "early"}
+    case = drawn(seed, "late gather", "kineto", **more)
+    named = causes(report(tmp_path, case.job, case.form))
+    assert [sentence["code"] for sentence in named] == ["late-collective"]
+    assert is_at(named[0], case.place)
 
 
 def test_what_a_rank_did_before_the_only_step_is_unknown(tmp_path: Path) -> None:
