@@ -76,7 +76,7 @@ def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: O
     previous collective; any other begins when it did.
     """
     of_rank, work = ["segment", "step_index", "op", "rank"], ["kind", "microbatch", "chunk"]
-    blocks = recorded.blocks.select("segment", "step_index", "rank", *work, "row")
+    blocks = _numbered(recorded.blocks.select("segment", "step_index", "rank", *work, "row"))
     parts = recorded.parts.select("collective", *of_rank, begun="start", member=pl.int_range(pl.len()))
     parts = parts.with_columns(number=pl.int_range(pl.len()).over(of_rank), parts=pl.len().over(of_rank))
     start, end, begun = operations.start[before], operations.end[before], parts["begun"].to_numpy()
@@ -99,3 +99,11 @@ def _could_begin(recorded: Recorded, before: Ints, waiting: Flags, operations: O
     waited, could = before.copy(), begun.copy()
     waited[member[earlier]], could[member[earlier]] = first["row"].to_numpy()[earlier], earliest[earlier]
     return waited, could
+
+
+def _numbered(blocks: pl.DataFrame) -> pl.DataFrame:
+    """With numbers below 0, in their order, for blocks without a micro-batch: that of another rank has the same."""
+    nth = pl.int_range(pl.len()).over("segment", "step_index", "rank", "kind")
+    rest = blocks.filter(pl.col("microbatch").is_null()).select("row", nth=-1 - nth.cast(blocks.schema["microbatch"]))
+    joined = blocks.join(rest, on="row", how="left", maintain_order="left")
+    return joined.with_columns(pl.coalesce("microbatch", "nth")).drop("nth")
