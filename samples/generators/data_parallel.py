@@ -105,7 +105,8 @@ class Job:
     there is one, all gradients of a stage are reduced at once, after its last block. `tied`: how long the first and the
     last stage of a replica then reduce the gradients of the embedding that they share (kineto and tables).
 
-    `grid`: by so much later a collective is recorded to end, because the tool's times lie on a grid.
+    `grid`: by so much later a collective is recorded to end, because the tool's times lie on a grid. With
+    `unnumbered` weight gradients have no micro-batch (tables).
 
     With `gathers_last` the parameters are gathered right after the optimizer, and the next step begins a `gap` later:
     a gather belongs to the step before.
@@ -157,6 +158,7 @@ class Job:
     buckets: int = 1
     gathers_last: bool = False
     grid: int = 0
+    unnumbered: bool = False
     unrecorded: int = 0
     seed: int = 1
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
@@ -738,7 +740,8 @@ def _rows(job: Job, run: Run) -> Iterable[dict[str, object]]:
     nothing = {"group": None, "op": None, "sequence": None}
     rows = [
         placed(b.rank, b.start_ns, b.end_ns)
-        | {"step": b.step, "kind": b.kind, "microbatch": b.microbatch, "chunk": b.chunk}
+        | {"step": b.step, "kind": b.kind, "chunk": b.chunk}
+        | {"microbatch": None if job.unnumbered and b.kind == "W" else b.microbatch}
         | {"microbatch_b": b.microbatch_b, "chunk_b": b.chunk_b}
         | nothing
         for b in run.blocks

@@ -268,13 +268,13 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
         long_optimizer, {"replicas": 3, "tensor": 1, "together": True}, ("table",)
     ),
     "held last stage, two chunks": (held_last, {"schedule": "interleaved", "tensor": 1}, ("paddle", "table")),
+    "late micro-batches": (late_microbatches, {"replicas": 3, "tensor": 1}, ("nsys", "kineto", "table", "work")),
     "slow stage, later steps": (
         slow_stage_later, {"stages": 2, "steps": 6}, ("nsys", "kineto", "paddle", "table")
     ),
     "pause, loaders vary": (
         pause, {"gap": 200 * US, "replicas": 4, "loads": 0.15}, ("nsys", "kineto", "paddle", "table")
     ),
-    "late micro-batches": (late_microbatches, {"replicas": 3, "tensor": 1}, ("nsys", "kineto", "table", "work")),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

@@ -37,7 +37,7 @@ WRONG = {
         (3, 7, 10, 12, 13),
         "all blocks of a stage in the middle need others: that their host is late looks like its clock",
     ),
-    "pause, loaders vary": ((4, 14), "in the few steps one loader takes far longer than the others, by chance"),
+    "pause, loaders vary": ((15,), "in the few steps one loader takes far longer than the others, by chance"),
     "slow link, two chunks": ((15,), "tensor-parallel ranks that nothing tells from replicas: the link has no ends"),
 }
 """Seeds of a cause whose place or gain `report` has wrong, and why: they stay in the table."""
@@ -108,6 +108,10 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     # The next part is reduced at once; by times on a grid it seems to begin before the one before has ended.
     "gradients in parts, on a grid": (
         ("long collective",), ("nsys", "kineto", "table"), lambda seed: {**IN_PARTS, "lead": 0, "grid": 400},
+    ),
+    # No micro-batch tells which weight gradients of two ranks are alike.
+    "weight gradients without numbers": (
+        ("late rank", "long collective"), ("table",), lambda seed: {"schedule": "zb-h1", "unnumbered": True},
     ),
     # A few steps of work alone: nobody recorded an optimizer or a collective, and the first step does not show that
     # replicas wait for another.

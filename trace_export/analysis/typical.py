@@ -33,7 +33,7 @@ ENOUGH, FEW = 8, 4
 """Pairs of a forward and a backward that such a correlation needs on a rank, and in a step."""
 MOSTLY, SEEN = 0.8, 3
 """A rank comes last to a collective in this share of at least this many steps: it is late."""
-BY_FAR = 2
+BY_FAR = 3
 """Ranks wait longer than others before a step if they do so by this factor."""
 VARIED = 0.02
 """Lengths must also vary by at least this share."""
