@@ -23,13 +23,11 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import polars as pl
 
 from trace_export.choices import RunChoice
 from trace_export.errors import UsageError
-from trace_export.model import Note, Profile
-from trace_export.ordering import packed
+from trace_export.model import INT, Note, Profile
 from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
 from trace_export.units import EPOCH_NS, utc
@@ -197,7 +195,9 @@ class _Group:
 
 def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
     """The recordings in some profiles, each of one source; a profile without a block has none."""
-    return [one for number, part in enumerate(parts) for one in _of_part(number, part)]
+    recordings = [one for number, part in enumerate(parts) for one in _of_part(number, part)]
+    _count_forwards(recordings, parts)
+    return recordings
 
 
 def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple[JobRun, ...]:
@@ -318,7 +318,6 @@ def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, ch
         start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
         job=ranks["job"][0],
-        forwards=_forwards(spans, host) if _is_folder(host, Path(source).parent) else None,
     )  # fmt: skip
 
 
@@ -327,21 +326,27 @@ def _is_folder(host: str, folder: Path) -> bool:
     return f"{folder.as_posix()}/".endswith(f"/{host}/")
 
 
-def _forwards(spans: pl.DataFrame, host: str) -> int | None:
-    """The most forwards of a rank in a step before its last one, which may be cut; None where there is none, or where
-    the folder is called a machine and it is not the same number in several steps."""
-    if spans["step"].null_count():
-        return None
-    rank, step = (spans.filter(FORWARDS)[name].to_numpy() for name in ("rank", "step"))
-    of_rank = packed(rank)
-    last = np.full(int(of_rank.max(initial=-1)) + 1, np.iinfo(np.int32).min)
-    np.maximum.at(last, of_rank, step)
-    whole = step < last[of_rank]
-    step, counts = step[whole], np.bincount(packed(rank[whole], step[whole]))
-    counts = counts[counts > 0]
-    if _is_called_machine(host) and (len(set(counts.tolist())) > 1 or len(set(step.tolist())) < 2):
-        return None
-    return int(counts.max()) if len(counts) else None
+def _count_forwards(recordings: Sequence[Recording], parts: Sequence[Profile]) -> None:
+    """Gives the recordings, of all parts at once, their `forwards`: the most of a rank in a step before its last one,
+    which may be cut; none where the folder is called a machine and it is not the same number in several steps."""
+    asked = [one for one in recordings if _is_folder(one.host, one.path.parent)]
+    spans = {number: parts[number].spans for number in {one.part for one in asked}}
+    forwards = [
+        rows.lazy().filter(FORWARDS).select(pl.lit(number, INT).alias("part"), "run", "rank", "step")
+        for number, rows in spans.items()
+        if not rows["step"].null_count()
+    ]
+    if not forwards:
+        return
+    counts = pl.concat(forwards).group_by("part", "run", "rank", "step").len().filter(
+        pl.col("step") < pl.col("step").max().over("part", "run", "rank")
+    ).group_by("part", "run").agg(
+        pl.col("len").max(), several=(pl.col("step").n_unique() > 1) & (pl.col("len").n_unique() == 1)
+    ).collect()  # fmt: skip
+    most = {(part, run): (number, several) for part, run, number, several in counts.iter_rows()}
+    for one in asked:
+        number, several = most.get((one.part, one.counted), (None, False))
+        one.forwards = number if several or not _is_called_machine(one.host) else None
 
 
 def _is_called_machine(folder: str) -> bool:
