@@ -232,6 +232,18 @@ def test_a_host_that_nobody_recorded_is_not_said(tmp_path: Path) -> None:
     assert "unknown" not in said
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_host_that_holds_whole_stages_may_have_more_work(replicas: int, tmp_path: Path) -> None:
+    """Without another rank of its stages nothing tells a slow host from stages with more work."""
+    job = Job(stages=4, replicas=replicas, tensor=1, hosts=2 * replicas, stages_first=True, slow_ranks={2: 1.3, 3: 1.3})
+    first = causes(report(tmp_path, job, "kineto"))[0]
+    alone = replicas == 1
+    assert (first["code"], first["facts"]["ranks"]) == ("slow-host", [2, 3])
+    assert (first["facts"].get("unread") or False) == alone
+    assert ("those of the other stages" in first["text"]) == alone
+    assert ("if its stages hold more work" in first["next"]) == alone
+
+
 UNSEEN = pytest.mark.xfail(
     reason="when a receive was posted that was recorded late, nobody knows: without the slow rank it would wait for it",
     strict=True,

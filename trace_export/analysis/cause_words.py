@@ -235,6 +235,13 @@ def _check_rank(row: Row) -> str:
     return f"if {stage} has other ranks, read them too: if they are as slow, give {stage} fewer layers; if not, {check}"
 
 
+def _check_host(row: Row) -> str:
+    check = f"check clock rates, temperature and other load of {row['hosts'][0]}, or run without this host"
+    if not row.get("unread"):
+        return check
+    return f"if its stages hold more work than the others, move layers from them; if not, {check}"
+
+
 def _on_hosts(row: Row) -> str:
     return f" on {hosts}" if (hosts := _few_hosts(row)) else ""
 
@@ -268,9 +275,7 @@ _NEXT: dict[str, Callable[[Row], str]] = {
     "slow-replica": lambda row: (
         f"look for what its hosts share (power, cooling, switch): compare the clock rates of {_devices(row)}"
     ),
-    "slow-host": lambda row: (
-        f"check clock rates, temperature and other load of {row['hosts'][0]}, or run without this host"
-    ),
+    "slow-host": _check_host,
     "slow-rank": _check_rank,
     "slow-optimizer": lambda row: (
         f"compare the parameters that {ranks_text(row['ranks'])} must update with those of its peers, then check"

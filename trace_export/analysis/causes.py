@@ -88,7 +88,7 @@ class Candidates:
         here."""
         sorts, outside = set(items.alike[slow.items].tolist()), np.ones(len(items.mean), np.bool_)
         outside[slow.items] = False
-        if sorts <= set(items.alike[outside].tolist()):
+        if _beside_peers(items, slow):
             return True
         quick = outside & (items.mean < items.mean[slow.items].min() / (1 + slow.excess / 2))
         return 2 * len(set(items.alike[quick].tolist()) - sorts) > self.graph.recorded.stages - 1 > 0
@@ -121,7 +121,9 @@ class Candidates:
             place, kind = self.compared.place(slow, there), self._kind(slow)
             spread = kind == "stage" and work
             quick, even = self._as_peers(slow, items, members, there[slow.items], left, sorts, spread=spread)
-            if kind == "rank" and slow.groups[0].kind == "stage":
+            if (kind == "rank" and slow.groups[0].kind == "stage") or (
+                kind == "host" and work and not _beside_peers(items, slow)
+            ):
                 place["unread"] = True
             one_group = len(slow.items) > 1 and place["stage"] is not None and place["replica"] is not None
             met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
@@ -337,6 +339,12 @@ class Candidates:
         spread = float(factor[members].std())
         equal = Change(members, typical.length[members] / factor[members])
         yield Candidate("unequal-microbatches", {"ranks": [], "hosts": []}, spread, None, (equal,))
+
+
+def _beside_peers(items: Items, slow: Slow) -> bool:
+    """Whether each slow one has others that are alike: ranks of its stage."""
+    others = np.delete(items.alike, slow.items)
+    return bool(np.isin(items.alike[slow.items], others).all())
 
 
 def _most_of_others(values: Floats) -> Floats:

@@ -131,7 +131,7 @@ class CauseRow(CausePlace):
     replay; null if the replay cannot be trusted. `even_ns`: with the surplus of a slow stage spread over all stages.
     `band`: the true gain lies within this share of it. `sentence`: whether `verdict` says it. `run`, `step`: the step
     that it costs most, null where it is a mean only. `parts`: the places of causes that hide one another. `unread`:
-    true of ranks that are slow beside other stages, where the other ranks of their stage were not read. `undivided`:
+    true of a rank or host that is slow beside other stages, where no other rank of its stages was read. `undivided`:
     the ranks run each block together, and nothing recorded tells which of them is slow."""
 
     ratio: Ratio | None
