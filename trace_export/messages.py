@@ -152,6 +152,11 @@ NOTES: dict[str, Explanation] = {
         "Begin events without an end event, or the reverse, were left out.",
         "Nothing. The recording usually began or ended inside a block.",
     ),
+    "folder-unreadable": Explanation(
+        "The log_dir has folders that you may not read. Profiles in them are missing: of a run whose ranks are not "
+        "recorded, other ranks may have their numbers.",
+        "Ask for the permission to read them, or copy the profiles.",
+    ),
     "formats-mixed": Explanation(
         "PyTorch and MindSpore profiles lie in one folder and were read as one run.",
         "Export each run from a folder of its own.",

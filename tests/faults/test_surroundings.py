@@ -124,6 +124,18 @@ def test_files_and_folders_without_permission(without_rights: list[str], logs: P
     assert "with --out" in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(p.name for p in logs.iterdir()) == ["workerlog.0", "workerlog.1"]
+    logs.chmod(0o755)
+    machine = logs / "machine1"
+    machine.mkdir()
+    machine.chmod(0)
+    result = run("--out", tmp_path / "out")
+    assert "a folder that cannot be read" in result.stderr
+    assert f"({machine}) [folder-unreadable]" in result.stderr
+    (logs / "workerlog.0").rename(tmp_path / "workerlog.0")
+    (logs / "workerlog.1").unlink()
+    result = run("--out", tmp_path / "out")
+    assert result.returncode == 1
+    assert f"{machine} is a folder that cannot be read" in result.stderr
     logs.chmod(0)
     result = run()
     logs.chmod(0o755)

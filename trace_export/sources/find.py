@@ -18,6 +18,8 @@ from trace_export.sources.folders import ALONE, Folder, SearchResult, Unrecognis
 from trace_export.sources.not_here import NOT_FETCHED, not_here, not_unpacked
 from trace_export.sources.source import Source
 
+CLOSED = "a folder that cannot be read, so nothing in it is here; check its permissions"
+
 
 def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -> SearchResult:
     """All sources under `root`, or, if given, among the files `only`, in natural order of their paths. Opens files only
@@ -25,16 +27,16 @@ def find(root: Path, *, follow_links: bool = False, only: Sequence[Path] = ()) -
 
     Raises UsageError when `root` is not a folder.
     """
-    folders, links = (_of_files(only), []) if only else walk(root, follow_links=follow_links)
+    folders, links, closed = (_of_files(only), [], []) if only else walk(root, follow_links=follow_links)
     detectors = dict.fromkeys(row.load_detector() for row in formats.FORMATS)  # formats may share one
     results = [detect(root, folders) for detect in detectors]
     sources = tuple(replace(s, host=path_text(s.host)) for f in results for s in f.sources)
     packed = tuple(not_unpacked(folders))
-    others = () if sources or packed else tuple(not_here(folders))
+    others = () if sources or packed else (*not_here(folders), *(Unrecognised("", str(f), CLOSED) for f in closed))
     notes = tuple(replace(n, where=path_text(n.where)) for f in results for n in f.notes)
     return SearchResult(
         sources,
-        notes + (_not_here(sources, packed, results) if sources else ()) + _of_links(links),
+        notes + (_not_here(sources, packed, results) if sources else ()) + _of_links(links) + _of_closed(closed),
         tuple(
             replace(u, path=path_text(u.path))
             for u in (*packed, *others, *(u for one in results for u in one.unrecognised))
@@ -71,6 +73,10 @@ def _of_links(links: list[Path]) -> tuple[Note, ...]:
         return ()
     text = "links to folders outside the log_dir are not followed without --follow-links"
     return (Note("links-not-followed", "note", text, path_text(links[0]), len(links)),)
+
+
+def _of_closed(closed: list[Path]) -> tuple[Note, ...]:
+    return (Note("folder-unreadable", "warning", CLOSED, path_text(closed[0]), len(closed)),) if closed else ()
 
 
 def of_all_machines(parts: Sequence[tuple[str, SearchResult]]) -> SearchResult:

@@ -58,10 +58,11 @@ def host_of(root: Path, folder: Path) -> str:
     return ALONE if folder == root else folder.relative_to(root).as_posix()
 
 
-def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[Path]]:
-    """`root` and the folders below it, each once, in natural order; and the links to folders outside it.
+def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[Path], list[Path]]:
+    """`root` and the folders below it, each once, in natural order; the links to folders outside it; and the folders
+    that cannot be read.
 
-    These are followed with `follow_links` only: a link may lead to any place, a whole file system among them. `root`
+    Links are followed with `follow_links` only: one may lead to any place, a whole file system among them. `root`
     itself may be a link, and files may be links. Raises UsageError when `root` is not a folder, TraceExportError when
     it cannot be read.
     """
@@ -75,6 +76,7 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
         raise UsageError(f"{root} is not a folder", "give the folder that holds the profiles")
     folders: list[Folder] = []
     links: list[Path] = []
+    closed: list[Path] = []
     seen: set[tuple[int, int]] = set()
     inside = root.resolve()
 
@@ -85,6 +87,7 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
         except OSError as error:
             if depth == 0:
                 raise TraceExportError(f"{path}: {error.strerror}", "check the folder's permissions") from error
+            closed.append(path)
             return
         if (status.st_dev, status.st_ino) in seen:
             return
@@ -101,7 +104,7 @@ def walk(root: Path, *, follow_links: bool = False) -> tuple[list[Folder], list[
                     links.append(path / entry.name)
 
     visit(root, 0)
-    return folders, links
+    return folders, links, closed
 
 
 def _leads_to(entry: os.DirEntry[str], what: Callable[[os.DirEntry[str]], bool]) -> bool:

@@ -161,6 +161,14 @@ def test_a_rank_without_a_usable_log_costs_only_itself(missing: str, run_cli: Cl
     assert table(tmp_path / "out") == truth(job, [b for b in blocks if b.rank != 2])
 
 
+def test_the_logs_of_one_machine_are_called_after_it(run_cli: Cli, tmp_path: Path) -> None:
+    write_logs(tmp_path / "logs", Job(4, 4, range(1, 2), machines=2, clock_errors_us=(0, 0)))
+    result = run_cli("--log_dir", tmp_path / "logs" / "machine1", "--out", tmp_path / "out", "--json")
+    document = orjson.loads(result.stdout)
+    assert document["hosts"] == ["machine1"]
+    assert "machine-alone" in {note["code"] for note in document["notes"]}
+
+
 def test_the_launchers_files_say_which_rank_a_log_is_of(run_cli: Cli, tmp_path: Path) -> None:
     """machine1 is the first node, and only envlog.N says so; nothing else of the environment reaches an output."""
     job, logs = Job(4, 4, range(1, 2), machines=2, clock_errors_us=(0, 0)), tmp_path / "logs"

@@ -35,6 +35,7 @@ def worker_logs(root: Path, folders: list[Folder]) -> SearchResult:
     """`workerlog.N`, N the worker's index on its machine; `envlog.N` or `backup_env.R.json` name the global rank."""
     machines = [(f, logs) for f in folders if (logs := _files_by_number(f, WORKERLOG))]
     workers = 1 + max((n for _, logs in machines for n in logs), default=0)
+    alone = _alone([f.path for f, _ in machines])
     sources = []
     for machine, (folder, logs) in zip(_machine_numbers([f for f, _ in machines]), machines, strict=True):
         backups: dict[tuple[int | None, str | None], _Worker] = {}
@@ -51,7 +52,7 @@ def worker_logs(root: Path, folders: list[Folder]) -> SearchResult:
                 Source(
                     kind="paddle",
                     path=folder.path / name,
-                    host=host_of(root, folder.path),
+                    host=folder.path.absolute().name if alone else host_of(root, folder.path),
                     machine=machine,
                     rank=machine * workers + n if identity.rank is None else identity.rank,
                     rank_origin="recorded" if identity.rank is not None or len(machines) == 1 else "assumed",
@@ -61,7 +62,7 @@ def worker_logs(root: Path, folders: list[Folder]) -> SearchResult:
                 )
             )
     notes, unrecognised = _rotated(folders, any_log=bool(sources))
-    return SearchResult(tuple(sources), notes + _alone([f.path for f, _ in machines]), unrecognised)
+    return SearchResult(tuple(sources), notes + alone, unrecognised)
 
 
 def _alone(machines: list[Path]) -> tuple[Note, ...]:
