@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.profiles import concluded
 from tests.support.reports import report_of
-from trace_export.analysis import cause_words
+from trace_export.analysis import cause_words, markdown
 from trace_export.analysis.report import Report
+from trace_export.answer import Sentence
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Profile, conform
 from trace_export.pipeline import missing_ranks
 from trace_export.pipeline.completeness import mark_whole_steps
@@ -20,6 +21,7 @@ from trace_export.schedules.schedule import Schedule, schedule
 from trace_export.schedules.simulate import Costs, Times, as_profile, durations, start_and_end
 from trace_export.selection import Numbers
 from trace_export.units import duration
+from trace_export.writers import html
 
 MS = 1_000_000
 STAGES, MICROBATCHES, STEPS = 4, 8, 3
@@ -219,6 +221,15 @@ def test_the_same_in_markdown() -> None:
         titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
         assert titles == [table.title for table in tables]
     assert "| **Stage 2 is slow" in text
+
+
+def test_a_next_step_ends_as_it_is_typed() -> None:
+    """It may end with a command to copy."""
+    said = Sentence(
+        "hidden-causes", {}, "Several causes hide one another.", "see trace-export export logs --detail comm"
+    )
+    assert html.items([said]).endswith("--detail comm</p></li>")
+    assert "--detail comm\n" in markdown.document("", "", [said], ())
 
 
 def test_a_host_that_is_called_after_its_rank_is_not_named_again() -> None:

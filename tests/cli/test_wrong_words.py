@@ -64,6 +64,7 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
         (("export", LOGS, "--max-clock-error", "x"), '--max-clock-error: "x" is not a time'),
         (("export", LOGS, "--width", "1"), '--width: "1" is not a length'),
         (("export", LOGS, "--multimachine"), "there is no option --multimachine; did you mean --multi-machine?"),
+        (("help",), 'there is no command "help"; did you mean --help?\n'),
         (("exprot", "--log_dir", "."), 'there is no command "exprot"; did you mean export?\n'),
         (("compare", LOGS, LOGS, "--steps-a", "x"), '--steps-a: "x" is not a list of numbers'),
         (("compare", "", LOGS), 'A: "" is not a path'),

@@ -44,7 +44,7 @@ def _rows(table: ReportTable) -> Iterator[str]:
 
 
 def _next(sentence: Sentence) -> str:
-    return f" **Next:** {_text(sentence.next)}." if sentence.next else ""
+    return f" **Next:** {_text(sentence.next)}" if sentence.next else ""
 
 
 def _text(words: str) -> str:

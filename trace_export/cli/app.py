@@ -76,7 +76,7 @@ def _with_command(args: list[str]) -> list[str]:
     if not Path(first).exists():
         if first == "cluster":
             raise UsageError('there is no command "cluster"', wrong_words.STEP_TASKS)
-        if meant := get_close_matches(first, [*ROWS, *aliases()], n=1, cutoff=0.75):
+        if meant := get_close_matches(first, [*ROWS, *aliases(), "--help"], n=1, cutoff=0.75):
             raise UsageError(f'there is no command "{first}"', f"did you mean {meant[0]}?")
     return ["export", *args]
 

@@ -27,7 +27,7 @@ def items(sentences: Iterable[Sentence]) -> str:
     """The items of a list of sentences, below each what to do next."""
     made = []
     for said in sentences:
-        then = f'<p class="next"><b>Next:</b> {safe(said.next)}.</p>' if said.next else ""
+        then = f'<p class="next"><b>Next:</b> {safe(said.next)}</p>' if said.next else ""
         made.append(f"<li>{safe(said.text)}{then}</li>")
     return "".join(made)
 
