@@ -165,7 +165,6 @@ def report(
     UsageError for `html` and `heat_map` at once.
     """
     from trace_export.run import outputs
-    from trace_export.scale.requests import overview_page, write_overview_page
     from trace_export.write import write_heat_map, write_report
 
     values, out = checked(given, Reporting), arguments.path_or_none(path, "path")
@@ -181,6 +180,8 @@ def report(
         files.check(filter(None, [page, picture]))
         wanted = wanted.keeping_tasks(stack)
         if page:
+            from trace_export.scale.requests import overview_page, write_overview_page
+
             files.check(overview_page(page, wanted.to_read))
         run = wanted.run(values["progress"])
         result = run.report(**part(values, Asking))

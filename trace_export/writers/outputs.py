@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -29,7 +30,7 @@ class Outputs:
     """
 
     def __init__(self, inputs: Iterable[Path] = (), *, force: bool = False) -> None:
-        self._inputs = {_identity(status): path for path in inputs if (status := _status(path))}
+        self._read = inputs
         self._force = force
         self.written: list[Path] = []
         self.replaced: list[Path] = []
@@ -41,6 +42,11 @@ class Outputs:
         """Adds the files that were written to an error that ends the block."""
         if isinstance(error, TraceExportError):
             error.written = tuple(self.written)
+
+    @cached_property
+    def _inputs(self) -> dict[tuple[int, int], Path]:
+        """What is read, by identity; a run that writes nothing need not know it of its thousands of files."""
+        return {_identity(status): path for path in self._read if (status := _status(path))}
 
     def check(self, paths: Iterable[Path]) -> None:
         """Raises UsageError if one of `paths` may not be replaced, OutputError if it cannot be written at all.
