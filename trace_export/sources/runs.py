@@ -332,13 +332,16 @@ def _count_forwards(recordings: Sequence[Recording], parts: Sequence[Profile]) -
     asked = [one for one in recordings if _is_folder(one.host, one.path.parent)]
     spans = {number: parts[number].spans for number in {one.part for one in asked}}
     forwards = [
-        rows.lazy().filter(FORWARDS).select(pl.lit(number, INT).alias("part"), "run", "rank", "step")
+        rows.lazy()
+        .filter(FORWARDS)
+        .select(pl.lit(number, INT).alias("part"), "run", "rank", "step", "chunk", "microbatch", "start_ns", "end_ns")
         for number, rows in spans.items()
         if not rows["step"].null_count()
     ]
     if not forwards:
         return
-    counts = pl.concat(forwards).group_by("part", "run", "rank", "step").len().filter(
+    # Lines that were written twice are one forward.
+    counts = pl.concat(forwards).unique().group_by("part", "run", "rank", "step").len().filter(
         pl.col("step") < pl.col("step").max().over("part", "run", "rank")
     ).group_by("part", "run").agg(
         pl.col("len").max(), several=(pl.col("step").n_unique() > 1) & (pl.col("len").n_unique() == 1)
