@@ -334,7 +334,7 @@ def _count_forwards(recordings: Sequence[Recording], parts: Sequence[Profile]) -
     forwards = [
         rows.lazy()
         .filter(FORWARDS)
-        .select(pl.lit(number, INT).alias("part"), "run", "rank", "step", "chunk", "microbatch", "start_ns", "end_ns")
+        .select(pl.lit(number, INT).alias("part"), "run", "rank", "step", "start_ns", "end_ns")
         for number, rows in spans.items()
         if not rows["step"].null_count()
     ]

@@ -34,7 +34,7 @@ def span_table(profile: Profile, beside: Profile | None = None) -> pl.DataFrame:
 
 
 def write_parquet(profile: Profile, path: Path, beside: Profile | None = None) -> None:
-    span_table(profile, beside).write_parquet(path, metadata=mark.PARQUET_METADATA)
+    write_frame(span_table(profile, beside), path)
 
 
 def write_csv(profile: Profile, path: Path, beside: Profile | None = None) -> None:
@@ -48,5 +48,6 @@ def write_csv(profile: Profile, path: Path, beside: Profile | None = None) -> No
 
 
 def write_frame(frame: pl.DataFrame, path: Path) -> None:
-    """Any other table as Parquet."""
-    frame.write_parquet(path, metadata=mark.PARQUET_METADATA)
+    """A table as Parquet, with the mark."""
+    with path.open("wb") as file:  # Polars opens no path whose name is not UTF-8
+        frame.write_parquet(file, metadata=mark.PARQUET_METADATA)
