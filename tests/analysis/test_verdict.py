@@ -252,7 +252,7 @@ def test_one_rank_has_no_peers() -> None:
 
 def test_a_command_names_ranks_as_it_reads_them() -> None:
     """Every fourth of 512 ranks, as where two stages of eight are slow."""
-    row = {"code": "hidden-causes", "ranks": [*range(3, 512, 4)], "parts": ["stage 3", "stage 7"]}
+    row = {"code": "slow-collective", "ranks": [*range(3, 512, 4)]}
     given = cause_words.next_step(row).split("--ranks ")[1].split()[0]
     named = Numbers.parse(given, "ranks")
     assert named is not None

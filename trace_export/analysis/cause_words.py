@@ -263,11 +263,11 @@ def _between(row: Row) -> str:
 
 def _draw(row: Row, detail: str) -> str:
     """The command that draws some ranks with their communication and kernels: of many that do not follow one another
-    the first."""
+    the first. It leaves the chart of all ranks as it is."""
     ranks = Numbers.of(row["ranks"])
     if len(ranks.ranges) > RANKS_DRAWN:
         ranks = Numbers(ranks.ranges[:RANKS_DRAWN])
-    return f"trace-export export DIR --ranks {ranks} --detail {detail}"
+    return f"trace-export export DIR --ranks {ranks} --detail {detail} --out ranks"
 
 
 _NEXT: dict[str, Callable[[Row], str]] = {
@@ -305,6 +305,8 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
     ),
     "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
-    "hidden-causes": lambda row: f"fix all of them; to see the blocks and transfers: {_draw(row, 'comm')}",
+    "hidden-causes": lambda row: (
+        "fix all of them; how slow each is stands in the exceptions of: trace-export overview DIR"
+    ),
 }  # fmt: skip
 """What to do next, by code."""
