@@ -23,6 +23,10 @@ TABLE = "trace-export export DIR --step-task-info writes the table that pp_chart
             "there is no option -d; the folder is given as it is or as --log_dir DIR, "
             "local worker indexes as --devices 0,1",
         ),
+        *(
+            ((command,), "no folder is given; name the folder that holds the profiles")
+            for command in ("export", "inspect", "report", "overview", "watch")
+        ),
         (("export", "logs", "-m", "pp_chart"), f"there is no option -m; {TABLE}"),
         (("cluster", "-m", "pp_chart", "-d", "logs"), f'there is no command "cluster"; {TABLE}'),
         (("export", "logs", "--foce"), "there is no option --foce; did you mean --force?"),

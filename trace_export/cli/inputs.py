@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from trace_export.api import FigureStyle
 
 
-def one_folder(given: Folder) -> str | list[str] | None:
-    """The folder or the files that were given by either spelling. Raises UsageError for two folders."""
+def one_folder(given: Folder) -> str | list[str]:
+    """The folder or the files that were given by either spelling. Raises UsageError for none, and for two folders."""
     words, option = list(given["folder"]), given["log_dir"]
     if option is not None and words not in ([], [option]):
         raise UsageError(f"two folders given, {words[0]} and {option}", "give one")
-    return option or (words[0] if len(words) == 1 else words or None)
+    if not words and not option:
+        raise UsageError("no folder is given", "name the folder that holds the profiles")
+    return option or (words[0] if len(words) == 1 else words)
 
 
 def style(given: Any) -> FigureStyle:

@@ -48,7 +48,7 @@ def _page(folder: object, port: int | None, no_browser: bool) -> Iterator[Callab
     from trace_export.viewer.live import LiveServer
     from trace_export.viewer.serve import open_browser
 
-    board = Board(path_text(Path(str(folder)).resolve().name if folder else Path.cwd().name))
+    board = Board(path_text(Path(str(folder)).resolve().name))
     with LiveServer(board.resources(), PORT, port) as server:
         shown = not no_browser and open_browser(server.address)
         typer.echo(f"{'Opening' if shown else 'Open this page in a browser:'} {server.address}")
