@@ -341,18 +341,18 @@ class _Simulator:
         """Stage, operation, and its halves with the stage and half whose output each needs."""
         draw = np.random.default_rng(job.seed)
         cells, most = len(job.cells), max(len(order) for order in orders)
-        self.noise = draw.standard_normal((job.steps, cells, most)) * job.jitter
+        self.noise = (draw.standard_normal((job.steps, cells, most)) * job.jitter).tolist()
         speeds = 1 + draw.standard_normal(cells) * job.spread
-        self.sizes = np.exp(draw.standard_normal((job.steps, job.replicas, job.microbatches)) * job.uneven)
-        self.sizes /= self.sizes.mean(axis=(1, 2), keepdims=True)
-        self.posts = draw.integers(0, 3, (job.steps, cells, most))
+        sizes = np.exp(draw.standard_normal((job.steps, job.replicas, job.microbatches)) * job.uneven)
+        self.sizes = (sizes / sizes.mean(axis=(1, 2), keepdims=True)).tolist()
+        self.posts = draw.integers(0, 3, (job.steps, cells, most)).tolist()
         self.apart = draw.integers(0, 3 * US, (2, job.steps, cells, most, job.tensor)) * (job.tensor > 1)
         shapes = job.shapes or {}
         slow = {r: job.slow_ranks.get(r, 1.0) * shapes.get(r, USUAL).factor for r in range(job.ranks)}
         self.slower = {cell: job.slow.get(cell, 1.0) * max(slow[r] for r in job.lane(*cell)) for cell in job.cells}
         self.speeds = dict(zip(job.cells, speeds.tolist(), strict=True))
-        self.collections = draw.random((job.steps, cells, most)) < 1 / 8
-        self.launches = np.exp(draw.standard_normal((job.steps, cells, most)) * job.unsteady) * job.launch
+        self.collections = (draw.random((job.steps, cells, most)) < 1 / 8).tolist()
+        self.launches = (np.exp(draw.standard_normal((job.steps, cells, most)) * job.unsteady) * job.launch).tolist()
         self.loads = np.exp(draw.standard_normal((job.steps, job.replicas)) * job.loads)
         self.lasts: dict[tuple[Cell, int], tuple[int, int]] = {}
         """When the last backward (or weight half) of each chunk of a lane began and ended."""
@@ -495,7 +495,7 @@ class _Simulator:
                 begins[stage] = free[stage]
             start = (
                 max(
-                    free[stage] + round(self.launches[step, at, n]), gathered[cell], batches.done.get((stage, batch), 0)
+                    free[stage] + round(self.launches[step][at][n]), gathered[cell], batches.done.get((stage, batch), 0)
                 )
                 + job.lead
             )
@@ -506,7 +506,7 @@ class _Simulator:
                     start = max(start, ends[source] + job.lead)
                     continue
                 modes = ("early", "at once", "late")
-                mode = modes[self.posts[step, at, n]] if job.receives == "random" else job.receives
+                mode = modes[self.posts[step][at][n]] if job.receives == "random" else job.receives
                 post = before[stage] if mode == "early" else free[stage]
                 made = ends[source]
                 if job.rendezvous:
@@ -519,10 +519,10 @@ class _Simulator:
                 start += job.held.get(cell, 0)
                 if any(half.kind == "F" and source is None for half, source in halves):
                     start += job.fed.get(replica, 0)
-                if self.collections[step, at, n]:
+                if self.collections[step][at][n]:
                     start += max(job.collected.get(rank, 0) for rank in lane)
-            size = self.sizes[step, replica, operation.microbatch]
-            length = self.lengths[operation.kind] * speeds[stage] * size * (1 + self.noise[step, at, n])
+            size = self.sizes[step][replica][operation.microbatch]
+            length = self.lengths[operation.kind] * speeds[stage] * size * (1 + self.noise[step][at][n])
             if self._planted(step) and stage == job.stages - 1 and operation.chunk == job.chunks - 1:
                 length *= job.head
             length *= job.parts[(operation.chunk or 0) * job.stages + stage] if job.parts else 1.0
