@@ -11,14 +11,15 @@ if TYPE_CHECKING:
     from trace_export.api import FigureStyle
 
 
-def one_folder(given: Folder) -> str | list[str]:
-    """The folder or the files that were given by either spelling. Raises UsageError for none, and for two folders."""
+def one_folder(given: Folder) -> str | list[str] | None:
+    """The folder or the files that were given by either spelling; None where each machine has its own (`--at`). Raises
+    UsageError for no folder, and for two."""
     words, option = list(given["folder"]), given["log_dir"]
     if option is not None and words not in ([], [option]):
         raise UsageError(f"two folders given, {words[0]} and {option}", "give one")
-    if not words and not option:
+    if not words and not option and not given.get("at"):
         raise UsageError("no folder is given", "name the folder that holds the profiles")
-    return option or (words[0] if len(words) == 1 else words)
+    return option or (words[0] if len(words) == 1 else words or None)
 
 
 def style(given: Any) -> FigureStyle:
