@@ -59,6 +59,16 @@ def counted(run: Run, code: str) -> int:
     return sum(note.count for note in run.notes if (note.code, note.level) == (code, "warning"))
 
 
+def assert_begin_later(run: Run, blocks: list[Block], hits: WrongTimes) -> None:
+    """That the blocks whose first kernels are `hits` begin later and end as they did, and all others are right."""
+    for rank in range(4):
+        result, wanted = drawn(run, rank), true(blocks, rank)
+        for key in {hit[:4] for hit in hits if hit[0] == rank}:
+            (start, end), (begin, until) = result.pop(key), wanted.pop(key)
+            assert begin < start < end == until
+        assert result == wanted
+
+
 @pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [3 * S, 20 * MS, 3600 * S]))
 def test_a_kernel_that_runs_on_while_the_next_of_its_stream_runs_is_cut(form: str, by: int, tmp_path: Path) -> None:
     """The first kernel of a block, which is then as long as it was, and the last one of another, which then lasts until
@@ -97,12 +107,7 @@ def test_a_kernel_that_begins_before_its_launch_is_left_out(form: str, by: int, 
     hits = {(0, 1, "F", 0, 0): by, (0, 1, "F", 1, 0): by}
     blocks = WRITERS[form](tmp_path, hits)
     run = trace_export.load(tmp_path, jobs=1)
-    for rank in range(4):
-        result, wanted = drawn(run, rank), true(blocks, rank)
-        for key in {hit[:4] for hit in hits if hit[0] == rank}:
-            (start, end), (begin, until) = result.pop(key), wanted.pop(key)
-            assert begin < start < end == until
-        assert result == wanted
+    assert_begin_later(run, blocks, hits)
     assert counted(run, "tasks-before-launch") == 2
     assert counted(run, "tasks-past-next") == 0
 
@@ -150,12 +155,7 @@ def test_many_kernels_that_begin_before_their_launch_are_left_out(form: str, by:
     blocks = WRITERS[form](tmp_path, hits)
     run = trace_export.load(tmp_path, jobs=1)
     assert counted(run, "tasks-before-launch") == len(hits)
-    for rank in range(4):
-        result, wanted = drawn(run, rank), true(blocks, rank)
-        for key in {hit[:4] for hit in hits if hit[0] == rank}:
-            (start, end), (begin, until) = result.pop(key), wanted.pop(key)
-            assert begin < start < end == until
-        assert result == wanted
+    assert_begin_later(run, blocks, hits)
 
 
 @pytest.mark.parametrize(("form", "by"), crossed(WRITERS, [-50 * MS, -2 * MS, -MS * 3 // 2]))
