@@ -31,10 +31,10 @@ where it starts late, by `late_ns` of a step. `gain_ns`: what a step takes less 
 replay; `gain`: as a share of the step; null where the replay is not to be trusted. `even_ns`: the same where the
 surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it; null
 without one. `sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean
-only. `parts`: the places of causes that hide one another, null of every other. `unread`: true of a rank or
-host that is slow beside other stages, where no other rank of its stages was read: its stages may have more work; else
-null. `undivided`: true
-where the ranks run each block together, and nothing that was recorded tells which of them is slow; else null."""
+only. `parts`: the places of causes that hide one another, null of every other. `unread`: true of a rank or host that is
+slow beside other stages, where no other rank of its stages was read: its stages may have more work; else null.
+`undivided`: true where the ranks run each block together, and nothing that was recorded tells which of them is slow;
+else null."""
 
 LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
 """How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the
