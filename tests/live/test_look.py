@@ -16,7 +16,7 @@ import pytest
 from samples.generators.ascend import Job as AscendJob
 from samples.generators.ascend import record
 from samples.generators.job_runs import OVERWRITTEN, WRITERS, Plan, Recorded
-from samples.generators.paddle import Job
+from samples.generators.paddle import Job, write_logs
 from tests.support.growing_logs import GrowingLogs
 from tests.support.rows import crossed
 from trace_export import Run, load
@@ -232,6 +232,19 @@ def test_a_job_that_is_started_again(tmp_path: Path) -> None:
     assert steps(result) == [0, 1, 2, 3, 4, 0, 1]
     assert result[-1].run is not None
     assert result[-1].run.profile.spans["step"].unique().sort().to_list() == [0, 1]
+
+
+def test_jobs_in_folders_of_machines_are_told_apart_as_a_report_tells_them(tmp_path: Path) -> None:
+    """They run other numbers of micro-batches in each step."""
+    job = replace(JOB, steps=range(4))
+    for number, microbatches in enumerate((6, 4)):
+        write_logs(tmp_path / f"machine{number}", replace(job, microbatches=microbatches, seed=number))
+    (result,) = looks(tmp_path, [])
+    assert steps([result]) == [1, 2, 3]
+    assert result.run is not None
+    assert last_two(result.run) == last_two(load(tmp_path).align())
+    assert result.run.ranks.height == 3
+    assert ["hold different jobs" in note.text for note in result.notes] == [True]
 
 
 def again(logs: GrowingLogs, step: int, ranks: range) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import polars as pl
+
 from trace_export.errors import NothingToExportError, TraceExportError
-from trace_export.model import Profile
+from trace_export.model import INT, Profile
 from trace_export.read import LoadOptions, locate
 from trace_export.sources.formats import Follower, of_kind
 from trace_export.sources.input_files import files_of
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.runs import arrange, recordings_of
+from trace_export.sources.shared.batch import TABLES, by_source
 from trace_export.sources.shared.timestamps import without_invalid_times
 from trace_export.sources.source import Source
 
@@ -94,8 +97,9 @@ class Growth:
 
     def profile(self, after: tuple[int, int] | None = None) -> Profile:
         """Everything that is known by now, as `sources.merge` joins it; of growing sources with a run and a step only
-        the steps after that one."""
-        parts = [without_invalid_times(f.profile(after), self._options.log_dir) for f in self._followers.values()]
+        the steps after that one, whatever job they are of."""
+        together = [without_invalid_times(f.profile(after), self._options.log_dir) for f in self._followers.values()]
+        parts = together if after is not None else [part for whole in together for part in _of_each_source(whole)]
         results = [finished.result for finished in self._finished.values()]
         profile, refused = merge([*parts, *(r for r in results if isinstance(r, Profile))])
         self.failures += tuple(refused)
@@ -184,6 +188,19 @@ class Growth:
             return read(source, self._options.read)
         except TraceExportError as error:
             return error
+
+
+def _of_each_source(whole: Profile) -> list[Profile]:
+    """The profile of each of the sources that were read together, so that the jobs among them are told apart."""
+    paths = whole.ranks["source"].unique(maintain_order=True)
+    number = whole.ranks["source"].replace_strict(paths, range(len(paths)), return_dtype=INT)
+    owner = pl.col("rank").replace_strict(whole.ranks["rank"], number, return_dtype=INT)
+    frames = {name: by_source(getattr(whole, name), owner, len(paths)) for name in TABLES}
+    hosts = [whole.hosts.join(ranks, on="host", how="semi", maintain_order="left") for ranks in frames["ranks"]]
+    return [
+        replace(whole, hosts=hosts[n], **{name: of_source[n] for name, of_source in frames.items()})
+        for n in range(len(paths))
+    ]
 
 
 def _in_one_run(finished: Iterable[_Finished]) -> bool:

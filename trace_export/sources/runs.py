@@ -243,9 +243,12 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     jobs = jobs_in(runs)
     shown = [*jobs[:SHOWN], f"{len(jobs) - SHOWN} more"] if len(jobs) > SHOWN + 1 else jobs
     several = f"{', '.join(shown[:-1])} and {shown[-1]}" if jobs else ""
-    what = f"{several} hold different jobs: give one of these folders; " if jobs else ""
-    text = f"{what}{run} is read, not {named}; --run N chooses another, --run all takes all"
-    notes = [Note("runs-not-read", "note", text, str(run.recordings[0].path), len(others))]
+    text = f"{run} is read, not {named}"
+    if jobs:
+        text = f"{several} hold different jobs: give one of these folders; {text}"
+    else:
+        text += "; --run N chooses another, --run all takes all"
+    notes = [Note("runs-not-read", "warning" if jobs else "note", text, str(run.recordings[0].path), len(others))]
     if not complete:
         lacks = f"; rank {run.missing} is missing" if run.missing.ranges else ""
         text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks{lacks}"
