@@ -9,6 +9,7 @@ import pytest
 import trace_export
 from samples.generators import ascend, data_parallel, paddle
 from samples.generators.kineto_trace import Trace
+from tests.conftest import Cli
 from tests.support.torch_traces import one_block
 
 
@@ -45,6 +46,24 @@ def test_very_many_missing_stages_are_said_in_short(tmp_path: Path) -> None:
     verdict = trace_export.inspect(tmp_path, pp=66).verdict
     assert "33 of 66 stages" in verdict
     assert "missing stages 1,3,5," in verdict
+
+
+@pytest.mark.parametrize("ranks", [None, "0"])
+def test_of_the_stages_that_are_recorded_some_may_be_read(ranks: str | None, tmp_path: Path) -> None:
+    """A file that was given alone, or ranks that were chosen: nothing is missing, and the job has three stages."""
+    ascend.record(tmp_path, ascend.Job(3, 4, 1, hosts=1))
+    first = min(tmp_path.rglob("ascend_pytorch_profiler_*.db"))
+    result = trace_export.inspect(tmp_path, ranks=ranks) if ranks else trace_export.inspect(first)
+    assert "1 of 3 stages" in result.verdict
+    assert (result.facts["stages"], result.facts["all_stages"], result.facts["missing_stages"]) == (1, 3, "")
+
+
+def test_a_rank_whose_pipeline_is_of_unknown_depth(tmp_path: Path, run_cli: Cli) -> None:
+    """Rank 1 of 4, whose log shows that two stages follow or more: how many is not recorded."""
+    paddle.write(tmp_path, stages=4, microbatches=8)
+    log = tmp_path / "workerlog.1"
+    assert "1 of at least 2 stages" in trace_export.inspect(log).verdict
+    assert "1 of at least 2 (inferred)" in run_cli(log, "--out", tmp_path / "out", "--format", "csv").stdout
 
 
 @pytest.mark.parametrize(("hosts", "aligned"), [(2, False), (4, True)])

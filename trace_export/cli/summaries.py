@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 def run_rows(run: Summary) -> list[tuple[str, str]]:
     """A run: name and value, as the terminal shows them."""
     blocks = ", ".join(f"{count} {kind}" for kind, count in run.blocks.items())
-    of_all = f" of {run.all_stages}" if run.stages < run.all_stages else ""
+    least = "at least " if any(note.code == "stages-deeper" for note in run.notes) else ""
+    of_all = f" of {least}{run.all_stages}" if run.stages < run.all_stages else ""
     rows = [
         ("hosts", f"{len(run.hosts)} ({_few(run.hosts)})"),
         ("source", ", ".join(run.kinds)),

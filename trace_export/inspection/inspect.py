@@ -215,7 +215,8 @@ def _facts(profile: Profile, ranks: pl.DataFrame, size: int, lacks: Absent | Non
         "deeper": bool(profile.declared.deeper),
         "forward_only": forward_only(profile.spans),
         "ranks": drawn.height,
-        "stages": drawn["stage"].n_unique(),
+        "stages": (stages := drawn["stage"].n_unique()),
+        "all_stages": max(stages, missing_ranks.absent(profile).stage_count),
         "missing_ranks": str(lacks.ranks) if lacks else "",
         "missing_stages": str(lacks.stages) if lacks else "",
         "steps": profile.steps.height,
@@ -265,10 +266,9 @@ def _what(facts: dict[str, Any], lacks: Absent | None) -> Iterator[str]:
         steps = (
             f"at least {steps}" if facts["about_steps"] is None else f"about {_counted(facts['about_steps'], 'step')}"
         )
-    missing = lacks.stages.count() if lacks else 0
-    drawn = f"{facts['stages']} of " if missing else ""
-    stages = _counted(facts["stages"] + missing, "stage")
-    size = [f"{drawn}{stages}", _counted(facts["microbatches"], "micro-batch"), steps]
+    least = "at least " if facts["deeper"] else ""
+    drawn = f"{facts['stages']} of {least}" if facts["stages"] < facts["all_stages"] else ""
+    size = [f"{drawn}{_counted(facts['all_stages'], 'stage')}", _counted(facts["microbatches"], "micro-batch"), steps]
     if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
         size.insert(0, order)
     time = f" of typically {duration(facts['step_ns'])}" if facts["step_ns"] else ""
