@@ -33,7 +33,7 @@ Inputs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None
 
 LARGEST = 999_999_999
 """Of the numbers that users may give; their columns are Int32."""
-TABLES = (".parquet", ".csv")
+TABLES = (".parquet", ".csv", ".tsv")
 """Files that may be span tables: they are read by themselves."""
 LONGEST_TEXT = 300
 """A longer text than most paths are is shortened in an error message."""

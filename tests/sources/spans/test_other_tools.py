@@ -185,6 +185,21 @@ def test_a_table_with_columns(suffix: str, tmp_path: Path) -> None:
     assert on_stage["microbatch"].to_list() == order
 
 
+@pytest.mark.parametrize(
+    ("name", "separator", "start"), [("a.csv", ";", "\ufeff"), ("b.csv", "\t", ""), ("c.tsv", "\t", "")]
+)
+def test_tables_of_spreadsheets(name: str, separator: str, start: str, tmp_path: Path) -> None:
+    """Separated by semicolons or tabs, and perhaps with the mark of its encoding; with `columns`, and our own."""
+    comma = table(tmp_path)
+    other = tmp_path / name
+    other.write_text(start + comma.read_text().replace(",", separator).replace("\n", "\r\n"), encoding="utf-8")
+    run = api.load(comma, columns=MAP).align()
+    assert api.load(other, columns=MAP).align().spans.equals(run.spans)
+    run.write(tmp_path / "spans.csv")
+    other.write_text(start + (tmp_path / "spans.csv").read_text().replace(",", separator), encoding="utf-8")
+    assert api.load(other).spans.drop("id").equals(api.load(tmp_path / "spans.csv").spans.drop("id"))
+
+
 @pytest.mark.parametrize("names", [("wgrad", "Backward-W", "weight gradient"), ("other",)])
 def test_work_between_the_passes_whose_kind_names_none_is_told_of(names: tuple[str, ...], tmp_path: Path) -> None:
     """The bubble counts it as idle. What lies inside of a pass, or around passes, is no such work."""

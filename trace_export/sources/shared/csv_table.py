@@ -1,4 +1,5 @@
-"""CSV files as lazy frames of text; memory grows with their longest line and not with the file."""
+"""CSV files as lazy frames of text, separated by commas, semicolons or tabs; memory grows with their longest line and
+not with the file."""
 
 from __future__ import annotations
 
@@ -12,10 +13,14 @@ from trace_export.files import open_file
 LONGEST_LINE = 1 << 20
 """In bytes, of the first; the rows of profilers have some hundreds."""
 MOST_COLUMNS = 1000
+SUFFIXES = (".csv", ".tsv")
+SEPARATORS = (",", ";", "\t")
+"""Spreadsheets write others than a comma, as the language of the system has it."""
 
 
 def scan(path: Path) -> pl.LazyFrame:
-    """All columns of the table as String, null where a row has nothing; read when it is collected.
+    """All columns of the table as String, null where a row has nothing; read when it is collected. The first separator
+    that its first line has is that of all lines.
 
     Raises SourceError when the file cannot be read or its first line is that of no table.
     """
@@ -23,12 +28,14 @@ def scan(path: Path) -> pl.LazyFrame:
         with open_file(path) as file:
             line = file.readline(LONGEST_LINE)
             file.seek(0)
-            if len(line) == LONGEST_LINE or line.count(b",") >= MOST_COLUMNS:
+            separator = next((each for each in SEPARATORS if each.encode() in line), ",")
+            if len(line) == LONGEST_LINE or line.count(separator.encode()) >= MOST_COLUMNS:
                 raise SourceError(path, "is not a table: its first line is longer than any table's")
             if not line.strip():
                 return pl.LazyFrame()
             return pl.scan_csv(
                 file,
+                separator=separator,
                 infer_schema=False,
                 encoding="utf8-lossy",
                 truncate_ragged_lines=True,

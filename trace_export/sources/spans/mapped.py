@@ -170,7 +170,7 @@ def _refuse_own_zeros(placed: pl.DataFrame, path: Path) -> None:
 
 
 def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
-    if path.suffix == ".csv":
+    if path.suffix in csv_table.SUFFIXES:
         return csv_table.scan(path).collect()
     if path.suffix == ".parquet":
         with open_file(path) as file:

@@ -23,7 +23,7 @@ from trace_export.sources.shared.parquet_pages import checked
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.sources.spans.columns import Columns
 
-SUFFIXES = (".parquet", ".csv")
+SUFFIXES = (".parquet", *csv_table.SUFFIXES)
 NEEDED = ("rank", "kind", "start_ns", "end_ns")
 PLACES = ("rank", "stage", "dp", "tp", "cp")
 NUMBERED = {"id", "replica"}
@@ -140,7 +140,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _remedy(path: Path) -> str:
     """What to give instead of a foreign table."""
-    if path.suffix != ".csv" or not _OF_A_PROFILER & {*csv_table.scan(path).collect_schema().names()}:
+    if path.suffix not in csv_table.SUFFIXES or not _OF_A_PROFILER & {*csv_table.scan(path).collect_schema().names()}:
         return FOREIGN
     folder = f"{path.absolute().parent} or above"
     return f"it is a table of a profiler's export: give the folder that the profiler wrote, {folder}"
@@ -149,7 +149,7 @@ def _remedy(path: Path) -> str:
 def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
     wanted = {*SPANS, *RANKS, *COLLECTIVES, SIDE} - NUMBERED
-    if path.suffix == ".csv":
+    if path.suffix in csv_table.SUFFIXES:
         table = csv_table.scan(path)
         return table.select(name for name in table.collect_schema().names() if name in wanted).collect()
     with open_file(path) as file:
