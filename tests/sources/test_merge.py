@@ -36,9 +36,12 @@ def test_assumed_ranks_take_the_next_number_that_nobody_recorded() -> None:
 
 
 def test_a_rank_recorded_twice_is_refused() -> None:
-    whole, (error,) = merge([part(3, "recorded"), part(3, "recorded", "i")])
+    """On another host it may be another rank, of which the profiler has recorded the number on its host."""
+    whole, (error,) = merge([part(3, "recorded"), part(3, "recorded")])
     assert whole.ranks["source"].to_list() == ["h/3 recorded"]
-    assert str(error) == "i/3 recorded holds rank 3, which h/3 recorded holds too; keep only one of them in the folder"
+    assert str(error) == "h/3 recorded holds rank 3, which h/3 recorded holds too; keep only one of them in the folder"
+    _, (error,) = merge([part(3, "recorded"), part(3, "recorded", "i")])
+    assert "; if each host counts its ranks from 0, correct the ranks in the files; else keep only one" in str(error)
 
 
 def test_hosts_are_called_by_labels_that_are_theirs_alone() -> None:

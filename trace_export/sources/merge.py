@@ -245,6 +245,8 @@ def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
     one, two = (of_kind(str(p.ranks["kind"].first())).command for p in (kept, part))
     formats = f"choose a format with `family`: {one} or {two}"
     hint = "keep only one of them in the folder" if one == two else formats
+    if one == two and part.ranks["host"].first() != kept.ranks["host"].first():
+        hint = f"if each host counts its ranks from 0, correct the ranks in the files; else {hint}"
     return SourceError(Path(path), f"holds rank {rank}, which {other} holds too", hint)
 
 

@@ -600,7 +600,7 @@ def test_merged_kernels_without_their_launches_are_of_several_processes(tmp_path
     [
         (0, (0, 2), "holds marks of ranks 0, 2 as those of one process"),
         (None, (0, 2), "holds marks of ranks 0, 2 as those of one process"),
-        (0, (1,), "holds marks of rank 1, but was recorded by rank 0"),
+        (0, (1,), "holds marks of rank 1, and its distributedInfo says rank 0, as where .* counted on each machine"),
         (1, (1,), None),
     ],
 )

@@ -84,13 +84,14 @@ def check_names(path: Path, ranges: Ranges, recorded: int | None = None, *, of: 
     by_process = groupby(sorted(named.iter_rows()), key=itemgetter(0))
     for marked, ours in (list(zip(*of_process, strict=True))[1:] for _, of_process in by_process):
         ranks = sorted(set(marked))
+        remedy = "let each rank write a file of its own"
         if len(ranks) > 1:
             what = f"holds marks of ranks {', '.join(map(str, ranks))} as those of one {of}"
-        elif recorded is not None and any(ours) and recorded not in ranks:
-            what = f"holds marks of rank {ranks[0]}, but was recorded by rank {recorded}"
-        else:
-            continue
-        raise SourceError(path, what, "let each rank write a file of its own, or give the files that were merged")
+            raise SourceError(path, what, f"{remedy}, or give the files that were merged")
+        if recorded is not None and any(ours) and recorded not in ranks:
+            what = f"holds marks of rank {ranks[0]}, and its distributedInfo says rank {recorded}"
+            why = "as where two ranks wrote it, or where ranks were counted on each machine"
+            raise SourceError(path, f"{what}, {why}", f"{remedy}, or correct the rank in distributedInfo")
 
 
 def from_names(ranges: Ranges, number: str = "rank") -> ByProcess:
