@@ -241,10 +241,21 @@ def test_ranks_without_a_source_are_counted(tmp_path: Path) -> None:
     assert result["verdict"][-1]["text"] == "2 of 16 ranks (12.50%) are missing here."
 
 
-@pytest.mark.parametrize(("stages", "microbatches", "seed"), [(8, 4, 1), (8, 6, 1), (4, 2, 3)])
-def test_no_link_of_a_sound_run_is_slow(stages: int, microbatches: int, seed: int, tmp_path: Path) -> None:
-    """Nothing records the transfers: their lengths are guessed, and differ by how late the ranks are by themselves."""
-    job = data_parallel.Job(stages, microbatches, 1, 8, jitter=0.02, launch=200_000, unsteady=0.5, seed=seed)
+SOUND = data_parallel.Job(replicas=1, steps=8, jitter=0.02, launch=200_000, unsteady=0.5)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        replace(SOUND, stages=8, microbatches=4, seed=1),
+        replace(SOUND, stages=8, microbatches=6, seed=1),
+        replace(SOUND, stages=4, microbatches=2, seed=3),
+        replace(SOUND, stages=6, microbatches=4, replicas=2, steps=2, jitter=0.03, launch=100_000, seed=105),
+    ],
+)
+def test_no_link_of_a_sound_run_is_slow(job: data_parallel.Job, tmp_path: Path) -> None:
+    """Nothing records the transfers: their lengths are guessed, and differ by how late the ranks are by themselves. Of
+    two replicas each link has one peer."""
     data_parallel.write_paddle(tmp_path, job)
     assert trace_export.overview(tmp_path, formats=None).overview.exceptions.is_empty()
 

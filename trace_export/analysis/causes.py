@@ -202,10 +202,8 @@ class Candidates:
 
     def _slow_links(self, rows: Ints) -> Iterator[Candidate]:
         """The slow links among the transfers `rows`."""
-        graph, least = self.graph, 0.0
-        if graph.guessed[rows].all():
-            launch = graph.launch()
-            least = (launch + self.typical.usual_delay)[launch > 0].max(initial=0.0)
+        graph = self.graph
+        least = self.typical.longest_start if graph.guessed[rows].all() else 0.0
         ranks, kinds = self.ranks["rank"].to_numpy().astype(np.int64), len(graph.kinds)
         src, dst = (self.compared.rows(end[rows]).astype(np.int64) for end in (graph.src, graph.dst))
         pairs, pair = distinct(src * len(ranks) + dst)

@@ -119,6 +119,13 @@ class Typical:
         return self.ordinary_delay + before if before.any() else self.ordinary_delay
 
     @cached_property
+    def longest_start(self) -> float:
+        """What at most passes ordinarily between a block and the next of its rank: so much of a guessed transfer may be
+        no transfer."""
+        launch = self.graph.launch()
+        return float((launch + self.usual_delay)[launch > 0].max(initial=0.0))
+
+    @cached_property
     def from_before(self) -> tuple[Floats, Ints]:
         """The delays for what ranks did before the recording, and the steps that begin so."""
         return from_before(self.graph, self.delay - self.ordinary_delay)

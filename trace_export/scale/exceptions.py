@@ -139,7 +139,8 @@ def _slow_ranks(summary: Summary, compared: Compared) -> list[dict[str, object]]
 
 def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]:
     """The links whose transfers take longer than those of their peers. Those of guessed transfers have peers between
-    the same stages alone: how much of a gap the receiver is late by itself is guessed for each stage."""
+    the same stages alone, and exceed them by more than is in doubt: how much of a gap the receiver is late by itself is
+    guessed for each stage."""
     ends = [pl.col(name).is_in(compared.ranks["rank"].implode()) for name in ("src_rank", "dst_rank")]
     table = summary.links.filter(*ends)
     if table.is_empty():
@@ -151,8 +152,10 @@ def _slow_links(summary: Summary, compared: Compared) -> list[dict[str, object]]
     items = mean_lengths(np.arange(len(table)), _sums(table), alike)
     if table["guessed"].any():
         groups = [group for group in groups if np.isin(alike[group.items], np.delete(alike, group.items)).all()]
-    rows = []
+    rows, doubt = [], table["doubt_ns"].to_numpy()
     for slow in slow_groups(replace(items, least=SLOW_LINK - 1), groups, MOST_NAMED):
+        if (items.mean[slow.items] - slow.base).mean() <= doubt[slow.items].max():
+            continue
         place = compared.link_place(links[:, slow.items], kinds)
         ways = {"F": "activations", "B": "gradients"}.get(str(place["direction"]), "both directions")
         row = _row("slow-link", place, slow, f"its transfers take longer ({ways})")

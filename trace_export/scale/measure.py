@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.typical import Typical
 from trace_export.choices import Align
 from trace_export.clocks import align, two_levels
 from trace_export.errors import NothingToExportError, SourceError, TraceExportError
@@ -154,7 +155,9 @@ def _links(graph: Graph) -> pl.DataFrame:
     guesses = pl.DataFrame({**link, "guessed": graph.guessed[rows]}).group_by(list(link)).agg(pl.col("guessed").any())
     sums = _sums(graph, rows, link).join(guesses, on=list(link), maintain_order="left")
     names = pl.Series([kind[-1] for kind in graph.kinds], dtype=TEXT)
-    return conform(sums.with_columns(direction=names.gather(sums["kind"])), LINKS)
+    doubt = Typical(graph).longest_start if sums["guessed"].any() else 0.0
+    doubts = pl.when("guessed").then(pl.lit(doubt)).otherwise(0.0)
+    return conform(sums.with_columns(direction=names.gather(sums["kind"]), doubt_ns=doubts), LINKS)
 
 
 def _sums(graph: Graph, rows: Ints, keys: dict[str, Ints | pl.Series]) -> pl.DataFrame:

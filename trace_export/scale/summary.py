@@ -35,9 +35,10 @@ sum of their lengths and of the squares of these. `first_part` as in `steps.reco
 row of their own."""
 LINKS: Schema = {
     "src_rank": INT, "dst_rank": INT, "direction": TEXT, "count": pl.UInt32(), "sum_ns": TIME, "squares": REAL,
-    "guessed": pl.Boolean(),
+    "guessed": pl.Boolean(), "doubt_ns": REAL,
 }  # fmt: skip
-"""The same for the transfers of a link, as `steps.graph` has them; `guessed`: some of them, from blocks that waited."""
+"""The same for the transfers of a link, as `steps.graph` has them; `guessed`: some of them, from blocks that waited;
+`doubt_ns`: how much of each may be no transfer."""
 HOSTS: Schema = {**CLOCKS, "axis": TEXT}
 REPLICAS: Schema = {"replica": INT, "schedule": TEXT, "certainty": TEXT}
 FAILURES: Schema = {"what": TEXT, "first": TEXT, "count": TIME}
