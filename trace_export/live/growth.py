@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -195,7 +196,7 @@ def _of_each_source(whole: Profile) -> list[Profile]:
     paths = whole.ranks["source"].unique(maintain_order=True)
     number = whole.ranks["source"].replace_strict(paths, range(len(paths)), return_dtype=INT)
     owner = pl.col("rank").replace_strict(whole.ranks["rank"], number, return_dtype=INT)
-    frames = {name: by_source(getattr(whole, name), owner, len(paths)) for name in TABLES}
+    frames: dict[str, list[Any]] = {name: by_source(getattr(whole, name), owner, len(paths)) for name in TABLES}
     hosts = [whole.hosts.join(ranks, on="host", how="semi", maintain_order="left") for ranks in frames["ranks"]]
     return [
         replace(whole, hosts=hosts[n], **{name: of_source[n] for name, of_source in frames.items()})
