@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,11 +129,12 @@ def test_what_rust_prints_before_it_panics_stays_hidden(tmp_path: Path) -> None:
     assert "panicked" in redirected("", table, "--debug", PYTHONPATH=path).stderr
 
 
-def test_names_that_look_like_markup_are_shown_as_they_are(logs: Path, tmp_path: Path) -> None:
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
     """Rich would make them bold, a picture, a link, or an error."""
     names = ["[bold]", ":bug:", "[link=file:~]", "[]"]
-    for name in names:
-        shutil.copytree(logs, tmp_path / "machines" / name)
+    for number, name in enumerate(names):
+        job = generate_paddle.Job(2, 2, range(2), seed=number)
+        generate_paddle.write_logs(tmp_path / "machines" / name, job)
     for command in ("inspect", "report"):
         done = in_process(command, tmp_path / "machines")
         assert done.returncode == 0, done.stderr

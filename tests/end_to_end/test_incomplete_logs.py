@@ -52,16 +52,28 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
 
 
 def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Path) -> None:
-    """They count as ranks of that machine, as they are numbered; a warning says what they look like."""
+    """One process wrote both logs of a rank: they count once."""
     machines = logs.parent / "machines"
     for name in ("machine0", "machine1"):
         shutil.copytree(logs, machines / name)
-    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--pp", 4, "--json")
+    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--json")
     assert result.returncode == 0, result.stderr
     actual = json.loads(result.stdout)
-    (note,) = [note for note in actual["notes"] if note["code"] == "ranks-identical"]
-    assert (note["level"], note["count"]) == ("warning", 8)
-    assert "ranks 0-7 have exactly the same times as another rank" in note["text"]
+    assert actual["ranks"] == 4
+    (note,) = [note for note in actual["notes"] if note["code"] == "source-recorded-twice"]
+    assert (note["level"], note["count"]) == ("warning", 4)
+
+
+@pytest.mark.parametrize("lines", [0.4, 1.0])
+def test_a_log_that_was_copied_while_it_grew(run_cli: Cli, logs: Path, lines: float) -> None:
+    """Under the number of another rank, with some of its steps, or whole with the line ends of Windows."""
+    whole = summary(run_cli, logs)
+    of_log = lines_of(logs / "workerlog.0")
+    copy = "".join(of_log[: round(lines * len(of_log))])
+    (logs / "workerlog.4").write_text(copy.replace("\n", "\r\n"), newline="")
+    result = summary(run_cli, logs)
+    assert notes(result)["source-recorded-twice"] == "warning"
+    assert {k: result[k] for k in ("ranks", "steps", "bubble")} == {k: whole[k] for k in ("ranks", "steps", "bubble")}
 
 
 def test_whole_milliseconds_may_be_the_same_on_two_ranks(run_cli: Cli, tmp_path: Path) -> None:

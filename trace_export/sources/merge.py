@@ -159,17 +159,21 @@ class _Numbers:
 
 
 def _without_copies(given: Sequence[Profile]) -> tuple[list[Profile], list[Note]]:
-    """The profiles without those of files that are copies of earlier ones, and a note on each of these."""
+    """The profiles without those of files that are copies of others, which have no more, and a note on these."""
     alike: dict[tuple[object, ...], Profile] = {}
-    kept, copies = [], []
-    for part in given:
+    copies: dict[int, Profile] = {}
+    for part in sorted(given, key=lambda part: -part.spans.height):
         originals = [alike.setdefault(claim, part) for claim in _claims(part)]
-        original = next((o for o in originals if o is not part and _same_file(part, o)), None)
-        if original is None:
-            kept.append(part)
-        else:
-            copies.append(_copy(part, original))
-    return kept, copies
+        original = next((o for o in originals if o is not part and _is_copy(part, o)), None)
+        if original is not None:
+            copies[id(part)] = original
+    kept = [part for part in given if id(part) not in copies]
+    pairs = [[str(p.ranks["source"].first()) for p in (part, copies[id(part)])] for part in given if id(part) in copies]
+    if not pairs:
+        return kept, []
+    path, other = pairs[0]
+    text = f"the same recording as {other}, which counts once"
+    return kept, [Note("source-recorded-twice", "warning", text, path, len(pairs))]
 
 
 def _with_recordings(whole: Profile, parts: Sequence[Profile], *, several: bool) -> Profile:
@@ -211,19 +215,33 @@ def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
     """A key that two recordings of the same blocks share: the ranks, or the folder, because no two processes have
-    exactly the same times. Files of other folders with numbers of other ranks are other recordings, whatever they
-    hold."""
+    exactly the same times; or the process and its first block, where one may be an earlier state of the other. Files of
+    other folders with numbers of other ranks are other recordings, unless they say that one process wrote them."""
     start, end = part.spans["start_ns"], part.spans["end_ns"]
     times = (part.spans.height, start.sum(), end.sum())
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
     if finer_than_ms(start).any() or finer_than_ms(end).any():
         claims.append((Path(str(part.ranks["source"].first())).parent, *times))
+        if pids := _pids(part):
+            claims.append((*pids, *part.spans.select("start_ns", "end_ns").row(0)))
     return claims
 
 
-def _same_file(part: Profile, original: Profile) -> bool:
-    """Whether two sources that claim the same are files with the same bytes, or one is the other packed."""
+def _pids(part: Profile) -> list[int]:
+    """The process ids of all ranks, where these are recorded."""
+    pids = part.ranks["pid"]
+    return [] if pids.has_nulls() else pids.to_list()
+
+
+def _is_copy(part: Profile, original: Profile) -> bool:
+    """Whether two sources that claim the same are files with the same bytes, or one is the other packed; or one process
+    wrote all blocks of the one into the other too."""
     one, other = (Path(str(p.ranks["source"].first())) for p in (part, original))
+    pids = _pids(part)
+    if pids and pids == _pids(original) and finer_than_ms(part.spans["start_ns"]).any():
+        of_both = original.spans.select("kind", "start_ns", "end_ns")
+        if part.spans.join(of_both, on=of_both.columns, how="anti", nulls_equal=True).is_empty():
+            return True
     if not (one.is_file() and other.is_file()):
         return False
     return _unpacked(one) == _unpacked(other) or filecmp.cmp(one, other, shallow=False)
@@ -232,12 +250,6 @@ def _same_file(part: Profile, original: Profile) -> bool:
 def _unpacked(path: Path) -> str:
     """The name of what a packed file holds."""
     return next((path.as_posix().removesuffix(end) for end in PACKED if end and path.name.endswith(end)), str(path))
-
-
-def _copy(part: Profile, original: Profile) -> Note:
-    path, other = (str(p.ranks["source"].first()) for p in (part, original))
-    text = f"the same recording as {other}, which counts once"
-    return Note("source-recorded-twice", "warning", text, path)
 
 
 def _refusal(part: Profile, rank: int, kept: Profile) -> SourceError:
