@@ -646,7 +646,8 @@ class Request:
             profile = stages.place_ranks(profile, options.places)
         profile = interpret(profile, options.declared)
         if options.chosen:
-            text = f"only ranks {Numbers.of(profile.ranks['rank'].to_list())} were read, as chosen"
+            read = Numbers.of(profile.ranks["rank"].to_list())
+            text = f"only {read.named('rank')} {'was' if read.count() == 1 else 'were'} read, as chosen"
             profile = profile.with_notes([Note("ranks-chosen", "detail", text)])
         return made(profile, failures=tuple(failures), _sizes=size_of)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from samples.generators.data_parallel import WRITERS, Job
+from tests.conftest import Cli
 from tests.support.command import command
 from tests.support.rows import crossed, seeds
 from tests.verdicts.cases import PLANTED, drawn
@@ -35,6 +36,12 @@ def test_a_cause_of_ranks_that_were_not_read_is_nobody_elses(name: str, seed: in
     document = report(tmp_path, case.job, case.form, "--ranks", ",".join(map(str, read)))
     assert causes(document) == []
     assert f"only ranks {_shown(read)} were read" in document["verdict"][-1]["text"]
+
+
+def test_a_rank_that_is_read_alone_is_compared_with_none(samples: Path, run_cli: Cli) -> None:
+    text = " ".join(run_cli("report", samples / "paddle" / "single", "--ranks", 1).stdout.split())
+    assert "only rank 1 was read, as chosen." in text
+    assert "only rank 1 was read, so it is compared with no other" in text
 
 
 @pytest.mark.parametrize("name", ["slow stage", "slow rank"])

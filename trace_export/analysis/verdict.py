@@ -325,7 +325,10 @@ def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> It
 def _doubts(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
     """The reasons why the figures are not those of the whole run, as clauses."""
     if facts["chosen"]:
-        yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
+        if facts["chosen"].isdigit():
+            yield f"only rank {facts['chosen']} was read, so it is compared with no other"
+        else:
+            yield f"only ranks {facts['chosen']} were read, so they are compared with each other alone"
     if facts["blocks_host"]:
         yield f"{_blocks(facts['blocks_host'])} have times of the host, which issued their work, not of the device"
     if facts["outside"]:
