@@ -298,7 +298,12 @@ def test_sizes_in_the_order_of_megatron() -> None:
 
 def test_what_sizes_leave_is_context_parallel() -> None:
     profile = resolve(bare(16), Declared(pp=2, tp=2, dp=2))
-    assert profile.ranks.equals(resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2)).ranks)
+    told = resolve(bare(16), Declared(pp=2, tp=2, dp=2, cp=2))
+    assert profile.ranks.equals(told.ranks)
+    (note,) = profile.notes
+    text = "contradicting sizes: 16 ranks are more than those of pp 2, tp 2 and dp 2, so cp is taken for 2"
+    assert (note.code, note.level, note.text) == ("sizes-contradict", "warning", text)
+    assert told.notes == ()
 
 
 def test_sizes_in_the_order_that_the_reader_declares() -> None:

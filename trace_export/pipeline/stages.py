@@ -104,6 +104,12 @@ def place_by_user(
         if given not in (None, other) and (name != "pp" or recorded.is_empty()):
             text = f"contradicting sizes: --{name} is {given}, and {other} by the profile"
             notes.append(Note("sizes-contradict", "warning", text))
+    if arrangement.cp > 1 and user.cp is None and declared.cp is None:
+        count, sizes = arrangement.pp * arrangement.per_stage, arrangement.sizes
+        text = (
+            f"contradicting sizes: {count} ranks are more than those of pp {sizes.pp}, tp {sizes.tp} and dp {sizes.dp}"
+        )
+        notes.append(Note("sizes-contradict", "warning", f"{text}, so cp is taken for {sizes.cp}"))
     return arrangement, placed, notes
 
 
