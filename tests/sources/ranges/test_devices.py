@@ -219,6 +219,19 @@ def test_two_processes_of_two_devices_each(form: str, tmp_path: Path) -> None:
         assert drawn(run, rank) == true(blocks, rank)
 
 
+def test_processes_with_the_same_devices_count_in_their_order(tmp_path: Path) -> None:
+    """Whichever of its devices a process uses a little more."""
+    blocks = [b for b in nsys.blocks_of(4, 6, 2, random.Random(1)) if (b.rank, b.step, b.kind) != (0, 1, "OPT")]
+    export, chance = Nsys(host="node0"), random.Random(2)
+    ranks = [nsys.Rank(export, rank, 0, dialect=Numbered(), devices=2) for rank in range(4)]
+    nsys.fill(ranks, blocks, chance)
+    export.write(tmp_path / "node0.sqlite")
+    run = trace_export.load(tmp_path, jobs=1)
+    assert run.ranks.select("rank", "device", "stage").rows() == [(0, 0, 0), (1, 1, 1), (2, 0, 2), (3, 1, 3)]
+    for rank in range(4):
+        assert drawn(run, rank) == true(blocks, rank)
+
+
 @pytest.mark.parametrize(("form", "kinds"), crossed(FORMATS, ["FB", "F"]))
 def test_blocks_that_work_on_all_devices_are_refused(form: str, kinds: str, tmp_path: Path) -> None:
     """As with nn.DataParallel: nothing tells whose a block of these `kinds` is."""

@@ -151,8 +151,11 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
     """The work in `ranges`, as `attribute` finds it for their frame, whose processes may be parts of others. Raises
     SourceError where a process runs several devices and its blocks are not of one each."""
     activity = attribute(ranges.frame, WHOLE)
-    gpus = {process: kernels.most_common(1)[0][0] for process, kernels in activity.devices.items()}
     several = {process: used for process, kernels in activity.devices.items() if (used := runs_several(kernels))}
+    gpus = {
+        process: several[process][0] if process in several else kernels.most_common(1)[0][0]
+        for process, kernels in activity.devices.items()
+    }
     drawn = {process: several.get(process, [gpu]) for process, gpu in gpus.items()}
     idle = _without_blocks(activity, drawn)
     # A kernel of a device without blocks has no part in the block of another thread in which it seems to be launched.
