@@ -446,8 +446,8 @@ NOTES: dict[str, Explanation] = {
         "Check the option, or copy the profiles of the missing ranks into the folder.",
     ),
     "sizes-contradict": Explanation(
-        "A size that you gave differs from that in the profile, and the option is used; or there are more ranks than the "
-        "sizes say, and the rest is taken for context parallelism.",
+        "A size that you gave differs from that in the profile, and the option is used; or there are more ranks than "
+        "the sizes say, and the rest is taken for context parallelism.",
         "Check `--pp`, `--tp`, `--dp` and `--cp`.",
     ),
     "source-not-fetched": Explanation(
