@@ -79,22 +79,6 @@ def test_replicas_stay_apart_and_gaps_stay_open() -> None:
     assert named(profile) == named(one)
 
 
-def test_unknown_replicas_are_paired_in_rank_order() -> None:
-    one = planned("1f1b", 2, 1)
-    ranks = pl.DataFrame({"rank": [0, 1, 2, 3], "stage": [0, 1, 0, 1]})
-    second = one.spans.with_columns(pl.col("rank") + 2)
-    profile = concluded(Profile(ranks=conform(ranks, RANKS), spans=pl.concat([one.spans, second])))
-    ends = {(direction, a[0], b[0]) for direction, _, _, a, b in named(profile)}
-    assert ends == {("F", 0, 1), ("B", 1, 0), ("F", 2, 3), ("B", 3, 2)}
-
-
-def test_nothing_to_link() -> None:
-    assert concluded(Profile()).interpreted.edges.is_empty()
-    one = planned("1f1b", 2, 2)
-    bare = Profile(ranks=one.ranks, spans=one.spans.with_columns(microbatch=pl.lit(None, pl.Int32)))
-    assert concluded(bare).interpreted.edges.is_empty()
-
-
 @examples(4)
 @given(seed=st.integers(0, 1000), name=st.sampled_from(["1f1b", "zb-v", "interleaved"]))
 def test_order_of_rows_changes_nothing(seed: int, name: str) -> None:

@@ -99,34 +99,6 @@ def test_each_rule_on_its_example(steps_of_first: list[str], steps_of_last: list
     assert " ".join(named.to_series()) == expected
 
 
-@pytest.mark.parametrize(
-    ("pairs", "chunks"), [(((0, 1), (1, 2), (2, 3)), 1), (((0, 1), (1, 2), (2, 3), (3, 0)), 2), (((1, 2),), 1), ((), 1)]
-)
-def test_data_that_do_not_go_round_are_of_one_chunk(pairs: tuple[tuple[int, int], ...], chunks: int) -> None:
-    """Eight forwards, then eight backwards on four stages: GPipe, or two chunks of four micro-batches, in a loop. It is
-    called GPipe where the messages do not tell."""
-    made = placed(profile([["F" * 8 + "B" * 8]] * 4))
-    rows = [{"rank": rank, "peer": peer, "role": "send", "start_ns": 0, "end_ns": 1} for rank, peer in pairs]
-    made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
-    result = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
-    assert result.n_unique() == chunks
-
-
-@pytest.mark.parametrize(("first", "last", "chunks"), [(4, 4, 1), (6, 6, 2), (4, 0, 1), (0, 0, 1)])
-def test_of_two_stages_the_number_of_messages_tells_the_chunks(first: int, last: int, chunks: int) -> None:
-    """Four forwards, then four backwards on two stages. Each message of GPipe follows a forward of the first stage or a
-    backward of the last; in two chunks of two micro-batches each stage sends after three quarters of its blocks."""
-    made = placed(profile([["FFFFBBBB"]] * 2))
-    rows = [
-        {"rank": rank, "peer": 1 - rank, "role": "send", "start_ns": 20 * n, "end_ns": 20 * n + 1}
-        for rank, sends in enumerate((first, last))
-        for n in range(sends)
-    ]
-    made = replace(made, p2p=conform(pl.DataFrame(rows, schema=None if rows else P2P), P2P))
-    result = label(made).spans.filter(rank=0, kind="F")["chunk"].fill_null(0)
-    assert result.n_unique() == chunks
-
-
 def test_phases_of_one_f_one_b() -> None:
     spans = label(profile([["FFBFBFBB"], ["FBFBFBFB"]])).spans.sort("rank", "start_ns")
     assert spans["phase"].to_list() == ["warm-up", *["steady"] * 6, "cool-down", *["steady"] * 8]
@@ -160,23 +132,6 @@ def test_an_uncertain_window_stays_open() -> None:
     assert [(n.code, n.count) for n in labelled.notes] == [("microbatch-unknown", 8)]
     certain = label(profile([words[0], [one_f_one_b(2, 1, 6)[2:]]], ended=True))
     assert numbers(certain, 1, "F") == [(m, 0) for m in range(1, 6)]
-
-
-def test_a_missing_block_does_not_blank_the_step() -> None:
-    word = one_f_one_b(3, 0, 6)  # FFFBFBFBFBBB
-    torn = word[:4] + word[5:]
-    words = [[word, torn, word], [one_f_one_b(3, 1, 6)] * 3, [one_f_one_b(3, 2, 6)] * 3]
-    labelled = label(profile(words))
-    assert numbers(labelled, 0, "F", step=1) == [(0, 0), (1, 0), (2, 0), (4, 0), (5, 0)]
-    assert numbers(labelled, 0, "B", step=1)[:1] == [(0, 0)]
-    assert numbers(labelled, 0, "B", step=1)[-3:] == [(3, 0), (4, 0), (5, 0)]
-
-
-def test_an_unknown_order_is_numbered_in_order_with_a_note() -> None:
-    odd = label(profile([["FBFFFBBB"], ["FFBBFBFB"]], ended=True))
-    for rank in range(2):
-        assert [m for m, _ in numbers(odd, rank, "B")] == [0, 1, 2, 3]
-    assert [n.code for n in odd.notes] == ["schedule-unknown"]
 
 
 def test_an_unknown_order_whose_ends_may_be_cut_off_is_not_numbered() -> None:
@@ -255,19 +210,6 @@ def test_dualpipev_window(first: int, length: int) -> None:
             assert ours == expected
 
 
-def test_dualpipev_without_one_of_its_blocks() -> None:
-    """Before the last numbered one. From the first block on that is not the one expected nothing is certain."""
-    labelled = []
-    for lost in range(14):
-        whole, wanted = dualpipev(slice(None))
-        spans = label(replace(whole, spans=whole.spans.filter(pl.int_range(pl.len()) != lost))).spans
-        result = spans.select("kind", "microbatch", "chunk", "microbatch_b", "chunk_b").rows()
-        pairs = zip(result, wanted[:lost] + wanted[lost + 1 :], strict=True)
-        assert all(ours == expected for ours, expected in pairs if ours[1] is not None), lost
-        labelled.append(sum(ours[1] is not None for ours in result))
-    assert min(labelled) >= 10
-
-
 @pytest.mark.parametrize("lost", range(18))
 def test_dualpipev_without_one_block_of_a_step_that_an_optimizer_ends(lost: int) -> None:
     """Which of the last backwards is missing nothing says: they have no number, and a warning counts them."""
@@ -331,15 +273,8 @@ def test_steps_from_collectives_of_replicas(groups: list[list[int]], apart: int)
     assert numbered.spans["step"].to_list() == true
 
 
-def test_steps_from_counts() -> None:
-    words = [[one_f_one_b(4, s, 6)] * 3 for s in range(4)]
-    labelled = label(profile(words, stepped=False))
-    expected = [step for _ in range(4) for step in range(3) for _ in range(12)]
-    assert labelled.spans.sort("rank", "start_ns")["step"].to_list() == expected
-
-
-@pytest.mark.parametrize("read", [1, 2, 3])
-def test_steps_from_counts_where_the_last_stages_were_not_read(read: int) -> None:
+@pytest.mark.parametrize("read", [1, 2, 3, 4])
+def test_steps_from_counts_wherever_the_last_stages_were_not_read(read: int) -> None:
     words = [[one_f_one_b(4, s, 6)] * 3 for s in range(read)]
     labelled = label(profile(words, stepped=False, pp=4))
     expected = [step for _ in range(read) for step in range(3) for _ in range(12)]

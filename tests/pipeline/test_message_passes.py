@@ -51,12 +51,6 @@ def labels_of(result: Profile) -> list[tuple[object, ...]]:
     return result.messages.select("direction", "microbatch", "chunk").rows()
 
 
-def test_both_ends_name_the_same_blocks() -> None:
-    result = link(two_ranks())
-    assert labels_of(result) == [("F", 0, 0), ("F", 1, 0), ("B", 0, 0), ("B", 1, 0)]
-    assert [(n.code, n.count) for n in result.notes] == [("message-labels-inferred", 4)]
-
-
 def test_ends_that_disagree_leave_a_message_as_it_is() -> None:
     """The receive of the first message ends only after the forward that it is said to feed has begun."""
     whole = two_ranks()

@@ -48,14 +48,6 @@ def test_sends_and_receives_of_different_steps_are_no_message(seed: int, labelle
     assert len(result) >= 0.9 * len(run.paired)
 
 
-def test_a_whole_capture_needs_no_shift_and_no_note() -> None:
-    run = make(Clocks(seed=5, replicas=2))
-    profile = pair(run.profile)
-    assert same(profile.messages, run.paired)
-    assert profile.notes == ()
-    assert set(profile.messages["microbatch"]) == set(range(6))
-
-
 @pytest.mark.parametrize("knows", ["send", "recv"])
 def test_directions_known_on_one_side_only_are_not_separated(knows: str) -> None:
     run = make(Clocks(seed=5))
@@ -157,7 +149,3 @@ def test_a_group_of_which_two_ranks_were_read_is_no_group_of_two() -> None:
     profile = pair(replace(run.profile, p2p=named))
     expected = run.paired.filter(pl.col("src_rank").is_in([1, 2]) & pl.col("dst_rank").is_in([1, 2]))
     assert same(profile.messages, expected)
-
-
-def test_nothing_to_pair() -> None:
-    assert pair(Profile()).messages.is_empty()
