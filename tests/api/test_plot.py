@@ -10,12 +10,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 import trace_export
-from tests.support.browser import browser
 from tests.support.wait import HANGS_S
 from trace_export import plot
 from trace_export.selection import Numbers
-
-__all__ = ["browser"]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ from playwright.sync_api import Browser
 
 import trace_export
 from tests.conftest import ROOT, Cli
-from tests.support.browser import browser
 from tests.support.charts import write_trace
 from tests.support.wait import HANGS_S, wait_until
 from tests.writers.pictures.test_picture import run_of
@@ -30,7 +29,6 @@ from trace_export.viewer import serve
 from trace_export.viewer.first_step import track_to_pin
 from trace_export.writers.traces import perfetto
 
-__all__ = ["browser"]
 STEP_NS = 10_000_000
 """ZB-H1 with p = 2, m = 3 and F = B = W = 1 ms: m (F + B + W) + (p - 1)(F + B - W)."""
 

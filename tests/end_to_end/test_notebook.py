@@ -21,9 +21,7 @@ from playwright.sync_api import Browser, Frame, Page, expect
 
 from tests.conftest import ROOT
 from tests.support import notebook
-from tests.support.browser import browser
 
-__all__ = ["browser"]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 KERNEL = "window.jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel?.status"
 EXECUTE = """

@@ -57,7 +57,6 @@ def _nsys(folder: Path) -> None:
             f"see /{SECRET}/x",
         ]
         db.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (0, 3, ?, NULL)", [(text,) for text in said])
-        db.commit()
 
 
 def _kineto(folder: Path) -> None:
@@ -84,7 +83,6 @@ def _rocpd(folder: Path) -> None:
             held = json.dumps(json.loads(result) | ENVIRONMENT)
             extra = json.dumps({"options": COMMAND})
             db.execute(f"UPDATE {table} SET environment = ?, command = ?, extdata = ?", [held, COMMAND, extra])
-            db.commit()
 
 
 def _ascend(*, text: bool, framework: str) -> Callable[[Path], None]:
@@ -101,7 +99,6 @@ def _ascend(*, text: bool, framework: str) -> Callable[[Path], None]:
                     rows = [("ENV_VARIABLES", json.dumps(ENVIRONMENT)), ("COMMAND", COMMAND)]
                     db.executemany("INSERT INTO META_DATA VALUES (?, ?)", rows)
                     db.execute("INSERT INTO STRING_IDS VALUES (9000000, ?)", [COMMAND])
-                    db.commit()
 
     return write
 

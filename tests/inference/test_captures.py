@@ -70,7 +70,6 @@ def test_blocks_of_an_unmarked_capture_are_exact(tmp_path: Path, tool: str, name
 def ends_wrongly_in_nsys(file: Path, end_ns: int, end: str) -> None:
     with changing(file) as db:
         assert db.execute(f'UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET "end" = {end} WHERE "end" = {end_ns}').rowcount == 1
-        db.commit()
 
 
 def ends_wrongly_in_rocpd(file: Path, end_ns: int, end: str) -> None:
@@ -78,7 +77,6 @@ def ends_wrongly_in_rocpd(file: Path, end_ns: int, end: str) -> None:
         assert (
             db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = {end} WHERE "end" = {end_ns}').rowcount == 1
         )
-        db.commit()
 
 
 def ends_wrongly_in_kineto(file: Path, end_ns: int, end: str) -> None:
@@ -162,7 +160,6 @@ def test_a_process_of_two_gpus_is_refused(tmp_path: Path) -> None:
         db.commit()
         assert len(spans(*profiles("nsys", tmp_path / "nsys"))) == 10
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = rowid % 2")
-        db.commit()
     trace = Trace()
     for number in range(40):
         at = 1_000_000 + 10_000 * number

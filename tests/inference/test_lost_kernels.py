@@ -43,7 +43,6 @@ def _of_database(table: str, time: str) -> Callable[[Path, int], None]:
             rows = [row for (row,) in db.execute(f'SELECT rowid FROM "{name}" ORDER BY "{time}"').fetchall()]
             chosen = random.Random(1).sample(rows[: len(rows) // 2], count)
             db.executemany(f'DELETE FROM "{name}" WHERE rowid = ?', [(row,) for row in chosen])
-            db.commit()
 
     return lose
 

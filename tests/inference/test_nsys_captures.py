@@ -34,7 +34,6 @@ def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
         db.execute("CREATE TABLE NVTX_EVENTS(start, end, eventType, text, globalTid, endGlobalTid, textId, domainId)")
         db.execute("INSERT INTO NVTX_EVENTS SELECT min(start) - 9, max(start), 59, 'training step', min(globalTid),"
                    " NULL, NULL, 0 FROM CUPTI_ACTIVITY_KIND_RUNTIME")  # fmt: skip
-        db.commit()
     profile = of(tmp_path, markers=("training step=>STEP",))
     assert spans(profile) == truth(blocks)
     assert profile.spans["step"].null_count() == profile.spans.height
@@ -46,7 +45,6 @@ def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, ta
     blocks = write(tmp_path, replace(SMALL, host_transfers=True))
     with changing(tmp_path / "node0.sqlite") as db:
         db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_{table} SET streamId = {stream}")
-        db.commit()
     assert spans(of(tmp_path)) == truth(blocks)
 
 
@@ -109,7 +107,6 @@ def test_calls_of_unknown_names_launch_nevertheless(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(microbatches=4))
     with changing(tmp_path / "node0.sqlite") as db:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET nameId = NULL")
-        db.commit()
     assert spans(of(tmp_path)) == truth(blocks)
 
 
@@ -151,7 +148,6 @@ def test_of_a_step_that_the_capture_cuts_only_the_backwards_are_drawn(tmp_path: 
     middle = max(b.end_ns for b in blocks if b.step == 0 and b.kind == "F" and b.microbatch == 4)
     with changing(tmp_path / "node0.sqlite") as db:
         db.execute("DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start < ?", [middle])
-        db.commit()
     profile = of(tmp_path)
     result = set(spans(profile))
     assert result >= set(truth([b for b in blocks if b.step > 0]))
@@ -174,7 +170,6 @@ def test_a_capture_that_ends_inside_a_backward_draws_no_part_of_it(tmp_path: Pat
             " (SELECT max(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)",
             [(last.start_ns + last.end_ns) // 2],
         )
-        db.commit()
     profile = trace_export.load(tmp_path).profile
     assert not set(spans(profile)) - set(truth(blocks))
     assert profile.steps["whole"].to_list() == [True, False]
@@ -190,7 +185,6 @@ def test_kernels_without_a_launch_are_told(tmp_path: Path, every: int, level: st
         )
         where = f"rowid % {every} = 7 AND (correlationId, globalTid >> 24) IN ({kernels})"
         count = db.execute(f"DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {where}").rowcount
-        db.commit()
     (note,) = [note for note in of(tmp_path).notes if note.code == "tasks-without-launch"]
     assert (note.level, note.count) == (level, count)
 
@@ -202,7 +196,6 @@ def test_half_the_transfers_missing_give_no_wrong_forward(tmp_path: Path) -> Non
             "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE rowid % 2 = 0 AND shortName IN"
             " (SELECT id FROM StringIds WHERE value LIKE 'nccl%')"
         )
-        db.commit()
     try:
         result = spans(of(tmp_path))
     except SourceError:
@@ -240,7 +233,6 @@ def test_with_sequence_numbers_a_cut_step_keeps_its_forwards(tmp_path: Path) -> 
     with changing(tmp_path / "node0.sqlite") as db:
         for table in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start > ?", [middle])
-        db.commit()
     result = set(spans(of(tmp_path)))
     with_backward = {(b.rank, b.microbatch) for b in blocks if b.step == 1 and b.kind == "B" and b.end_ns < middle}
     whole = [b for b in blocks if b.step == 0 or ((b.rank, b.microbatch) in with_backward and b.kind in "FB")]

@@ -32,7 +32,6 @@ def test_a_kernel_that_runs_past_the_next_one_is_cut_and_one_before_its_launch_l
         db.execute(f'UPDATE {kernels} SET "end" = "end" + 3000000000 WHERE start = {long.start_ns}')
         shifted = 'SET start = start - 300000000, "end" = "end" - 300000000'
         assert db.execute(f"UPDATE {kernels} {shifted} WHERE start = {early.start_ns}").rowcount == 1
-        db.commit()
     profile = of(tmp_path, 1)
     ((_, kind, first, last),) = set(spans(profile)) - set(of_rank(blocks, 1))
     assert isinstance(first, int)
@@ -60,7 +59,6 @@ def test_transfers_are_told_from_collectives_by_the_calls_of_rccl(tmp_path: Path
     with changing(tmp_path / "4000_results.db") as db:
         strings, regions = table(db, "string"), table(db, "region")
         db.execute(f"DELETE FROM {regions} WHERE name_id IN (SELECT id FROM {strings} WHERE string GLOB 'nccl*')")
-        db.commit()
     without = of(tmp_path, 0)
     assert spans(without) == of_rank(blocks, 0)
     assert without.p2p.is_empty()
@@ -74,6 +72,5 @@ def test_only_whole_times_count(tmp_path: Path) -> None:
     blocks = write(tmp_path, Program(stages=2, microbatches=4), rocpd=True)
     with changing(tmp_path / "4000_results.db") as db:
         db.execute(f'UPDATE {table(db, "kernel_dispatch")} SET "end" = start - 5 WHERE rowid % 50 = 0')
-        db.commit()
     result = {(kind, start) for _, kind, start, _ in spans(of(tmp_path, 0))}
     assert len(result & {(kind, start) for _, kind, start, _ in of_rank(blocks, 0)}) > 8

@@ -12,14 +12,12 @@ import pytest
 from playwright.sync_api import Browser
 
 import trace_export
-from tests.support.browser import browser, opened
+from tests.support.browser import opened
 from trace_export.documents import encode
 from trace_export.scale.files import OF_PEERS, OF_RANKS
 from trace_export.scale.overview_document import overview_document
 from trace_export.writers.overview import heat_map
 from trace_export.writers.overview.heat_map import Quantity
-
-__all__ = ["browser"]
 
 BUSY = Quantity("busy", "busy time", "×")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 @contextmanager
 def changing(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection whose commits wait for no disk and leave no journal; it is closed at the end."""
+    """A connection that waits for no disk and leaves no journal; at the end all is committed and it is closed."""
     with closing(sqlite3.connect(path)) as db:
         db.executescript("PRAGMA journal_mode = memory; PRAGMA synchronous = off")
         yield db
+        db.commit()

@@ -43,7 +43,6 @@ def nsys(folder: Path, times: int, stages: int = STAGES, kernels: int = 4) -> No
             calls = {"correlationId": str(CALLS)}
             for table in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"):
                 _repeat(db, table, times, {"start": str(last + PAUSE_NS), "end": str(last + PAUSE_NS)} | calls, "start")
-            db.commit()
 
 
 def rocpd(folder: Path, times: int, stages: int = STAGES, schema: int = 3) -> None:
@@ -63,7 +62,6 @@ def rocpd(folder: Path, times: int, stages: int = STAGES, schema: int = 3) -> No
                 (count,) = db.execute(f"SELECT max(id) FROM {table}").fetchone()
                 period = str(last - first + PAUSE_NS)
                 _repeat(db, table, times, {"start": period, "end": period, "id": str(count)}, "start")
-            db.commit()
 
 
 def _number_by_time(db: sqlite3.Connection, table: str) -> None:
@@ -96,7 +94,6 @@ def ascend(folder: Path, times: int, stages: int = STAGES, kernels: int = 5) -> 
                 _repeat(db, table, times, shifts, "startNs")
             for table in ("COMPUTE_TASK_INFO", "COMMUNICATION_TASK_INFO"):
                 _repeat(db, table, times, shifts, "globalTaskId")
-            db.commit()
     (folder / "truth.csv").unlink()
 
 

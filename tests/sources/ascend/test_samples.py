@@ -29,7 +29,6 @@ def test_samples_of_a_quantity_without_a_name(cluster: Path) -> None:
     with changing(of_rank_0(cluster)) as db:
         db.execute("CREATE TABLE AICORE_FREQ (deviceId INTEGER, timestampNs INTEGER, freq INTEGER)")
         db.execute("INSERT INTO AICORE_FREQ SELECT min(deviceId), min(startNs), 1650 FROM TASK")
-        db.commit()
     assert load(cluster).counters.filter(name="AI Core frequency")["value"].to_list() == [1650]
 
 
@@ -41,7 +40,6 @@ def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
     with changing(of_rank_0(cluster)) as db:
         ((number, all_tasks),) = db.execute(f"SELECT max(globalTaskId), count(*) {tasks}").fetchall()
         db.execute(f"UPDATE TASK SET {times} WHERE globalTaskId = {number}")
-        db.commit()
     done = run_cli(
         "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels", "--format", "chrome"
     )
@@ -54,7 +52,6 @@ def test_device_tasks_with_impossible_times_are_left_out_with_a_warning(
 def test_device_tasks_of_which_none_has_a_valid_time_are_an_error(cluster: Path, run_cli: Cli, tmp_path: Path) -> None:
     with changing(of_rank_0(cluster)) as db:
         db.execute("UPDATE TASK SET endNs = 0 WHERE connectionId < 4000000000 OR connectionId = 4294967295")
-        db.commit()
     done = run_cli(
         "export", "--source", "ascend", "--log_dir", cluster, "--out", tmp_path / "out", "--detail", "kernels"
     )
@@ -85,7 +82,6 @@ def change(path: Path, *statements: str) -> None:
     with changing(path) as db:
         for statement in statements:
             db.execute(statement)
-        db.commit()
 
 
 def test_hosts_are_told_apart(cluster: Path) -> None:
@@ -228,7 +224,6 @@ def test_empty_weight_gradient_ranges_are_left_out(cluster: Path) -> None:
             db.execute("INSERT INTO TASK VALUES (?, ?, 0, ?, ?, 1, 0, 0, 2, 0, 0)", (start, start + 4000, mark, mark))
         db.execute("INSERT INTO TASK VALUES (?, ?, 0, 0, 77777, 1, 0, 0, 2, 0, 0)", (last + 9500, last + 9900))
         db.execute("INSERT INTO COMPUTE_TASK_INFO VALUES (0, 77777, 0, 0)")
-        db.commit()
     profile = read(find(cluster).sources[0], ReadOptions())
     assert profile.spans.filter(pl.col("kind") == "W")["start_ns"].to_list() == [last + 9000]
     assert "blocks-without-work" in [note.code for note in profile.notes]
@@ -255,7 +250,6 @@ def test_communication_marked_at_level_none(cluster: Path) -> None:
                 db.execute("INSERT INTO TASK VALUES (?, ?, 0, ?, ?, 1, 0, 0, 5, 0, 0)", (start, end, mark, mark))
             for table in ("COMMUNICATION_OP", "COMMUNICATION_TASK_INFO", "COMPUTE_TASK_INFO"):
                 db.execute(f"DROP TABLE {table}")
-            db.commit()
     profile = understood(cluster)
     assert len(profile.spans) == 4 * 8
     assert profile.collectives.select("op", "sequence").unique().rows() == [("HcclAllReduce", 0)]
@@ -269,7 +263,6 @@ def test_named_work_around_blocks_hides_none(cluster: Path) -> None:
         db.execute("INSERT INTO STRING_IDS VALUES (9999, 'evaluation')")
         db.execute("INSERT INTO MSTX_EVENTS VALUES (?, ?, 2, 0, 0, 9999, 1, 1, 0, 4000009001)", (first, last))
         db.execute("INSERT INTO TASK VALUES (?, ?, 0, 4000009001, 77, 1, 0, 0, 2, 0, 0)", (first - 1, last + 1))
-        db.commit()
     source = find(cluster).sources[0]
     assert len(read(source, ReadOptions()).spans) == 8
     drawn = read(source, ReadOptions(markers=("evaluation=>OTHER",))).spans

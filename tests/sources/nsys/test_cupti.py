@@ -139,7 +139,6 @@ def test_a_kernel_without_a_name_is_none_of_nccl(tmp_path: Path) -> None:
     with changing(path) as db:
         unnamed = "(SELECT id FROM StringIds WHERE value = 'unnamed')"
         db.execute(f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = NULL WHERE shortName = {unnamed}")
-        db.commit()
     spans = read(Source("nsys", path, "h"), ReadOptions()).spans
     assert spans.select("start_ns", "end_ns").rows() == [(200, 350)]
 

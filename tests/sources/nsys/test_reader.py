@@ -108,7 +108,6 @@ def test_one_block_may_hold_the_last_weight_gradients(tmp_path: Path, lost: bool
         if lost:
             which = "SELECT max(start) FROM NVTX_EVENTS WHERE text = 'W2.0.0' AND globalTid & 16777215 = 4022"
             db.execute(f"DELETE FROM NVTX_EVENTS WHERE text = 'W2.0.0' AND start = ({which})")
-        db.commit()
     run = trace_export.load(tmp_path).align()
     assert run.profile.declared.schedule == "ZB-H1"
     assert run.profile.spans.filter(kind="W")["microbatch"].null_count() == 3 * 3
@@ -434,7 +433,6 @@ def test_tables_that_are_not_as_they_should_be(tmp_path: Path, change: str) -> N
     path = four(Export()).write(tmp_path / "x.sqlite")
     with changing(path) as db:
         db.execute(change)
-        db.commit()
     text = refusal(path)
     assert str(path) in text
 
@@ -450,7 +448,6 @@ def test_columns_in_capitals_are_the_columns(tmp_path: Path) -> None:
                 if column != column.upper():
                     db.execute(f'ALTER TABLE {table} RENAME COLUMN "{column}" TO "{column}_"')
                     db.execute(f'ALTER TABLE {table} RENAME COLUMN "{column}_" TO "{column.upper()}"')
-        db.commit()
     assert read(source, ReadOptions()).spans.equals(spans)
     numbers = dict(read(source, ReadOptions()).ranks.select("process", "rank").rows())
     assert len(read_tasks(TaskRequest(source, "kernels", numbers, None, tmp_path))) == 4
@@ -467,7 +464,6 @@ def test_odd_values_do_no_harm(tmp_path: Path) -> None:
         db.execute("UPDATE TARGET_INFO_SESSION_START_TIME SET utcEpochNs = NULL")
         db.execute("UPDATE META_DATA_EXPORT SET value = 'x''y'")
         db.execute("DELETE FROM TARGET_INFO_SYSTEM_ENV")
-        db.commit()
     (source,) = find(tmp_path).sources
     assert read(source, ReadOptions()).spans.height == 4
 
@@ -492,7 +488,6 @@ def test_an_export_of_2020_is_one_of_nsight(tmp_path: Path) -> None:
     with changing(path) as db:
         for table in ("META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME", "TARGET_INFO_SYSTEM_ENV"):
             db.execute(f"DROP TABLE {table}")
-        db.commit()
     (source,) = find(tmp_path).sources
     profile = read(source, ReadOptions())
     assert profile.spans.height == 4

@@ -28,7 +28,6 @@ def shuffled(path: Path, chance: random.Random) -> None:
             db.execute(f"DELETE FROM {table}")
             if rows:
                 db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
-        db.commit()
 
 
 def drawn(folder: Path, out: Path) -> bytes:

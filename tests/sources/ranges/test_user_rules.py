@@ -102,7 +102,6 @@ def test_rules_reach_the_ranges_of_pytorch_in_an_ascend_database(tmp_path: Path,
             db.execute("DROP TABLE MSTX_EVENTS")
             db.execute("UPDATE STRING_IDS SET value = 'mine: forward' WHERE value LIKE '%forward_step%'")
             db.execute("UPDATE STRING_IDS SET value = 'mine: backward' WHERE value LIKE '%backward_step%'")
-            db.commit()
     rules = ["mine: forward=>F", "mine: backward=>B", "absent=>F"]
     run = trace_export.load(folder, host_ranges=True, markers=rules)
     columns = ["rank", "kind", "start_ns", "end_ns", "microbatch"]

@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import trace_export
-from tests.support.browser import browser, opened, pixels, screenshot
+from tests.support.browser import opened, pixels, screenshot
 from tests.writers.pictures.test_picture import MS, run_of
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.answer import Place, ReportTable, Sentence
@@ -27,7 +27,6 @@ from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.page import Contents
 from trace_export.writers.pictures.style import FigureStyle
 
-__all__ = ["browser"]
 EPOCH = 1_763_682_000_123_456_789
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playwright.sync_api import Browser
 
-from tests.support.browser import browser, opened, pixels, screenshot
+from tests.support.browser import opened, pixels, screenshot
 from tests.support.profiles import concluded
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.chart import Chart
@@ -29,7 +29,6 @@ from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.style import FigureStyle
 from trace_export.writers.pictures.svg import ticks_until
 
-__all__ = ["browser"]
 MS = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"
 BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")

@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser
 
 import trace_export
-from tests.support.browser import browser, opened
+from tests.support.browser import opened
 from tests.writers.pictures.test_picture import SVG, blocks_of, luminance, run_of, texts_of
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.chart.colours import COLORBLIND, FILLS, GRAYS, TEXT, shade
@@ -24,7 +24,6 @@ from trace_export.writers.pictures import picture
 from trace_export.writers.pictures.panels import ranged
 from trace_export.writers.pictures.style import FigureStyle
 
-__all__ = ["browser"]
 MS = 1_000_000
 SIX_POINTS = 8.0
 """In CSS pixels."""
