@@ -1,7 +1,5 @@
 """What the tests share: the command run as a user runs it, samples, golden files and generated profiles."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

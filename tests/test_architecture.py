@@ -1,7 +1,5 @@
 """Who may import whom, read from the imports of every file; docs/architecture.md explains the rule."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support.architecture import FILES, PACKAGE, PAGE, callers, homes, imported, module_name, part_of

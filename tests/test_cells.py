@@ -1,7 +1,5 @@
 """Numbers of a column have the same decimals, and no more than they were rounded to."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Every note has a code that programs can rely on, and every code and error class is explained in docs/messages.md."""
 
-from __future__ import annotations
-
 import re
 
 from tests.support.message_reference import PAGE, code, error_classes, levels, notes, page

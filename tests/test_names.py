@@ -1,7 +1,5 @@
 """The order of names."""
 
-from __future__ import annotations
-
 from trace_export.ordering import natural
 
 

@@ -1,7 +1,5 @@
 """Options are declared once: everything that users see of one follows from its declaration."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables in the order of columns, against Polars' own sort."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from hypothesis import given

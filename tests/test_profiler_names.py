@@ -1,8 +1,6 @@
 """No profiler and no framework is named in code outside `sources`: what depends on one is a fact that its reader
 declares (a column, a field of `Declared`) or a field of its row in `sources/formats.py`."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

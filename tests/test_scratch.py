@@ -1,7 +1,5 @@
 """A scratch folder is gone when the block that uses it ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

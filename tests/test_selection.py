@@ -1,7 +1,5 @@
 """What users write: sets of whole numbers, and the part of a run that they select."""
 
-from __future__ import annotations
-
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st

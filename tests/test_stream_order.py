@@ -1,7 +1,5 @@
 """How long a task of a stream can last: worked examples, and the definition by a loop against the program."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

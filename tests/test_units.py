@@ -1,7 +1,5 @@
 """Durations as people write them, and decimal numbers as files hold them."""
 
-from __future__ import annotations
-
 import contextlib
 from decimal import ROUND_HALF_EVEN, Decimal
 

@@ -1,7 +1,5 @@
 """An agent's client asks the server questions whose answers are known from the model that made the run."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

@@ -1,7 +1,5 @@
 """Idle time: by hand, against the model's computed cases, and the rules that any run has to keep."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import groupby

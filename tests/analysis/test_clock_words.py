@@ -1,7 +1,5 @@
 """What is said of clocks, from a few rows by hand."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

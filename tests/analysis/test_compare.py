@@ -1,7 +1,5 @@
 """What differs between two runs and why, against the same simulated job with and without a cause."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

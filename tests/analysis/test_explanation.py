@@ -1,7 +1,5 @@
 """Why a step is slow: causes and levels against the same run without the cause."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

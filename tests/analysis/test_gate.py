@@ -1,7 +1,5 @@
 """The gate: a run that is slower by more than the limit fails, one that only varies does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

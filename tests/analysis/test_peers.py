@@ -1,7 +1,5 @@
 """What is slower than its peers, worked out by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The report: against formulas, hand-worked runs with a known fault, and itself under reordering."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Theory beside the measurement: the model of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The time of a step in training logs; each line is written as its framework prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verdict: a planted cause is what it begins with, named by its place, with what fixing it gives."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Expected fractions follow from the definitions: T* is the step with the mean len
 docstring). Times in the tables are 32-bit seconds.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """The command line and the library write the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A run in a notebook: the chart in a frame of its own, offline, with the notebook's light or dark page."""
 
-from __future__ import annotations
-
 from html import unescape
 from pathlib import Path
 

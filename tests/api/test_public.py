@@ -1,7 +1,5 @@
 """What the package offers: the names, their types and their documentation."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import inspect

@@ -1,7 +1,5 @@
 """Which sources are read together, and what becomes of results that are not valid."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """`Run`: what is read, aligned, selected and written, in whichever order it is asked for."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

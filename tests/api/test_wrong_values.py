@@ -1,7 +1,5 @@
 """Whatever a parameter of the library is given, what comes out is an error of the program's own."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import shutil

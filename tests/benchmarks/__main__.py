@@ -9,8 +9,6 @@ has HolisticTraceAnalysis; TRACE_EXPORT_FRAMEWORKS_PYTHON, one that has PyTorch.
 load is printed above the table.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.metadata
 import os

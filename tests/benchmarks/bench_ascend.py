@@ -8,8 +8,6 @@ databases that it reads. Blocks only: time beside the scan and beside the refere
 together. Then all device tasks: slices a second, from the databases to the finished traces.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

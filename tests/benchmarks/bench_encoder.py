@@ -6,8 +6,6 @@ Slices lie in memory as columns, on 16 tracks, with 50 names (categorical, as de
 whole-number arguments.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator

@@ -7,8 +7,6 @@ of the sources. The row is of the format and size that take longest; all go to s
 made in a temporary folder, all of the sizes of one format at a time.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -5,8 +5,6 @@
 Compared in the same run with an empty context manager, and where PyTorch is installed with its `record_function`.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

@@ -8,8 +8,6 @@ where the Python named by the environment variable HTA_PYTHON has it, and the co
 trace four times as large.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

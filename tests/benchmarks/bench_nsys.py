@@ -9,8 +9,6 @@ finds them from their launches (`--unmarked`: only that). On a busy machine the 
 those of the clock.
 """
 
-from __future__ import annotations
-
 import argparse
 import sqlite3
 import sys

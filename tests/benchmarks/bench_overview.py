@@ -12,8 +12,6 @@ Without --ranks there are few enough that making and reading them takes about a 
 16,384 logs, 10 minutes and 90 s on two cores, hold for as many ranks in proportion.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import tempfile

@@ -5,8 +5,6 @@
 The whole command against `grep -c "Profiler Info"` on the same file, and a line of 100 MB.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@
 Of the schedules the row is of the one that takes longest.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 

@@ -7,8 +7,6 @@ workers. `dask` compares two Dask workers on this machine with two worker proces
 Inputs are made in FOLDER and kept there for the next run.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random

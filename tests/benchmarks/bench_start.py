@@ -6,8 +6,6 @@
 each module's own time without that of what it imports, the smallest of some runs, for a busy machine only adds to it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

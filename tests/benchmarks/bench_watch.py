@@ -7,8 +7,6 @@ A page is open all the while: a client of the events fetches each new chart. The
 same command on logs that do not grow.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import os

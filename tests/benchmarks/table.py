@@ -4,8 +4,6 @@ A benchmark has a function `rows(options)` that yields a Row for each figure, wi
 it. `python -m tests.benchmarks.bench_NAME` prints them; `tests/benchmarks/run` collects those of all benchmarks.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Every benchmark can be started."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from tests.benchmarks.__main__ import names

@@ -1,7 +1,5 @@
 """The parts of a chart: the next one is made while one is used."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

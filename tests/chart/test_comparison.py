@@ -1,7 +1,5 @@
 """Two runs in one chart: every pair of steps begins together, and none overlaps with the next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The critical path in the chart, and the tables beside the blocks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Activations in flight, against what the papers and the simulator say of each schedule."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

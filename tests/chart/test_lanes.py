@@ -1,7 +1,5 @@
 """Lanes: no two slices of a lane overlap, and no lane is used that could have been spared."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

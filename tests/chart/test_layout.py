@@ -1,7 +1,5 @@
 """The layout: which tracks there are, in which order, and what lies on each."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The documents of --json and their schemas in docs/schemas."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

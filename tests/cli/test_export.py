@@ -1,7 +1,5 @@
 """The manners of the command line."""
 
-from __future__ import annotations
-
 import gzip
 import re
 import shlex

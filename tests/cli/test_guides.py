@@ -1,7 +1,5 @@
 """The collection guides: what they tell one to type works, and what they quote is what the program says."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shlex

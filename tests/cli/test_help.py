@@ -1,7 +1,5 @@
 """Help, documentation and completion: what a user finds without leaving the terminal."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the terminal prints of notes: each level where it belongs, and nothing twice."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every option that takes a number, with numbers that fit nowhere: files, or one sentence and none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`trace-export open` as a user runs it, and the page in a real browser."""
 
-from __future__ import annotations
-
 import fcntl
 import http.client
 import os

@@ -1,7 +1,5 @@
 """Signals at moments drawn over a whole run: the exit code, whole files or none, no traceback, nothing left."""
 
-from __future__ import annotations
-
 import os
 import random
 import select

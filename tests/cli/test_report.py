@@ -1,7 +1,5 @@
 """simulate, report and compare as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ctrl-C at any moment is exit code 130 and one sentence; what the user chose to ignore stays ignored."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Closed and full standard streams, encodings that lack a character, and control characters in names."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """What `export` says of the steps of a run: means, by the times of its blocks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

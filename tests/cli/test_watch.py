@@ -1,7 +1,5 @@
 """`trace-export watch` as a user runs it: it follows a job until Ctrl-C, and keeps the files it was asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """What is said of words that are wrong: one sentence of one kind, with the word that was meant where there is one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Observations of clocks that a test states message by message."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from trace_export.clocks.observations import Observations

@@ -1,7 +1,5 @@
 """One clock for all hosts: accuracy against known truth, and what must hold exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path

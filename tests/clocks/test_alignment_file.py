@@ -1,7 +1,5 @@
 """clock_alignment.json: what is written can be used again, and what is wrong with a file is one sentence."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

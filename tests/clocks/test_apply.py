@@ -1,7 +1,5 @@
 """The correction of a clock: the formula, its inverse, and the end of Int64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

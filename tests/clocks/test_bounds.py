@@ -1,7 +1,5 @@
 """How far hosts can be misplaced, and what contradicts itself, by worked examples."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

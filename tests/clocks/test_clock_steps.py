@@ -1,7 +1,5 @@
 """Clocks that were set while they were recorded, against the truth of the generator."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

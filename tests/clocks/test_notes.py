@@ -1,7 +1,5 @@
 """What a fit found is said: which notes, between whom, and how much."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from tests.support.profiles import table, two_stages

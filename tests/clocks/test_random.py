@@ -1,7 +1,5 @@
 """Random pipelines with wrong clocks: what must hold whatever the offset, drift, noise, eager sends and windows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

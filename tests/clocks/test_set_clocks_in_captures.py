@@ -1,7 +1,5 @@
 """Clocks that were set in written captures: the bound holds, or none is stated, as in tests/clocks/test_clock_steps."""
 
-from __future__ import annotations
-
 import random
 import re
 import sqlite3

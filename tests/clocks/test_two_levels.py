@@ -1,7 +1,5 @@
 """Clocks in two levels, against the fit of all hosts at once and against the truth."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The parts of a fit's uncertainty, by worked examples."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

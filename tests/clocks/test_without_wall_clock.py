@@ -1,7 +1,5 @@
 """Hosts whose times count from an epoch of their own: placed exactly as hosts whose wall clocks are a little off."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What goes wrong outside the program ends in one sentence with a remedy, an exit code, and no half-written file."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """What the documentation says is run: every command, every query, every option, every picture."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

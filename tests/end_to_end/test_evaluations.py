@@ -1,7 +1,5 @@
 """Passes that are no training step: evaluations between steps, and runs without backwards."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands do with the samples what they did, and what scripts rely on is still there."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """Logs that are cut, doubled or copied: the figures are those of whole steps, and what is wrong is said."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What `report` says of a run that lacks ranks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 JupyterLab is not among the dependencies of the tests: `.ci/notebook` installs it and names its interpreter.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

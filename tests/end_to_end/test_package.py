@@ -1,7 +1,5 @@
 """What is shipped, and what it depends on."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The gain that `report` predicts for a planted cause is what the same run takes less without it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Environment variables and command lines, which captures of every format hold, reach no output of any command."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """The page of a report draws the step, the replica and the ranks of the first cause, and marks them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

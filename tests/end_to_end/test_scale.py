@@ -1,7 +1,5 @@
 """Many ranks: what is read, what is drawn, and what the summary says about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import orjson

@@ -1,7 +1,5 @@
 """Scripts that were written for version 0.1 work, and learn what has a new spelling."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

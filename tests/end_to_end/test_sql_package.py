@@ -3,8 +3,6 @@
 What is expected comes from the table of blocks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a user sees on opening a trace in the real Perfetto UI, without a click: tracks as text, blocks as colours."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Iterator

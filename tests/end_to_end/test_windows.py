@@ -1,7 +1,5 @@
 """Any part of the time of any schedule can be reported and drawn: steps that it cuts are not taken for shorter ones."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

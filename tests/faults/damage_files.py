@@ -1,7 +1,5 @@
 """Plausible damage to the files of a run: nothing that a reader could call broken."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Runs of every format, to be damaged: small, without a fault, with a file for each rank where the format has one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

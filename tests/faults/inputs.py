@@ -1,7 +1,5 @@
 """One tiny sound input of each format, and how to break it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

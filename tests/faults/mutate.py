@@ -1,7 +1,5 @@
 """Broken inputs, made from sound ones: the same seed breaks the same input in the same way."""
 
-from __future__ import annotations
-
 import random
 import re
 import sqlite3

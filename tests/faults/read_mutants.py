@@ -4,8 +4,6 @@
 is read, and at the end of a kind how many were accepted and refused.
 """
 
-from __future__ import annotations
-
 import random
 import resource
 import shutil

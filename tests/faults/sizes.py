@@ -4,8 +4,6 @@ Each has few megabytes. What the files hold in that size is chosen so that work 
 file's size (pairs of rows, a number that is believed) goes far beyond what a file of that size may take.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """A rank that is chosen comes out of every format as it does among all, and no other one does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

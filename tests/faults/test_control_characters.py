@@ -1,8 +1,6 @@
 """Control characters in the names of files, hosts, ranges and devices, in options and in files of options: escaped on
 the terminal and in pictures, which obey them."""
 
-from __future__ import annotations
-
 import json
 import re
 import sqlite3

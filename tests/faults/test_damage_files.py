@@ -1,8 +1,6 @@
 """Plausible damage to the files of every format: the figures of the steps that are called whole are right, or a warning
 or an error says that something is wrong."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One damaged source among several: the others come out exactly as each does alone, and it with its own error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Numbers that a file states and its blocks do not bear out: nothing is sized by them."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sqlite3

@@ -1,7 +1,5 @@
 """The memory formula of `trace_export/docs/scale.md`, checked by runs that the system kills when they need more."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

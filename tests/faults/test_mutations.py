@@ -3,8 +3,6 @@
 `--mutants 2000` is what CI runs; less by default, because each of them is a whole run of a reader.
 """
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

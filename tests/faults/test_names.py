@@ -1,7 +1,5 @@
 """Names that are no UTF-8, as archives from other systems leave them: read, drawn, and shown escaped."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is no regular file is never opened, whatever it is called: a pipe or a device may never end."""
 
-from __future__ import annotations
-
 import os
 import select
 import shutil

@@ -4,8 +4,6 @@ the mark or --force was given, and inputs never are.
 The same worlds are drawn each time; `--slow` draws 300.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -3,8 +3,6 @@
 Never: exit code 0 and a file that is not what it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

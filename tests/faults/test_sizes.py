@@ -3,8 +3,6 @@
 The system ends a run that goes beyond its bounds, which are no wider than trace_export/docs/scale.md states.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 from pathlib import Path

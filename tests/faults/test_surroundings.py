@@ -3,8 +3,6 @@
 Never: a traceback, a hang, a changed input, a half-written output, anything written outside `--out`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random

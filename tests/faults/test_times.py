@@ -1,7 +1,5 @@
 """Times that cannot be: 0 for "not known", the ends of 64 bits, and below. Never a wrong picture."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 from collections.abc import Callable, Sequence

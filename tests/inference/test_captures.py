@@ -1,7 +1,5 @@
 """Captures in which no pass is named: every block that is found is that of the truth, to the nanosecond."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sqlite3

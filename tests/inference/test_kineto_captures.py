@@ -1,7 +1,5 @@
 """What is peculiar to traces of torch.profiler in which no pass is named."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a task of an unmarked process is, as the table of `work_of` says it."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

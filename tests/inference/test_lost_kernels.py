@@ -1,7 +1,5 @@
 """Kernels that the profiler lost where no pass is named: a warning counts them, in each format."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

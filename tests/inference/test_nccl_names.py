@@ -1,7 +1,5 @@
 """What counts as a kernel of communication, as an expression and in SQL."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 

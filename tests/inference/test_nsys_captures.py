@@ -1,7 +1,5 @@
 """What is peculiar to captures of Nsight Systems in which no pass is named, and of parts of any."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Captures in which names say only some of the passes, in every format with launches: the others are inferred where
 the launches show those that are named, too."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is peculiar to databases of rocprofv3 in which no pass is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import trace_export

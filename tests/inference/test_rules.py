@@ -1,7 +1,5 @@
 """The rules that find passes among launches, each at the example of its docstring and where it could go wrong."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

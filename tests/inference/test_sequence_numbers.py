@@ -1,7 +1,5 @@
 """Calls of the autograd engine and the forwards that made their nodes, by sequence numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Captures that begin and end anywhere: what is found in a part of one is what is there."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from dataclasses import replace

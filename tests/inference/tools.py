@@ -1,7 +1,5 @@
 """Captures of a program in which no pass is named, as the profilers write them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

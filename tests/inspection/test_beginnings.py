@@ -1,7 +1,5 @@
 """What `inspect` says of large sources from their beginnings, beside what is true of the whole."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The sentence that says whether profiles can be drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,8 +6,6 @@ anybody could see were left out. The tests run in a copy of the checkout, neares
 those of its folder, then those that run whole commands. A mutant that they all pass is alive.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

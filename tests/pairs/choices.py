@@ -1,7 +1,5 @@
 """The options whose values are drawn together, for each command, and the blocks that a selection leaves."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from tests.pairs.covering import Row

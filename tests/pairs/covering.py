@@ -1,7 +1,5 @@
 """Rows in which every two values of different factors come together at least once."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations

@@ -1,7 +1,5 @@
 """What holds for every command line, whatever the input and the options."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every two traits of an input, options or both together, held against what the simulated job did."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Which parts of collectives belong together, in recordings that begin or end elsewhere on each rank."""
 
-from __future__ import annotations
-
 import random
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Ranks of a pipeline must agree on steps and blocks; what is missing or in excess is named and left out of means."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

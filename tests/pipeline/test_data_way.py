@@ -1,8 +1,6 @@
 """Two stages whose blocks come in the order of two chunks of two micro-batches, and of the first stages of a longer
 pipeline with four micro-batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

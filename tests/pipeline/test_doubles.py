@@ -1,7 +1,5 @@
 """What was recorded twice counts once."""
 
-from __future__ import annotations
-
 from tests.support.profiles import ORIGIN, profile, span, table
 from trace_export.model import P2P
 from trace_export.pipeline.doubles import without_doubles

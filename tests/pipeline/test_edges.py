@@ -1,7 +1,5 @@
 """Edges between blocks, against the way of the data that each placement prescribes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

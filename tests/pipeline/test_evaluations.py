@@ -1,7 +1,5 @@
 """Forwards that no backward follows: those of an evaluation, and those whose backward was lost."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.profiles import profile, span

@@ -1,7 +1,5 @@
 """Kernels that send, receive or do both, without a word of what: whose block they belong to."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

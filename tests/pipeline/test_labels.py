@@ -1,7 +1,5 @@
 """Numbers from order: what the rules of each schedule say, for whole steps, cut ones and several."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Numbers from order in captures that begin and end anywhere, or lack a block, against those of the simulated run."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Inferred passes of ranks on which two stages of the model follow each other are left out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a message carries, inferred from the blocks at both its ends."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Sends and receives find each other: whole captures, windows cut differently, numbered and unnumbered operations."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Who sends what to whom where chunks go round the ranks, and names of transfers tell the direction alone."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Stages and replicas of runs that record neither: cut anywhere, in both orders of ranks, with a slow replica or a rank
 missing. Each place is that of the simulated run, or a warning says that it may not be."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Pauses of a job, and breaks of its recording: in either no rank has a block for long."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The numbers of replicas where the data do not say them."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from trace_export.model import INT, RANKS, SPANS, conform

@@ -1,7 +1,5 @@
 """Recognising schedules in measured orders: golden orders, a real trace, and what must not be named."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import asdict, replace
 from pathlib import Path

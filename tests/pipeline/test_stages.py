@@ -1,7 +1,5 @@
 """Stages and replicas of the ranks: from what is specified, from sizes, from the shape of the work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 

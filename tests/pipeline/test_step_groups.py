@@ -1,7 +1,5 @@
 """What is computed of some steps at a time is what comes of all steps at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from unittest.mock import patch
 

@@ -1,7 +1,5 @@
 """Which block a transfer belongs to and who is on its other side, where the source does not say; counted by hand."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import polars as pl

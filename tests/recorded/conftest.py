@@ -1,8 +1,6 @@
 """The extra suite: profiles that other tools recorded, for whoever has them. What they prove is proven without them in
 the other folders; here it is proven of the real thing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

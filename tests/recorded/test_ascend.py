@@ -1,7 +1,5 @@
 """Ascend and MindSpore: clusters of another generator with what the reference tool made of them, and real captures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

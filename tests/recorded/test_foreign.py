@@ -1,7 +1,5 @@
 """The published answers of the straggler study, from its own tables."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

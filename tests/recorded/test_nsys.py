@@ -1,7 +1,5 @@
 """Recorded and generated captures against expected values made by others, to the nanosecond."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """Paddle: recorded and nasty logs against their truth files, and what Paddle's own script makes of them."""
 
-from __future__ import annotations
-
 import gzip
 from collections import Counter
 from pathlib import Path

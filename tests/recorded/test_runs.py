@@ -1,7 +1,5 @@
 """Pipelines, schedules and clocks of runs that others recorded or simulated."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Recorded captures without the names of their passes: what is found is what the names say, to the nanosecond."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """A run of many ranks with planted exceptions, and its overview, for all tests of overviews."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`overview` names what `report` names, with the same figures, and the gain of the paired run."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

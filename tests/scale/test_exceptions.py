@@ -1,7 +1,5 @@
 """Exceptions and cohorts by examples of a few ranks."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

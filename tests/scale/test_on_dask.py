@@ -1,7 +1,5 @@
 """Overviews on a Dask cluster: the same bytes as here, also when a worker dies at any moment."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Overviews: what they name, that their figures are those of a run read whole, and what they say is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The page of an overview in a real browser: from a file, without a request, wide and narrow, bright and dark."""
 
-from __future__ import annotations
-
 import re
 from math import floor, log10
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A new schedule is an order and a row: what docs/adding-a-schedule.md says is executed."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

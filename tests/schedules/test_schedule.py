@@ -1,7 +1,5 @@
 """Orders of blocks: against golden files, and against the rules that every order has to keep."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

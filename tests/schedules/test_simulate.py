@@ -1,7 +1,5 @@
 """The model of a step: against computed cases, published formulas, and chains worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A new format is one folder and one row: what docs/adding-a-format.md says is done to a copy of the package."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Of the sources that were found, those that the user asked for."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

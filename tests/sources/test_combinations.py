@@ -1,7 +1,5 @@
 """Features of captures that are plain alone, together: in every format that can have both."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Device tasks: read for the ranks that are drawn and of the time that is asked for, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The walk over the folders that the detectors look at."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every file that is read belongs to a source, so that no output can take its place."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Several profiles → one: which number an assumed rank gets, and which hosts are one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Profiles that lie there as nobody can read them: packed, in an archive, rotated, or left on a server by Git LFS."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

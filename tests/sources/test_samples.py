@@ -1,7 +1,5 @@
 """The samples of the project against their truth and their generators."""
 
-from __future__ import annotations
-
 import gzip
 import runpy
 import shutil

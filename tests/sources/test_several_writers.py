@@ -1,7 +1,5 @@
 """Files that several ranks wrote, where nothing in them says so: passes of one rank seem to run at the same time."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A span table that is damaged, or a file that is not one: one sentence, without what stands in it."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

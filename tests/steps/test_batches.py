@@ -1,7 +1,5 @@
 """Ranks that wait until what they sent is taken, told from those that go on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transfers that nobody recorded, from the blocks that waited for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

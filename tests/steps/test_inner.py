@@ -1,7 +1,5 @@
 """Blocks that wait for one another inside, worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The measured graph and the critical path: a run worked out by hand, and the laws that every run obeys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

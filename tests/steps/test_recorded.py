@@ -1,7 +1,5 @@
 """The tables that the measured graph is made of."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.profiles import concluded, profile, span, table, with_messages

@@ -1,7 +1,5 @@
 """Which part of the program imports which, read from the source, and the homes of facts in docs/architecture.md."""
 
-from __future__ import annotations
-
 import ast
 import re
 from functools import cache

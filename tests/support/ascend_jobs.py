@@ -1,7 +1,5 @@
 """Ascend and MindSpore jobs of every kind that the reader has to understand, by name."""
 
-from __future__ import annotations
-
 from samples.generators.ascend import Job, model_graph_marker, no_marker, without_model_graph_marker
 from samples.generators.pipeline import Order
 from tests.support import golden, mindspeed

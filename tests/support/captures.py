@@ -1,7 +1,5 @@
 """Captures of one made-up run in every format whose blocks are named ranges around launches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

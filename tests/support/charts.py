@@ -1,7 +1,5 @@
 """A chart as a trace file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import ModuleType
 

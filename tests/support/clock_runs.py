@@ -1,7 +1,5 @@
 """Random pipelines over several hosts whose clocks are wrong by a known amount."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The command line run in this process: a test that asks much of it cannot wait for an interpreter each time."""
 
-from __future__ import annotations
-
 import atexit
 import faulthandler
 import gc

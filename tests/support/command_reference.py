@@ -3,8 +3,6 @@
 `python -m tests.support.command_reference` writes it.
 """
 
-from __future__ import annotations
-
 from tests.conftest import ROOT
 from trace_export.cli.app import aliases
 from trace_export.cli.commands import ROWS, Row, command

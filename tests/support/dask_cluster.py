@@ -1,7 +1,5 @@
 """A Dask cluster of processes on this machine, without nannies: who dies stays dead."""
 
-from __future__ import annotations
-
 import signal
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The schedulers and workers of Dask as copies of one process that has loaded it. Loading takes longer than a test."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os

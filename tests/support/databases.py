@@ -1,7 +1,5 @@
 """Databases that tests change."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager

@@ -1,7 +1,5 @@
 """The pictures of docs/gallery.md, made by the commands that stand in the page: `python -m tests.support.gallery`."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The golden orders of schedules, as the generators of profiles take them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -5,8 +5,6 @@ notes, the numbers that it prints, and each file that it writes, read as tables:
 value and a checksum. `python -m tests.support.golden_runs [NAME …]` writes the texts anew and prints how they differ.
 """
 
-from __future__ import annotations
-
 import difflib
 import gzip
 import re

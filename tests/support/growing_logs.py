@@ -1,7 +1,5 @@
 """A Paddle job that runs: its worker logs grow by a step at a time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path

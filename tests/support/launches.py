@@ -5,8 +5,6 @@ it multiplies that. `+` is a sum of the calling thread, `1` its fill, `.` a wait
 transfer. `u` updates parameters, `g` and `G` are matrix products, `Q` is named like a kernel of a backward.
 """
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

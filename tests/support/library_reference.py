@@ -3,8 +3,6 @@
 `python -m tests.support.library_reference` writes it into the page.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The program in processes of their own with bounds that the system enforces."""
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

@@ -1,7 +1,5 @@
 """Long recordings of a pipeline, made quickly: a short run whose files are repeated. One source a rank."""
 
-from __future__ import annotations
-
 import random
 import re
 import sqlite3

@@ -3,8 +3,6 @@
 `python -m tests.support.message_reference` writes it.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 

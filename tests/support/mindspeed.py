@@ -3,8 +3,6 @@
 Counts of each phase: MindSpeed's dualpipev_schedules.py. Weight gradients are apart in one phase only.
 """
 
-from __future__ import annotations
-
 from samples.generators.pipeline import Operation
 
 Named = tuple[Operation, str, int]

@@ -3,8 +3,6 @@
 `python -m tests.support.notebook` writes it.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

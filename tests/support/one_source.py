@@ -1,7 +1,5 @@
 """What the reader of a format makes of one source, with all times that it gives, however early."""
 
-from __future__ import annotations
-
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 from trace_export.sources.formats import of_kind

@@ -1,7 +1,5 @@
 """Paddle jobs of every kind that the reader has to understand, by name."""
 
-from __future__ import annotations
-
 from samples.generators.paddle import Job
 from tests.support import golden
 

@@ -1,8 +1,6 @@
 """What PaddlePaddle's own scripts leave of a job beside its logs: `profiler_helper_static.py` of 2.6 to 3.3 from worker
 logs, `profiler_helper.py` from the records of dynamic graphs. Written anew after a description of both."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small profiles made by hand for the tests of chart and writers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

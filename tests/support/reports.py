@@ -1,7 +1,5 @@
 """The report of a profile that no file holds."""
 
-from __future__ import annotations
-
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.explanation import explain
 from trace_export.analysis.report import Report, report

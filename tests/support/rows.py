@@ -1,7 +1,5 @@
 """The rows of parametrized tests and the examples of properties: those of every run, and those with `--slow`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether two profiles are the same."""
 
-from __future__ import annotations
-
 from trace_export.model import TABLES, Profile
 
 

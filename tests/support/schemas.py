@@ -3,8 +3,6 @@
 `python -m tests.support.schemas` writes them.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -4,8 +4,6 @@
 by `->` and what took its place. `python -m tests.support.surface` adds what is new and prints how the file differs.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator

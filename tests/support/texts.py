@@ -1,7 +1,5 @@
 """Characters for random texts."""
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 CHARACTERS = st.characters(exclude_categories=["Cs"])

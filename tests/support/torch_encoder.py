@@ -6,8 +6,6 @@ The Python that runs it needs PyTorch 2.14 or later and cupti-python, but no GPU
 tests/golden/torch_2_14_1.pftrace was written so; test_perfetto_trace.py reads it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Whether a written trace holds all of its chart: what the trace processor finds, compared with the chart."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -5,8 +5,6 @@ package would fetch a native binary instead, and tests fetch nothing. Requests a
 trace_processor.proto, whose classes the perfetto package has.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import time

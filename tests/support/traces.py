@@ -1,7 +1,5 @@
 """Reading written traces back: with Perfetto's trace processor, and the packets one by one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb

@@ -1,7 +1,5 @@
 """What worker processes are asked to do in the tests; a module of its own, because they import it by name."""
 
-from __future__ import annotations
-
 import os
 import signal
 import tempfile

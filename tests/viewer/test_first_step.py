@@ -1,7 +1,5 @@
 """What `open` takes a file for, and what it shows first."""
 
-from __future__ import annotations
-
 import gzip
 import tarfile
 from pathlib import Path

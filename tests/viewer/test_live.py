@@ -1,7 +1,5 @@
 """The server of a page that changes: who may ask, what pages are sent, and that it ends."""
 
-from __future__ import annotations
-
 import http.client
 
 import pytest

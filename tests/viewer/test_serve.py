@@ -1,7 +1,5 @@
 """The server behind `trace-export open`: who gets the file, who does not, and that it ends by itself."""
 
-from __future__ import annotations
-
 import http.client
 import os
 import socket

@@ -1,7 +1,5 @@
 """A Dask cluster that the tests of a file share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

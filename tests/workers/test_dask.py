@@ -1,7 +1,5 @@
 """A real Dask scheduler and workers, as processes on this machine: the same tables, and what happens when one dies."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Reductions on a real Dask cluster: merged in order, whatever dies, and few results held by any process."""
 
-from __future__ import annotations
-
 import random
 import signal
 from collections.abc import Callable

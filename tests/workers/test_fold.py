@@ -1,7 +1,5 @@
 """Reductions on this machine: the results of all items in their order; few are ever held."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

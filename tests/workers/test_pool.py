@@ -1,7 +1,5 @@
 """The worker processes: faults of single items, workers that cannot start, and that none outlives its parent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The worker's side: it ends without a word whenever its parent goes."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import subprocess

@@ -1,7 +1,5 @@
 """How many workers are chosen, from costs, cores and memory."""
 
-from __future__ import annotations
-
 import os
 
 import psutil

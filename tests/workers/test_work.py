@@ -1,7 +1,5 @@
 """Mapping over items in this process, on threads and on processes: the same results and errors in the same order."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

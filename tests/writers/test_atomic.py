@@ -1,7 +1,5 @@
 """A file is whole or absent, and takes no other's place without asking."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Every file that the writers make carries the mark, and no other file does."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

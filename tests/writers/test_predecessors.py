@@ -1,7 +1,5 @@
 """A folder in which a framework's own script drew the chart before: its chart is replaced, all else is left."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

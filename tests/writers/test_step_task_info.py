@@ -1,7 +1,5 @@
 """StepTaskInfo: row for row what msprof-analyze writes, wherever it is right."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """The exported span table: columns, order and values as the documentation says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Several devices of one Ascend process: a rank for each on which markers are, else a refusal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

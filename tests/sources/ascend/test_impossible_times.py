@@ -1,7 +1,5 @@
 """Ascend: ranges and kernels with times that their stream or the host makes impossible, and ranges of the host only."""
 
-from __future__ import annotations
-
 import random
 import sqlite3
 from contextlib import closing

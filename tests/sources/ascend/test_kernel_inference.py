@@ -1,7 +1,5 @@
 """Blocks from kernel types: each layer of a made-up network votes in its own way, recomputation included."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

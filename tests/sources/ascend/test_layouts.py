@@ -1,7 +1,5 @@
 """Where the files of a capture lie, by version of the profiler and by what users make of them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What profilers leave beside or in place of a profile: recognised, and refused with what makes a profile of it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Markers that name forwards or backwards alone: the kernels show the others, or it is said that they are not drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Ascend and MindSpore profiles: every generated cluster equals its truth, to the nanosecond."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

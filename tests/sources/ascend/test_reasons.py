@@ -1,7 +1,5 @@
 """Why an Ascend rank has no block: true of its files, and said of what is wrong and not of what is beside it."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

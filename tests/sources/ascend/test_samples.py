@@ -1,7 +1,5 @@
 """The Ascend and MindSpore samples, others from their generator, and what happens when such files are damaged."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

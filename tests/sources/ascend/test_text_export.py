@@ -1,7 +1,5 @@
 """Text exports of torch_npu and MindSpore against the truth of generated jobs, and damaged ones."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Device tasks of all kinds of devices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Which files are traces, and what their names say."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

@@ -1,7 +1,5 @@
 """Events that are left out before decoding are none that anybody wants, whatever the file looks like."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

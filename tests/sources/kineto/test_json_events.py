@@ -1,7 +1,5 @@
 """Events in JSON whose fields may hold anything."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Perfetto traces of torch.profiler: the same tables as of JSON, and everything that can be wrong."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from pathlib import Path

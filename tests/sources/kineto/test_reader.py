@@ -1,7 +1,5 @@
 """torch.profiler traces: names, times to the nanosecond, and everything that can be wrong."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zipfile

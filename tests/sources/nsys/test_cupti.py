@@ -1,7 +1,5 @@
 """Attribution of GPU work against brute force: random ranges, threads, processes, graphs, at equal times too."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch

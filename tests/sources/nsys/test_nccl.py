@@ -1,7 +1,5 @@
 """NCCL's calls in an export: their names with and without the prefix, their payloads, and exchanges inside blocks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

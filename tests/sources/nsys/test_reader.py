@@ -1,7 +1,5 @@
 """What the Nsight reader makes of names, ranks, clocks and of files that are not as they should be."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Since 2025.6 nsys promises no order of the rows in its exports: whatever the order, the same chart comes out."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

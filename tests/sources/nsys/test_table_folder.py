@@ -1,7 +1,5 @@
 """Exports as folders of Parquet or Arrow files: the same profile as of the SQLite file with the same tables."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

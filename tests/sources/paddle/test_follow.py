@@ -1,7 +1,5 @@
 """Logs that grow give the same blocks as logs that are whole, however they are cut."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory

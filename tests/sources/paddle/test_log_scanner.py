@@ -1,7 +1,5 @@
 """Records are found wherever they stand in a log, whatever surrounds them and wherever a chunk ends."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from unittest import mock

@@ -1,7 +1,5 @@
 """Paddle logs from the command line to the span table, against what the generator knows."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 from dataclasses import replace

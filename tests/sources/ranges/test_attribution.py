@@ -1,7 +1,5 @@
 """Which range a launch belongs to: the definition against the program, and the cost of deep nesting."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 from hypothesis import strategies as st

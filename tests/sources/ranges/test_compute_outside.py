@@ -1,7 +1,5 @@
 """Work of the GPU that no range names: its share against the sum of what ran, and where it is said."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several devices of one process: a rank for each where names or devices tell them apart, else a refusal."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The most frequent names, against a plain count."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

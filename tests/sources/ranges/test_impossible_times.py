@@ -1,7 +1,5 @@
 """Device times that a launch or a stream makes impossible: what is left of the blocks, and what is said."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kernels that the profiler lost: their launches are in the file, so that a warning names their blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Names of several runtimes in one capture, in every format whose blocks are named ranges."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

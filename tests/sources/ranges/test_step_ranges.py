@@ -1,7 +1,5 @@
 """The steps of blocks by the ranges around steps, some of which the profiler lost."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

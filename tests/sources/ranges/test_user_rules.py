@@ -1,8 +1,6 @@
 """Rules of the user, in every format with named ranges: what they reach, and what is said of those that match
 nothing."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The recorder's files, read while they grow, hold the blocks that were recorded, however they are cut and rotated."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory

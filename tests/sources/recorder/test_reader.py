@@ -1,7 +1,5 @@
 """The recorder's files: what was recorded comes back, whatever became of the file."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

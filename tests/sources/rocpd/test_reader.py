@@ -1,7 +1,5 @@
 """What the reader of rocpd makes of databases in both schemas, and of files that are not as they should be."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path

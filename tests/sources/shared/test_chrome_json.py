@@ -1,7 +1,5 @@
 """Traces that are no JSON as they were written: of what readers look at nothing is lost."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

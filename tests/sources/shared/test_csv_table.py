@@ -1,7 +1,5 @@
 """CSV: the rows that Polars reads from the whole file, of any bytes, and no header without end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

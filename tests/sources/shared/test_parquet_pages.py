@@ -1,7 +1,5 @@
 """The sizes that a Parquet file states are checked before Polars believes them."""
 
-from __future__ import annotations
-
 from io import BufferedReader
 from pathlib import Path
 from typing import Any

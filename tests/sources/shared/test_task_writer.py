@@ -1,7 +1,5 @@
 """Device tasks in the order of their times, from any order and number of pieces."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which times are valid, whether a table is tested by its extremes or row by row."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operation tables of the straggler study: what is read of them, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Spans of other tools: Primus, MegaScan, and any table with --columns."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Tables of a job that was started again, which do not say which run a row is of."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The picture of busy times: its axis, and bars, lines and dots where the axis has their values."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import polars as pl

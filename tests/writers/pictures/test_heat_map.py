@@ -1,7 +1,5 @@
 """The heat map: a cell of the right shade for each value, where it belongs, with its number if there is room."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from xml.etree import ElementTree
 

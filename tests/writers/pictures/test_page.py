@@ -1,7 +1,5 @@
 """The page to zoom: exact times, no network, no script from the data, tables as they are."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html.parser import HTMLParser

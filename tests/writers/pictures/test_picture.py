@@ -1,7 +1,5 @@
 """The still picture: every block where its times say, numbers that fit, readable in light and dark."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How pictures are made to fit a paper: width, colours, numbers, legend, a part of the time, PDF."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

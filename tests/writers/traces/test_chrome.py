@@ -1,7 +1,5 @@
 """The JSON text itself: legal, exact, and free of the traps that viewers have."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

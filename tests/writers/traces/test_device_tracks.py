@@ -1,7 +1,5 @@
 """Communication and device tasks that overlap: each is in the trace once, on a track of its rank, across no other."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType

@@ -1,7 +1,5 @@
 """The encoder beside the perfetto package's own builder: the same events, packet by packet and slice by slice."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

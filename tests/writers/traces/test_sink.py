@@ -1,7 +1,5 @@
 """What is written in the background arrives whole and in order, and an error reaches the one who writes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

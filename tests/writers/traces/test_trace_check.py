@@ -1,7 +1,5 @@
 """The trace processor finds every slice of the chart in the file, and the comparison finds what was lost or changed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType

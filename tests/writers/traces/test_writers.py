@@ -1,7 +1,5 @@
 """Both trace formats, read back by the trace processor: every block with its exact time and arguments, no error."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
