@@ -461,8 +461,8 @@ NOTES: dict[str, Explanation] = {
         "Unpack it with the command in the text.",
     ),
     "source-recorded-twice": Explanation(
-        "Two files have the same content, such as a capture under two names, or one holds what the same process had "
-        "written earlier, as a log that was copied while it grew. It counts once.",
+        "Two files have the same content, such as a capture under two names, or one is the beginning of the other, as "
+        "a log that was copied while it grew. It counts once.",
         "Remove the copy, or replace it by the profile of the other rank.",
     ),
     "stages-absent": Explanation(

@@ -50,7 +50,7 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
 
 
 def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Path) -> None:
-    """One process wrote both logs of a rank: they count once."""
+    """Logs with the same content count once."""
     machines = logs.parent / "machines"
     for name in ("machine0", "machine1"):
         shutil.copytree(logs, machines / name)
@@ -64,11 +64,10 @@ def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Pa
 
 @pytest.mark.parametrize("lines", [0.4, 1.0])
 def test_a_log_that_was_copied_while_it_grew(run_cli: Cli, logs: Path, lines: float) -> None:
-    """Under the number of another rank, with some of its steps, or whole with the line ends of Windows."""
+    """Under the number of another rank, with some of its steps or all."""
     whole = summary(run_cli, logs)
     of_log = lines_of(logs / "workerlog.0")
-    copy = "".join(of_log[: round(lines * len(of_log))])
-    (logs / "workerlog.4").write_text(copy.replace("\n", "\r\n"), newline="")
+    (logs / "workerlog.4").write_text("".join(of_log[: round(lines * len(of_log))]))
     result = summary(run_cli, logs)
     assert notes(result)["source-recorded-twice"] == "warning"
     assert {k: result[k] for k in ("ranks", "steps", "bubble")} == {k: whole[k] for k in ("ranks", "steps", "bubble")}

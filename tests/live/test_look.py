@@ -247,6 +247,25 @@ def test_jobs_in_folders_of_machines_are_told_apart_as_a_report_tells_them(tmp_p
     assert ["hold different jobs" in note.text for note in result.notes] == [True]
 
 
+def test_one_of_two_jobs_is_shown_as_both_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which began later, once it has a step, although the steps that are kept of the other often began later."""
+    monkeypatch.setattr(growth, "FIND_S", 0.0)
+    jobs = [
+        GrowingLogs(tmp_path / f"machine{n}", replace(JOB, microbatches=m, steps=range(12), seed=1 + 6 * n))
+        for n, m in enumerate((4, 6))
+    ]
+    ends = sorted(
+        (max(b.end_ns for b in job.blocks if b.step == step), n, step)
+        for n, job in enumerate(jobs)
+        for step in range(12)
+    )
+    writes = [lambda n=n, step=step: jobs[n].write(step) for _, n, step in ends]  # type: ignore[misc]
+    shown = [set(look.run.ranks["host"]) for look in looks(tmp_path, writes) if look.run is not None]
+    assert len(shown) > 15
+    later = shown[shown.index({"machine1"}) :]
+    assert [hosts for hosts in later if hosts != {"machine1"}] == []
+
+
 def again(logs: GrowingLogs, step: int, ranks: range) -> None:
     """Appends a step of a start of the job an hour later."""
     for rank in ranks:

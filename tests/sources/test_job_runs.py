@@ -214,11 +214,11 @@ def test_folders_whose_ranks_nothing_numbers_are_machines_or_jobs(
     """Jobs where they ran one after the other or differ in their micro-batches, unless they are called machines: then
     only if they differ in several steps."""
     jobs = [paddle.Job(2, count, range(steps)) for count in (4, microbatches)]
-    for folder, job, at_s in zip(folders, jobs, (0, after_s), strict=True):
+    for thread, folder, job, at_s in zip((22300, 33400), folders, jobs, (0, after_s), strict=True):
         later = [replace(b, start_ns=b.start_ns + at_s * 10**9, end_ns=b.end_ns + at_s * 10**9) for b in job.blocks()]
         (tmp_path / folder).mkdir()
         for rank in range(2):
-            (tmp_path / folder / f"workerlog.{rank}").write_text(paddle.log(job, later, rank))
+            (tmp_path / folder / f"workerlog.{rank}").write_text(paddle.log(job, later, rank, thread))
     run = load(tmp_path)
     assert run.ranks["rank"].to_list() == [*range(4 if one else 2)]
     said = " ".join(note.text for note in run.notes)
@@ -227,10 +227,10 @@ def test_folders_whose_ranks_nothing_numbers_are_machines_or_jobs(
 
 def test_a_cut_step_makes_no_job_of_a_machine(tmp_path: Path) -> None:
     job = paddle.Job(2, 4, range(2))
-    for folder, cut in (("a", 0), ("b", 6)):
+    for thread, folder, cut in ((22300, "a", 0), (33400, "b", 6)):
         (tmp_path / folder).mkdir()
         for rank in range(2):
-            lines = paddle.log(job, job.blocks(), rank).splitlines(keepends=True)
+            lines = paddle.log(job, job.blocks(), rank, thread).splitlines(keepends=True)
             (tmp_path / folder / f"workerlog.{rank}").write_text("".join(lines[: len(lines) - cut]))
     assert load(tmp_path).ranks["rank"].to_list() == [0, 1, 2, 3]
     for path in tmp_path.rglob("workerlog.*"):  # one step of the one, and a part of it of the other

@@ -3,7 +3,6 @@ one."""
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from trace_export.sources.runs import JobRun, Recording
 from trace_export.sources.shared.names import rank_in
 from trace_export.units import finer_than_ms
 
+PIECE_BYTES = 1 << 20
 RANK_COLUMNS = {
     "ranks": ["rank"], "spans": ["rank"], "p2p": ["rank"], "members": ["rank"], "collectives": ["rank"],
     "counters": ["rank"], "messages": ["src_rank", "dst_rank"],
@@ -164,7 +164,7 @@ def _without_copies(given: Sequence[Profile]) -> tuple[list[Profile], list[Note]
     copies: dict[int, Profile] = {}
     for part in sorted(given, key=lambda part: -part.spans.height):
         originals = [alike.setdefault(claim, part) for claim in _claims(part)]
-        original = next((o for o in originals if o is not part and _is_copy(part, o)), None)
+        original = next((o for o in originals if o is not part and _same_file(part, o)), None)
         if original is not None:
             copies[id(part)] = original
     kept = [part for part in given if id(part) not in copies]
@@ -214,37 +214,28 @@ def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
-    """A key that two recordings of the same blocks share: the ranks, or the folder, because no two processes have
-    exactly the same times; or the process and its first block, where one may be an earlier state of the other. Files of
-    other folders with numbers of other ranks are other recordings, unless they say that one process wrote them."""
+    """A key that two recordings of the same blocks share: the ranks, or the first block, because no two processes have
+    exactly the same times."""
     start, end = part.spans["start_ns"], part.spans["end_ns"]
-    times = (part.spans.height, start.sum(), end.sum())
-    claims: list[tuple[object, ...]] = [(*part.ranks["rank"], *times)]
+    claims: list[tuple[object, ...]] = [(*part.ranks["rank"], part.spans.height, start.sum(), end.sum())]
     if finer_than_ms(start).any() or finer_than_ms(end).any():
-        claims.append((Path(str(part.ranks["source"].first())).parent, *times))
-        if pids := _pids(part):
-            claims.append((*pids, *part.spans.select("start_ns", "end_ns").row(0)))
+        claims.append(part.spans.select("start_ns", "end_ns").row(0))
     return claims
 
 
-def _pids(part: Profile) -> list[int]:
-    """The process ids of all ranks, where these are recorded."""
-    pids = part.ranks["pid"]
-    return [] if pids.has_nulls() else pids.to_list()
-
-
-def _is_copy(part: Profile, original: Profile) -> bool:
-    """Whether two sources that claim the same are files with the same bytes, or one is the other packed; or one process
-    wrote all blocks of the one into the other too."""
+def _same_file(part: Profile, original: Profile) -> bool:
+    """Whether of two sources that claim the same one is a file that begins with all bytes of the other, or is the other
+    packed."""
     one, other = (Path(str(p.ranks["source"].first())) for p in (part, original))
-    pids = _pids(part)
-    if pids and pids == _pids(original) and finer_than_ms(part.spans["start_ns"]).any():
-        of_both = original.spans.select("kind", "start_ns", "end_ns")
-        if part.spans.join(of_both, on=of_both.columns, how="anti", nulls_equal=True).is_empty():
-            return True
     if not (one.is_file() and other.is_file()):
         return False
-    return _unpacked(one) == _unpacked(other) or filecmp.cmp(one, other, shallow=False)
+    if _unpacked(one) == _unpacked(other):
+        return True
+    left = min(one.stat().st_size, other.stat().st_size)
+    with one.open("rb") as first, other.open("rb") as second:
+        while left and (piece := first.read(min(left, PIECE_BYTES))) == second.read(len(piece)):
+            left -= len(piece)
+    return not left
 
 
 def _unpacked(path: Path) -> str:

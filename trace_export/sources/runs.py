@@ -149,6 +149,7 @@ class _Process:
         self.ranks = {rank for one in recordings for rank in one.ranks}
         self.hosts = {one.host for one in recordings}
         self.start_ns = min(one.start_ns for one in recordings)
+        self.begun_ns = next((one.begun_ns for one in recordings if one.begun_ns is not None), self.start_ns)
         self.end_ns = max(one.end_ns for one in recordings)
         self.recorded = all(one.recorded for one in recordings)
         self.world = max((one.world for one in recordings if one.world), default=None)
@@ -201,11 +202,12 @@ def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
 
 
 def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple[JobRun, ...]:
-    """The runs that `recordings` belong to, by time; each recording is given its run and window.
+    """The runs that `recordings` belong to, by when they began; each recording is given its run and window.
 
     `all_ranks`: no ranks were left out on purpose, so that a run which has fewer than the job says is not complete.
     """
     groups = [group.processes for group in _runs(_processes(recordings))]
+    groups.sort(key=lambda processes: min(process.begun_ns for process in processes))
     sizes = [sum(len(process.ranks) for process in processes) for processes in groups]
     job_runs = []
     for number, (processes, size) in enumerate(zip(groups, sizes, strict=True), 1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
-from trace_export.model import Profile
+from trace_export.model import TIME, Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
 from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
 from trace_export.sources.shared.batch import as_source_error
@@ -115,7 +115,12 @@ class Follower:
         wanted = started & (pl.col("step") >= first)  # one more, to see records that repeat those before
         jobs = pl.concat([self._before.filter(wanted), self._last.filter(wanted)])
         profile = profile_of(jobs, list(self._logs), self._begun, after=first)
-        return replace(profile, spans=profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32)))
+        begins = pl.Series([begin_us * 1000 or None for _, (_, begin_us) in sorted(self._begun.items())], dtype=TIME)
+        return replace(
+            profile,
+            spans=profile.spans.with_columns(run=pl.lit(self._starts.run, pl.Int32)),
+            ranks=profile.ranks.with_columns(begun_ns=begins),
+        )
 
     def _number(self) -> None:
         """Gives the new records their steps. All but `_is_open` are numbered for good."""

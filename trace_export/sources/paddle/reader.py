@@ -16,7 +16,7 @@ from functools import partial
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, TIME, Declared, Note, Profile, RankOrder, conform, empty
+from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
 from trace_export.sources.paddle.log_scanner import Scanner, drain, last_ends, latest_us, line_of, scan
 from trace_export.sources.shared.batch import Result, caught, split
 from trace_export.sources.source import ReadOptions, Source
@@ -160,12 +160,10 @@ def _tables(
             what = "records of several ranks in one log, separated by thread id"
             notes.append((log, Note("ranks-in-one-log", "warning", what, str(sources[log].path), several)))
     ranks = [_rank(sources[log], member) for log, member in of_log]
-    threads = dict(jobs.group_by("member").agg(pl.col("thread").drop_nulls().last()).iter_rows())
-    pids = pl.Series([threads.get(member) or None for member in members], dtype=TIME)
     rank = pl.col("member").replace_strict(list(members), list(numbers), return_dtype=INT).alias("rank")
     profile = Profile(
         hosts=conform(pl.DataFrame([_host(sources[log], member) for log, member in of_log]), HOSTS),
-        ranks=conform(pl.DataFrame(ranks).with_columns(rank=pl.Series(list(numbers), dtype=INT), pid=pids), RANKS),
+        ranks=conform(pl.DataFrame(ranks).with_columns(rank=pl.Series(list(numbers), dtype=INT)), RANKS),
         spans=_spans(good, rank),
         p2p=_transfers(good, rank),
         declared=Declared(rank_order=RANK_ORDER),

@@ -94,7 +94,7 @@ def _rank(source: Source, header: Header) -> dict[str, object]:
     """A row of RANKS."""
     places = {name: getattr(header, name) for name in ("device", "stage", "dp", "tp", "cp")}
     number = {} if header.rank is None else {"rank": header.rank, "rank_origin": "recorded"}
-    return source.rank_row(host=header.clock, pid=header.pid, **places, **number)
+    return source.rank_row(host=header.clock, pid=header.pid, begun_ns=header.unix_ns, **places, **number)
 
 
 def files(path: Path) -> list[Path]:
