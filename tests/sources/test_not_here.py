@@ -172,6 +172,19 @@ def test_a_copy_of_a_log_is_named(tmp_path: Path, run_cli: Cli) -> None:
     assert "copies or earlier parts of logs, left out" in run_cli("inspect", tmp_path).stderr
 
 
+@pytest.mark.parametrize("name", ["rank{}.log", "workerlog_{}", "node0/{}.txt"])
+def test_a_log_under_another_name_is_named(name: str, tmp_path: Path, run_cli: Cli) -> None:
+    write_logs(tmp_path, Job(2, 2))
+    for rank in range(2):
+        path = tmp_path / name.format(rank)
+        path.parent.mkdir(exist_ok=True)
+        (tmp_path / f"workerlog.{rank}").rename(path)
+    for given in (tmp_path, tmp_path / name.format(0)):
+        ended = run_cli(given)
+        assert ended.returncode == 1
+        assert f"{name.format(0)} is a worker log of Paddle under another name: call it workerlog.N" in ended.stderr
+
+
 def test_the_parts_of_a_rotated_log_are_named(tmp_path: Path, run_cli: Cli) -> None:
     write_logs(tmp_path / "logs", Job(2, 4, rotated=True))
     ended = run_cli(tmp_path / "logs", "--out", tmp_path / "out")

@@ -62,7 +62,8 @@ def is_archive(name: str) -> bool:
 
 
 def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
-    """The archives and the pointers of Git LFS, of any kind, in a folder without any profile."""
+    """The archives, the pointers of Git LFS, of any kind, and the logs of Paddle that were renamed, in a folder without
+    any profile."""
     for folder in folders:
         for name in folder.files:
             path = folder.path / name
@@ -70,6 +71,24 @@ def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
                 yield Unrecognised("", str(path), ARCHIVE)
             elif is_pointer(path):
                 yield Unrecognised("", str(path), NOT_FETCHED)
+            elif _is_renamed_log(path):
+                yield Unrecognised("paddle", str(path), RENAMED)
+
+
+_LOG = re.compile(r"(?!workerlog\.\d).*(?:log|\.txt|\.out|\.err).*", re.IGNORECASE)
+_RECORD = b"Profiler Info: Job ("
+"""In the line of Paddle's executor that a worker log is read for."""
+_RECORD_BYTES = 1 << 20
+RENAMED = "a worker log of Paddle under another name: call it workerlog.N, N counted from 0 on its machine"
+
+
+def _is_renamed_log(path: Path) -> bool:
+    """Whether the beginning of a file that is called a log, or a text, holds a record of Paddle's executor."""
+    with suppress(OSError):
+        if _LOG.fullmatch(path.name) and path.is_file():
+            with open_file(path) as file:
+                return _RECORD in file.read(_RECORD_BYTES)
+    return False
 
 
 def is_pointer(path: Path) -> bool:
