@@ -125,6 +125,18 @@ def test_a_copy_does_not_differ(tmp_path: Path) -> None:
     assert [s.code for s in result.verdict] == ["difference", "levels-changed", "no-cause-changed"]
 
 
+def test_collectives_that_only_one_side_records_are_no_change(sound: dict[str, Run], tmp_path: Path) -> None:
+    """The table of blocks of a run does not have its collectives."""
+    run = sound["nsys"]
+    run.write(tmp_path / "blocks.csv")
+    table = trace_export.load(tmp_path / "blocks.csv")
+    hint = "In blocks.csv no collective costs time: if none was recorded there, that time counts as delays."
+    for result in (run.compare(table), table.compare(run)):
+        (said,) = [each.text for each in result.verdict if each.code == "levels-changed"]
+        assert "from collectives" in said
+        assert said.endswith(hint)
+
+
 def test_only_blocks_that_are_alike_are_compared(sound: dict[str, Run], tmp_path: Path) -> None:
     """The backward of 1F1B holds the weight gradient, that of ZB-H1 does not."""
     whole = sound["nsys"]

@@ -380,6 +380,10 @@ def _level_sentence(comparison: Comparison, step: float) -> Iterator[Sentence]:
     text = f"In a step, {comparison.names[1]} has {cause_words.listed(parts)}."
     if said.is_empty():
         text = f"No level differs by {SMALL:.0%} of a step or more."
+    for sides in said.filter(level="collectives").select("a_ns", "b_ns").rows():
+        for name, costs in zip(comparison.names, sides, strict=True):
+            if not costs:
+                text += f" In {name} no collective costs time: if none was recorded there, that time counts as delays."
     yield Sentence("levels-changed", facts, text)
 
 
