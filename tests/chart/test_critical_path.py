@@ -80,12 +80,6 @@ def test_the_end_of_an_arrow_says_who_was_late(run: Run) -> None:
     assert ends["receiver late ms"].max() > 1
 
 
-def test_without_the_option_the_chart_has_no_path(run: Run) -> None:
-    chart = draw(Content(Bubbles(run.profile)), drawing())
-    assert TRACK not in {track.name for track in chart.main.tracks}
-    assert "critical" not in chart.main.slices.columns
-
-
 def test_further_tables(run: Run, tmp_path: Path) -> None:
     files = run.write(tmp_path, "parquet", tables="messages,ranks,steps,critical_path")
     names = ("messages", "ranks", "steps", "critical_path")

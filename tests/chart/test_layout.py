@@ -130,11 +130,6 @@ def test_steps_of_two_runs_are_kept_apart() -> None:
     ]
 
 
-def test_marks_at_step_ends() -> None:
-    marks = lay_out(two_stages()).main.instants
-    assert marks.select("ts_ns", "name").rows() == [(ORIGIN + 1003, "end of step 0")]
-
-
 def test_stages_busy_counts_one_rank_of_each_stage() -> None:
     chart = lay_out(two_stages(), ChartOptions(tracks="rank"))
     samples = chart.main.samples
@@ -313,9 +308,3 @@ def test_a_part_of_the_run_that_holds_few_device_tasks_or_none(tmp_path: Path) -
 def test_color_by(color_by: str, seeds: list[str | None]) -> None:
     chart = lay_out(two_stages(), ChartOptions(color_by=color_by))  # type: ignore[arg-type]
     assert on(chart, "stage 0 · rank 0")["seed"].to_list() == seeds
-
-
-def test_nothing_to_draw_is_a_root_alone() -> None:
-    chart = lay_out(profile([], {}))
-    assert tree(chart) == ["PP chart · 1F1B"]
-    assert (len(chart.main.slices), chart.origin_ns) == (0, 0)

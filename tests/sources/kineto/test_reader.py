@@ -342,14 +342,6 @@ def test_every_layout_is_recognised(tmp_path: Path, layout: str, suffix: str) ->
     assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
 
 
-def test_names_of_many_threads_may_come_first(tmp_path: Path) -> None:
-    names = [{"ph": "M", "name": "thread_name", "pid": 1, "tid": i, "args": {"name": f"t{i}"}} for i in range(2000)]
-    text = one_block().text("list")
-    (tmp_path / "x.json").write_text(json.dumps(names)[:-1] + "," + text[1:])
-    (source,) = find(tmp_path).sources
-    assert times(read(source, ReadOptions())) == [("F0.0.0", 20_000, 30_007)]
-
-
 def test_the_own_chart_is_no_profile(tmp_path: Path, run_cli: Cli) -> None:
     """Not even where it holds the kernels of a trace, gzipped or written anew."""
     one_block().write(tmp_path / "in" / "rank0.json")
@@ -396,11 +388,6 @@ def test_packed_files_that_cannot_be_read_say_what_to_do(tmp_path: Path) -> None
 
 
 # --- what can be wrong
-
-
-def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
-    path = one_block().write(tmp_path / "x.gz").rename(tmp_path / "x.pt.trace.json")
-    assert times(loaded(path)) == [("F0.0.0", 20_000, 30_007)]
 
 
 @pytest.mark.parametrize("layout", ["lines", "compact", "gzip"])
@@ -459,16 +446,6 @@ def test_damaged_gzip_is_read_up_to_the_damage(tmp_path: Path, damage: str) -> N
     given = "trace-truncated" if damage in ("bits", "member") else "trace-damaged"
     assert given in notes(profile)
     assert len({"trace-truncated", "trace-damaged"} & notes(profile).keys()) == 1
-
-
-def test_an_event_that_is_no_json_is_left_out(tmp_path: Path) -> None:
-    trace = one_block()
-    trace.range(50, 60, "F1.0.0")
-    path = trace.write(tmp_path / "t.json")
-    path.write_bytes(path.read_bytes().replace(b'"F1.0.0"', b'"F1.0.0" x'))
-    profile = loaded(path)
-    assert times(profile) == [("F0.0.0", 20_000, 30_007)]
-    assert notes(profile)["events-malformed"] == 1
 
 
 def test_strings_that_look_like_the_end_of_an_event(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import UNTIMED
 from trace_export.sources.paddle import log_scanner
-from trace_export.sources.paddle.log_scanner import LONGEST, Scanner, drain, line_of
+from trace_export.sources.paddle.log_scanner import LONGEST, Scanner, drain
 
 PLAIN = re.compile(
     rb"Profiler Info: Job \((\d+)\), type = ([^,\r\n]+), micro_batch_id = (\d+), "
@@ -123,12 +123,6 @@ def test_a_line_of_many_megabytes_needs_no_memory_of_its_size(tmp_path: Path) ->
         for _ in range(40):
             file.write(b"x" * (1 << 20) + RECORD.strip().encode())
     assert scan(path).records.height == 40
-
-
-def test_the_line_of_an_offset(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"a\nbb\nccc\n")
-    assert [line_of(path, i) for i in (0, 1, 2, 4, 5, 8)] == [1, 1, 2, 2, 3, 3]
 
 
 def test_an_announcement_without_a_number_is_none(tmp_path: Path) -> None:
