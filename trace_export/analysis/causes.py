@@ -62,9 +62,11 @@ class Candidates:
     def all(self) -> list[Candidate]:
         """Every candidate."""
         slow = list(self.slow_ranks((WORK,)))
-        named = [set(each.place["ranks"]) for each in slow]  # type: ignore[call-overload]
+        excess = {str(each.place["ranks"]): each.excess for each in slow}
         give_back()
-        optimizers = [c for c in self.slow_ranks((OPTIMIZER,)) if set(c.place["ranks"]) not in named]  # type: ignore[call-overload]
+        optimizers = [
+            c for c in self.slow_ranks((OPTIMIZER,)) if c.excess > APART * excess.get(str(c.place["ranks"]), 0)
+        ]
         candidates = [
             *slow,
             *optimizers,
@@ -166,7 +168,9 @@ class Candidates:
             cell = self.row[members] * means.shape[1] + typical.unit[members]
             before, after = (np.bincount(cell, x[members], means.size) for x in (typical.work, lengths))
             lengths[members] *= (before / np.maximum(after, 1.0))[cell]  # all steps are as long as before in all
-        lengths[members] *= factor[self.row[members], typical.unit[members]]
+        faster = factor[self.row[members], typical.unit[members]]
+        by_itself = ~np.isin(self.graph.sort[members], sorts) & (faster * (1 + APART * slow.excess) < 1)
+        lengths[members] *= np.where(by_itself, 1.0, faster)
         lengths = typical.length - typical.inner.without(typical.work - lengths)
         quick, even = Change.between(typical.length, lengths), None
         if spread:
@@ -372,6 +376,8 @@ WORTH = 0.005
 """A cause gains at least this share of a step."""
 BY_FAR = 2
 """In a single step a rank is late if it is later than the next rank by this factor, and by standard errors."""
+APART = 2
+"""An optimizer that is slower than the blocks of its ranks by this factor is a cause of its own."""
 FEW_RANKS = 2
 """This many ranks do not stand for a stage, replica or host if its other ranks were not read."""
 DIFFER = 0.1
