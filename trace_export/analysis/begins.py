@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trace_export.steps.graph import Floats, Graph, Ints
+from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
 
 OPENS = 0.03
 """From this share of a step on a rank begins its segment late."""
@@ -17,7 +17,8 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     A rank may begin the first step of a segment late, because something was still at work in a step that was not
     recorded, as a long optimizer. In the other steps it is not late, for they show that work: it begins them as long
     after the first rank as the first step. What it is later by than in these, nobody knows the cause of. A rank that is
-    at least half as late in most steps is so for itself, and so is one that begins the other steps sooner.
+    at least half as late in most steps is so for itself, and so is one that begins the other steps sooner. If each step
+    has a zero of its own, a rank begins a step as much later than its peers as it ended the step before.
     """
     steps, ranks = len(graph.recorded.steps), graph.recorded.ranks["rank"].to_numpy()
     before, blocks = np.zeros(len(graph)), np.flatnonzero(graph.first)
@@ -33,10 +34,18 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     rows, row = rows[opening], row[opening]
     by = np.bincount(row * steps + graph.step[rows], late[rows], begin.size).reshape(begin.shape)
     segment, unsure = graph.recorded.steps["segment"].to_numpy(), []
+    numbers = graph.recorded.steps["step"].fill_null(-1).to_numpy()
+    follows = np.append(False, np.diff(numbers) == 1)
     after = begin - began
     bounds = np.flatnonzero(np.diff(segment, prepend=-1, append=-1))
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if end - first == 1 or not by[:, first].any():
+        if not by[:, first].any():
+            continue
+        of = graph.step[rows] == first
+        if end - first == 1:
+            if follows[first]:
+                excess = np.minimum(by[:, first], _behind(graph, first - 1))
+                before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
             continue
         others = np.median(by[:, first + 1 : end], axis=1)
         excess = by[:, first] - others
@@ -45,6 +54,17 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
         excess[sooner > excess / 2] = 0
         if excess.any():
             unsure.append(first)
-            of = graph.step[rows] == first
             before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
     return before, np.array(unsure, np.int64)
+
+
+def _behind(graph: Graph, step: int) -> Ints:
+    """How long after the first rank of its stage each rank ended a step."""
+    blocks = np.flatnonzero((graph.step == step) & (graph.sort <= OPTIMIZER))
+    ranks, stage = graph.recorded.ranks["rank"].to_numpy(), graph.recorded.ranks["stage"].to_numpy()
+    ended = np.full(len(ranks), np.iinfo(np.int64).min)
+    np.maximum.at(ended, np.searchsorted(ranks, graph.rank[blocks]), graph.end[blocks])
+    earliest = np.full(int(stage.max(initial=0)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(earliest, stage, ended)
+    behind: Ints = ended - earliest[stage]
+    return behind

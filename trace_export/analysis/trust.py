@@ -96,10 +96,10 @@ def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: fl
 
 
 def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
-    """rank, measured, share, mean, after_b, after_f: how long a rank does nothing although nothing is missing, in the
-    steps of the windows, and by its work, in all; the mean length of its blocks; and the median delay after a backward
-    and after a forward, or if longer of a forward after a forward: data that come late delay all forwards. These are
-    without the time in which what the rank has sent is on its way."""
+    """rank, measured, share, mean, split, after_b, after_f: how long a rank does nothing although nothing is missing,
+    in the steps of the windows, and by its work, in all; the mean length of its blocks; whether it has weight
+    gradients; and the median delay after a backward and after a forward, or if longer of a forward after a forward:
+    data that come late delay all forwards. These are without the time in which what the rank has sent is on its way."""
     rows = np.flatnonzero((graph.sort == WORK) & graph.counted & ~graph.pause & ~graph.blind)
     before = np.maximum(rows - 1, 0)
     there = (graph.rank[before] == graph.rank[rows]) & (graph.step[before] == graph.step[rows])
@@ -115,8 +115,9 @@ def _idle(graph: Graph, windows: Windows) -> pl.DataFrame:
     )  # fmt: skip
     share = pl.col("delay").sum() / pl.col("length").sum()
     here = (pl.col("delay") * pl.col("here")).sum()
-    each = table.group_by("rank").agg(measured=here, share=share, mean=pl.col("length").mean())
-    f, b = (pl.lit(graph.kinds.index(name)) for name in "FB")
+    f, b, w = (pl.lit(graph.kinds.index(name)) for name in "FBW")
+    split = (pl.col("kind") == w).any()
+    each = table.group_by("rank").agg(measured=here, share=share, mean=pl.col("length").mean(), split=split)
     after = {"after_b": pl.col("before") == b, "after_f": pl.col("before") == f}
     after["next_f"] = after["after_f"] & (pl.col("kind") == f)
     for name, chosen in after.items():  # apart: a filter in each group takes several times the memory of the table
@@ -146,9 +147,9 @@ def _blind(graph: Graph) -> list[str]:
 
 def _before(typical: Typical, windows: Windows, measured: float) -> list[str]:
     """`Trust.lacking` of ranks that began the steps of the windows late for what they did before the recording."""
-    graph, delay = typical.graph, typical.from_before[0]
+    graph, (delay, steps) = typical.graph, typical.from_before
     rows = np.flatnonzero(delay)
-    rows = rows[np.isin(graph.step[rows], windows.step)]
+    rows = rows[np.isin(graph.step[rows], np.intersect1d(steps, windows.step))]
     by = np.bincount(graph.rank[rows], delay[rows]) / max(windows.steps, 1)
     late = np.flatnonzero(by > ROUGH * TRUSTED_WAITS * measured)
     return [f"what rank {rank} did before the first step" for rank in late.tolist()]
@@ -156,7 +157,11 @@ def _before(typical: Typical, windows: Windows, measured: float) -> list[str]:
 
 def _after_backwards(idle: pl.DataFrame) -> list[str]:
     """`Trust.lacking` of ranks whose weight gradients seem not to be recorded."""
-    odd = (pl.col("after_b") > AFTER * pl.col("mean")) & (pl.col("after_b") > BESIDE * pl.col("after_f"))
+    odd = (
+        ~pl.col("split")
+        & (pl.col("after_b") > AFTER * pl.col("mean"))
+        & (pl.col("after_b") > BESIDE * pl.col("after_f"))
+    )
     return [f"what rank {rank} waits for after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
 
 
