@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
-from samples.generators.data_parallel import WRITERS, Job
+from samples.generators import operation_table
+from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
 from tests.support.rows import seeds
@@ -152,6 +155,22 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     # The transfers of a batch end together: those that are alone in one tell which way is slow.
     "awaited in a table": (("slow link",), ("table",), lambda seed: AWAITED),
     "awaited in a table, GPipe": (("slow stage",), ("table",), lambda seed: GPIPE),
+    # A late rank begins all batches late, and the ranks on the other side of them do not.
+    "awaited, GPipe, blocks alone": (
+        ("held host", "slow link"), ("paddle", "table"), lambda seed: {**GPIPE, "tensor": 1},
+    ),
+    "awaited, ZB-H1, blocks alone": (
+        ("held host", "slow link"), ("paddle", "table"), lambda seed: {**GPIPE, "schedule": "zb-h1", "tensor": 1},
+    ),
+    # A sender waits until the receiver has ended its optimizer.
+    "optimizers that senders wait for": (
+        ("long optimizer, not recorded",), ("paddle",), lambda seed: {**GPIPE, "stages": 4, "steps": 3},
+    ),
+    # In 1F1B, too, a rank waits for a slow link before its next block.
+    "link of 1F1B": (
+        ("slow link",), ("paddle", "table"),
+        lambda seed: {**AWAITED, "schedule": "1f1b", "stages": 3 + seed % 2, "tensor": 1},
+    ),
     # A sender that waits for the link goes on with the receiver.
     "link of GPipe": (("slow link",), ("table", "paddle"), lambda seed: of_gpipe(seed, rendezvous=True)),
     # Receives are posted late: all blocks that need the link start late although their data are there.
@@ -184,6 +203,41 @@ def test_a_cause_planted_in_a_job_of_another_kind_is_named_first(
     result = judge(tmp_path, drawn(seed, name, forms[seed % len(forms)], **traits(seed)))
     record_property("verdict", result.row)
     assert not result.wrong
+
+
+@pytest.mark.parametrize("form", ["paddle", "kineto"])
+def test_a_late_rank_has_no_long_launches(form: str, tmp_path: Path) -> None:
+    """Only the last stage of GPipe runs two blocks in a row; how late it is after transfers tells that it is late."""
+    sound = Job(stages=3, schedule="gpipe", rendezvous=True, apart=True)
+    late = replace(sound, held={(a, 2): 2 * MS for a in range(sound.replicas)})
+    case = Case("held stage", form, late, sound, {"stage": 2, "ranks": [late.rank(a, 2) for a in range(2)]})
+    assert not judge(tmp_path, case).wrong
+
+
+def test_a_long_optimizer_of_a_slow_rank_is_a_cause_of_its_own(tmp_path: Path) -> None:
+    sound = Job(stages=3, replicas=3, jitter=0.01)
+    slow, long = replace(sound, slow_ranks={4: 1.1}), replace(sound, optimizers={4: 8.0})
+    both = replace(slow, optimizers=long.optimizers)
+    named = causes(report(tmp_path, both, "paddle"))
+    said = {sentence["code"]: sentence["facts"]["gain_ns"] for sentence in named}
+    assert said["slow-rank"] == pytest.approx(simulate(both).step_ns - simulate(long).step_ns, rel=0.1)
+    assert said["slow-optimizer"] == pytest.approx(simulate(both).step_ns - simulate(slow).step_ns, rel=0.15)
+
+
+def test_a_table_of_operations_names_a_long_optimizer_once(tmp_path: Path) -> None:
+    """Each step has a zero of its own: the rank begins the next one late for its optimizer, and not for its data."""
+    late = 20
+
+    def length(cell: operation_table.Cell) -> float:
+        return operation_table.usual(cell) + late * (cell[0] == "optimizer" and cell[2:4] == (0, 1))
+
+    def launch(cell: operation_table.Cell) -> float:
+        return late * (cell.step > 0 and cell[:4] == (operation_table.F, 0, 0, 1))
+
+    operation_table.Job(length=length, launch=launch).write(tmp_path)
+    named = causes(json.loads(command("report", tmp_path, "--json").stdout))
+    assert [(sentence["code"], sentence["facts"]["ranks"]) for sentence in named] == [("slow-optimizer", [1])]
+    assert named[0]["facts"]["gain_ns"] == pytest.approx(late * MS, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", seeds(2, 4))

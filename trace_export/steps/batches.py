@@ -18,10 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from trace_export.steps.graph import Flags, Ints, Times
+from trace_export.steps.graph import Flags, Floats, Ints, Times
+from trace_export.steps.guess import MUCH, TWICE, lowest
 from trace_export.tolerances import POSTED_NS
 
-ENOUGH, MOSTLY = 8, 0.7
+ENOUGH, MOSTLY = 3, 0.7
 """Ranks wait for a batch where blocks that could begin before it is done begin afterwards, in this share of at least
 this many cases, and on half of the ranks that have any. In simulated jobs it is 0.88 or more where they wait, and 0.28
 or less where they do not."""
@@ -52,15 +53,17 @@ def infer(blocks: pl.DataFrame, src: Ints, dst: Ints, opens: Flags, start: Times
     """
     rank, forward, row = blocks["rank"].to_numpy(), (blocks["kind"] == "F").to_numpy(), np.arange(len(start))
     turns = forward[1:] & ~forward[:-1] & ~opens[1:]  # a forward after a backward
+    together = _together(src, dst, rank, opens, start, end)
     if not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any() and turns.any():
-        return None
+        one = Batches(row, row)
+        seen = [*_waits(one, src, dst, rank, opens, start, end)[1], *together[1]]
+        return one if len(seen) >= ENOUGH and np.mean(seen) >= MOSTLY else None
     for pairs in (np.zeros(len(start), np.bool_), _second_of_pair(forward, opens)):
         first = np.where(pairs, row - 1, row)
         batches = Batches(first, _last(first))
-        if _waits(batches, src, dst, rank, opens, start, end):
+        if _mostly(*_waits(batches, src, dst, rank, opens, start, end)):
             return batches
-    shown = not turns.any() and _go_on_together(src, dst, rank, opens, start, end)
-    return Batches(row, row) if shown else None
+    return Batches(row, row) if not turns.any() and _mostly(*together) else None
 
 
 def _last(first: Ints) -> Ints:
@@ -77,20 +80,23 @@ def _second_of_pair(forward: Flags, opens: Flags) -> Flags:
     return second
 
 
-def _waits(batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
-    """Whether ranks wait for all of a batch: for the sends before it, and for the input of its second block."""
+def _waits(
+    batches: Batches, src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times
+) -> tuple[Ints, Flags]:
+    """Whether ranks wait for all of a batch: for the sends before it, and for the input of its second block. The rank
+    of each case that shows it, and whether it does."""
     first, made = batches.first[dst], end[batches.last[src]]
     needs = np.full(len(start) + 1, np.iinfo(np.int64).min)
     np.maximum.at(needs, first[first == dst], made[first == dst])
     after, free = batches.after(src), ~np.append(opens, True)
-    sends = free[after] & free[first]
+    sends = free[after] & (rank[first - 1] == rank[first])
     receives = free[first] & (first < dst)
     block = np.concatenate([after[sends], first[receives]])
     ready = np.maximum(end[block - 1], needs[block])
     awaited = np.concatenate([end[first[sends] - 1], made[receives]])
     later = start[block] - awaited
     cases = (awaited > ready + 2 * POSTED_NS) & (later <= awaited - ready)  # else it waited for something else besides
-    return _mostly(rank[block[cases]], later[cases] >= -POSTED_NS)
+    return rank[block[cases]], later[cases] >= -POSTED_NS
 
 
 def awaited(rank: Ints, src: Ints, dst: Ints, arrived: Times, opens: Flags, start: Times, end: Times) -> bool:
@@ -106,24 +112,73 @@ def awaited(rank: Ints, src: Ints, dst: Ints, arrived: Times, opens: Flags, star
     return _mostly(rank[block[alone]], later[alone] >= -POSTED_NS)
 
 
-def _go_on_together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> bool:
-    """Whether ranks begin a block that needs no input when the receiver of their send begins its block, and not as soon
-    as they can. False if the receiver begins other blocks as late: then their host may hold both."""
+def usual(
+    rank: Ints, way: Ints, dst: Ints, after: Ints, begin: Times, opens: Flags, start: Times, end: Times
+) -> tuple[Floats, Floats]:
+    """How late the rank of each block usually is to start it once its batch is done, and how long each transfer usually
+    takes. Of each transfer its `way`, the blocks `dst` and `after` that both sides go on with (-1: none), and when it
+    can `begin`.
+
+    Batches of the same ways are of one sort. A slow link makes all sorts long that use it, on both sides; a late rank
+    all sorts that it has, but not those of the others. So a rank is late by what each sort of its batches takes longer
+    than a transfer, or than a prompt rank on the other side sees; and by no more than it is late to start blocks
+    without a batch. A transfer takes as long as the shortest sort that uses its way.
+    """
+    block, sent = np.concatenate([dst, after]), np.repeat([0, 1], len(dst))
+    sides = pl.DataFrame({"block": block, "side": 2 * np.tile(way, 2) + sent, "begin": np.tile(begin, 2)})
+    sides = sides.filter(pl.col("block") >= 0).sort("block", "side")
+    row = sides["block"].to_numpy()
+    of_batch = pl.col("begin").max().over("block"), pl.col("side").cast(pl.String).str.join(" ").over("block")
+    sides = sides.with_columns(of_batch[0].alias("last"), of_batch[1].alias("sort"), rank=pl.Series(rank[row]))
+    came_first = (rank[row] == rank[row - 1]) & (end[row - 1] < sides["last"].to_numpy())
+    sides = sides.with_columns(pl.Series("start", start[row])).filter(~opens[row] | came_first)
+    sorts = sides.group_by("rank", "sort", "side").agg(
+        pl.len(), took=(pl.col("start") - pl.col("last")).median(), most=(pl.col("start") - pl.col("begin")).median()
+    ).filter(pl.col("len") >= TWICE)  # fmt: skip
+    alone = np.flatnonzero(~opens & ~np.isin(np.arange(len(start)), block))
+    free = pl.DataFrame({"rank": rank[alone], "free": start[alone] - end[alone - 1]}).group_by("rank").median()
+    ranks = sorts.group_by("rank").agg(pl.col("took").min()).join(free, on="rank", how="left")
+    wire = lowest(ranks["took"])
+    prompt = ranks.filter(pl.min_horizontal("took", "free") <= MUCH * wire + POSTED_NS)
+    seen = sorts.join(prompt, on="rank", how="semi").group_by("side").agg(other=pl.col("most").min())
+    seen = seen.with_columns(pl.col("side") + 1 - 2 * (pl.col("side") % 2))
+    late = sorts.join(prompt, on="rank", how="anti").join(seen, on="side", how="left").group_by("rank", "sort").agg(
+        late=pl.col("took").first() - pl.col("other").fill_null(wire).max()
+    ).group_by("rank").agg(pl.col("late").min()).join(ranks, on="rank")  # fmt: skip
+    late = late.select("rank", late=pl.min_horizontal("late", "free").clip(0))
+    of_rank = np.zeros(int(rank.max(initial=0)) + 1)
+    of_rank[late["rank"].to_numpy()] = late["late"].to_numpy()
+    most = sorts.select(pl.col("side") // 2, pl.col("most") - pl.Series(of_rank[sorts["rank"].to_numpy()]))
+    most = most.group_by("side").min()
+    length = np.full(int(way.max(initial=0)) + 1, wire)
+    length[most["side"].to_numpy()] = np.maximum(most["most"].to_numpy(), 0)
+    return of_rank[rank], length[way]
+
+
+def _together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> tuple[Ints, Flags]:
+    """Whether ranks begin a block when the receiver of their send begins its block, and not as soon as they can: the
+    rank of each case, and whether it does. It is no case if the receiver begins other blocks as late, because then its
+    host may be late, or these blocks seldom; nor if the block itself waits as long for its input."""
     free, way = ~np.append(opens, True), np.full(len(start) + 1, -1)
     way[dst] = rank[src]
     ready = np.append(0, end[:-1])
     np.maximum.at(ready, dst, end[src])
-    alone = free[src + 1] & free[dst] & (way[src + 1] < 0)
-    sender, receiver = src[alone] + 1, dst[alone]
-    begun = np.maximum(end[sender - 1], end[receiver - 1])
+    begun = np.maximum(end[src], end[dst - 1])
+    could = free[src + 1] & free[dst] & (np.append(ready, 0)[src + 1] <= begun)
+    sender, receiver, begun = src[could] + 1, dst[could], begun[could]
     took, held = start[receiver] - begun, start[sender] - begun
     blocks = pl.DataFrame({"rank": rank, "way": way[:-1], "late": start - ready}).filter(free[:-1])
     of_way = blocks.group_by("rank", "way").agg(pl.len(), pl.col("late").median()).filter(pl.col("len") >= ENOUGH)
     asked = pl.DataFrame({"case": np.arange(len(took)), "rank": rank[receiver], "by": way[receiver]})
     others = asked.join(of_way, on="rank", how="left").filter(pl.col("way") != pl.col("by"))
+    by = asked.join(of_way, left_on=["rank", "by"], right_on=["rank", "way"], how="left", maintain_order="left")["late"]
     soonest = asked.join(others.group_by("case").agg(pl.col("late").min()), on="case", how="left")["late"].fill_null(0)
-    seen = (took > LONG * POSTED_NS) & (soonest.to_numpy() < (1 - MOSTLY) * took)
-    return _mostly(rank[sender[seen]], (np.abs(held - took) <= (1 - MOSTLY) * took)[seen])
+    of_sender = pl.DataFrame({"rank": rank[sender], "way": way[sender]})
+    of_sender = of_sender.join(of_way, on=["rank", "way"], how="left", maintain_order="left")
+    own = np.where(way[sender] < 0, 0.0, of_sender["late"].fill_null(np.inf).to_numpy())
+    seen = (took > LONG * POSTED_NS) & (np.maximum(soonest.to_numpy(), own) < (1 - MOSTLY) * took)
+    seen &= by.fill_null(np.inf).to_numpy() > MOSTLY * took
+    return rank[sender[seen]], (np.abs(held - took) <= (1 - MOSTLY) * took)[seen]
 
 
 def _mostly(rank: Ints, waited: Flags) -> bool:

@@ -223,11 +223,11 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame, hosts: pl.DataFrame) ->
     ).collect()  # fmt: skip
     usual = of_way.filter(pl.col("len") >= ENOUGH).group_by("rank", "alone").agg(pl.col("late").min())
     by_itself, others = (usual.filter(pl.col("alone") == sort).select("rank", "late") for sort in (True, False))
-    least, transfer = _lowest(by_itself["late"]), _lowest(pl.Series(gaps[gaps > 0]))
+    least, transfer = lowest(by_itself["late"]), lowest(pl.Series(gaps[gaps > 0]))
     soonest = _soonest(table, blocks)
     others = others.join(by_itself, on="rank", how="anti").join(soonest, on="rank", how="left")
     others = others.select("rank", late=pl.min_horizontal("late", "soonest"))
-    posted = _lowest(others["late"]) - least  # what a receive takes that is posted when its rank falls idle
+    posted = lowest(others["late"]) - least  # what a receive takes that is posted when its rank falls idle
     posted = posted if 0 < posted <= MUCH * transfer else 0.0
     much = pl.when(pl.col("late") > least + posted + MUCH * transfer).then(pl.col("late") - posted).otherwise(least)
     seen = pl.concat([by_itself, others.with_columns(late=much)])
@@ -236,7 +236,7 @@ def _lateness(table: pl.DataFrame, blocks: pl.DataFrame, hosts: pl.DataFrame) ->
     return pl.concat([seen, rest.filter(pl.col("soonest") >= pl.col("late")).select("rank", "late")])
 
 
-def _lowest(values: pl.Series) -> float:
+def lowest(values: pl.Series) -> float:
     """The value at the lowest fifth: of ranks, half may be late; 0 where there is none."""
     return float(values.quantile(FIFTH, "lower") or 0)
 

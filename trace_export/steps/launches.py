@@ -19,13 +19,14 @@ from trace_export.steps.graph import (
     OPTIMIZER,
     TRANSFER,
     WORK,
+    Floats,
     Graph,
     Ints,
     Times,
     Waits,
     ready_of,
 )
-from trace_export.tolerances import FIFTH
+from trace_export.tolerances import FIFTH, POSTED_NS
 
 SHORT = 0.4
 """A launch takes at most this share of a block; a longer delay is a wait."""
@@ -40,7 +41,7 @@ def launched(graph: Graph) -> Waits:
     same_rank = graph.rank[waits.on] == graph.rank[waits.of]
     on_block = ((awaited <= OPTIMIZER) & same_rank & waits.whole) | (awaited == COLLECTIVE)
     on_transfer = awaited == TRANSFER
-    rows = np.flatnonzero(later & graph.counted)
+    rows = np.flatnonzero((graph.sort == WORK) & ~graph.blind & graph.counted)
     block, transfer, other = (
         _last(waits.of[some], met[some], len(graph))[rows] for some in (on_block, on_transfer, ~on_block & ~on_transfer)
     )
@@ -49,10 +50,15 @@ def launched(graph: Graph) -> Waits:
 
     def usual(since: Times, rest: Times) -> int:
         """The usual launch of the blocks whose last wait was met at `since`."""
-        shown = since >= np.maximum(rest, other)
-        gap = soonest(graph.rank[rows[shown]], (start - since)[shown])
+        shown = (since >= np.maximum(rest, other)) & later[rows]
+        gap = soonest(graph.rank[rows[shown]], (start - since - late)[shown])
         return round(gap) if gap <= most else 0
 
+    in_batches = (on_transfer & (graph.src[waits.on] == graph.rank[waits.of])).any()
+    seen = on_transfer & (in_batches | ~graph.guessed[waits.on])  # else the end of a transfer may be part of the guess
+    arrived = _last(waits.of[seen], met[seen], len(graph))[rows]
+    launched_long_ago = arrived >= np.maximum(np.maximum(block + most, transfer), other)
+    late = _lateness(graph.rank[rows], np.where(launched_long_ago, start - arrived, np.nan))
     after_block = usual(block, transfer)
     after_transfer = usual(transfer, block + after_block)
     for some, took in ((on_block, after_block), (on_transfer, after_transfer)):
@@ -72,6 +78,15 @@ def _last(of: Ints, met: Times, count: int) -> Times:
     last = np.full(count, np.iinfo(np.int64).min // 2)
     np.maximum.at(last, of, met)
     return last
+
+
+def _lateness(rank: Ints, gap: Floats) -> Times:
+    """By how much the rank of each block is later than others to start blocks whose launch was long over."""
+    each = pl.DataFrame({"rank": rank, "gap": gap}).with_columns(pl.col("gap").fill_nan(None))
+    fifth = pl.col("gap").quantile(FIFTH, "lower").over("rank")
+    least = each.group_by("rank").agg(pl.col("gap").quantile(FIFTH, "lower"))["gap"].quantile(FIFTH, "lower") or 0
+    late = pl.when(fifth - least > POSTED_NS).then(fifth - least).fill_null(0)
+    return each.select(late.cast(pl.Int64)).to_series().to_numpy()
 
 
 def soonest(rank: Ints, gap: Times) -> float:

@@ -15,8 +15,6 @@ MOST_TIMED = 0.9
 """Whether ranks wait for what they send is seen in messages if this share was recorded."""
 TOGETHER = 0.1
 """From this share of sends on that begin when a receive of their rank does, one kernel does both."""
-ONE_WAY = 2
-"""One way between two ranks is slow if it takes this many times as long as the other way."""
 POSTED = 0.05
 """A receive was posted after a block if it starts within this share of the block's length after it."""
 
@@ -41,7 +39,7 @@ def transfers(
     timed = edges["arrived"].is_not_null().to_numpy()
     count = len(first)
     times = operations.start[:count], operations.end[:count]
-    alone, batched = False, None
+    alone, batched, came_last = False, None, np.zeros(len(src), np.bool_)
     after: Ints = np.full(len(src), -1, np.int32)
     if timed.mean() >= MOST_TIMED and not recorded.of_host and _apart(edges):
         arrived = edges["arrived"].filter(timed).to_numpy()
@@ -55,12 +53,12 @@ def transfers(
     else:
         src, dst, after = batched.last[src], batched.first[dst], batched.after(src)
         after = np.where(np.append(first, True)[after], -1, after)
-        posted = ~first[dst]
-        start, end = _exchanged(edges, src, dst, after, posted, operations)
-        timed = np.zeros(len(src), np.bool_)
+        posted, timed = ~first[dst], np.zeros(len(src), np.bool_)
+        came_last = first[dst] & ~np.isin(dst, lanes.first) & (operations.end[dst - 1] > operations.end[src])
+        start, end = _exchanged(edges, src, dst, after, posted, came_last, first, operations)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(timed, sent, np.minimum(start, operations.end[src]))
-    receiver_last = timed & (received > sent)
+    receiver_last = np.where(timed, received > sent, came_last)
     posted &= ~np.isin(dst, lanes.first)
     forward = (edges["direction"] == "F").to_numpy()
     code = np.where(forward, np.int16(names.number("T:F")), np.int16(names.number("T:B")))
@@ -94,33 +92,25 @@ def _apart(edges: pl.DataFrame) -> bool:
 
 
 def _exchanged(
-    edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, operations: Operations
-) -> tuple[Times, Times]:
+    edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, came_last: Flags, first: Flags,
+    operations: Operations,
+) -> tuple[Times, Times]:  # fmt: skip
     """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
-    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). Its length is seen if
-    it is the last thing that one of them waits for."""
+    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). If they do so much
+    later than usual, they wait for something else. `came_last`: its receiver is still in the step before when the data
+    are made; then it takes as long as usual, and begins when the receiver has gone on."""
     made = operations.end[src]
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
-    goes_on = np.where(after >= 0, operations.start[after], MOST)
-    length = np.clip(np.minimum(operations.start[dst], goes_on) - begin, 0, None)
-    latest = np.full(len(operations) + 1, -MOST)
-    for block in (dst, after):
-        np.maximum.at(latest, block, begin)
-    seen = (begin == latest[dst]) | ((after >= 0) & (begin == latest[after]))
-    touching = np.bincount(np.concatenate([dst, after[after >= 0]]), minlength=len(operations) + 1)
-    one = np.where(posted & (touching[dst] == 1), operations.start[dst], MOST)  # else a step may begin late
-    one = np.minimum(one, np.where((after >= 0) & (touching[after] == 1), goes_on, MOST))
-    way = edges.select(guess.WAY).with_columns(
-        length=length, seen=seen & (length > 0), alone=pl.Series(one - begin), is_alone=(one < MOST) & (one > begin)
-    )
-    lengths, alone, link = pl.col("length").filter("seen"), pl.col("alone").filter("is_alone"), guess.WAY[:2]
-    ends = [pl.min_horizontal(link).alias("low"), pl.max_horizontal(link).alias("high")]
-    way = way.with_columns(*ends, sure=pl.when(alone.len().over(link) > 1).then(alone.median().over(link)))
-    least, most = (bound.over("low", "high") for bound in (pl.col("sure").min(), pl.col("sure").max()))
-    one_way = most > ONE_WAY * least + POSTED_NS  # which of two that end together took long is seen where one is alone
-    usual = pl.coalesce(pl.when(one_way).then("sure"), lengths.median().over(guess.WAY), lengths.median()).fill_null(0)
-    took = way.select(pl.min_horizontal("length", usual.cast(pl.Int64))).to_series().to_numpy()
-    return begin, begin + took
+    after = np.where(operations.sort[after] == WORK, after, -1)  # an optimizer waits for more
+    count, way = len(first), edges.select(pl.struct(guess.WAY).rank("dense")).to_series().to_numpy()
+    times = operations.start[:count], operations.end[:count]
+    late, usual = batches.usual(operations.rank[:count], way, dst, after, begin, first, *times)
+    could = times[0] - late.astype(np.int64)
+    until = np.minimum(could[dst], np.where(after >= 0, could[after], MOST))
+    length, usual = np.clip(until - begin, 0, None), usual.astype(np.int64)
+    took = np.where(length > guess.MUCH * usual + POSTED_NS, usual, length)
+    begin = np.where(came_last, np.maximum(begin, until - usual), begin)
+    return begin, begin + np.where(came_last, usual, took)
 
 
 def _transfer_times(
