@@ -132,6 +132,15 @@ def test_a_base_that_is_no_time_is_a_note(tmp_path: Path) -> None:
     assert "start-time-unknown" in notes(profile)
 
 
+@pytest.mark.parametrize("written", [f"{float(BASE)}", f'"{BASE}"', f"{BASE}.0"])
+def test_a_base_as_other_programs_write_it(tmp_path: Path, written: str) -> None:
+    path = one_block().write(tmp_path / "t.json")
+    path.write_text(path.read_text().replace(str(BASE), written))
+    profile = loaded(path)
+    assert profile.spans["start_ns"].to_list() == [BASE + 20_000]
+    assert "start-time-unknown" not in notes(profile)
+
+
 def test_times_before_2000_without_a_base_are_refused(tmp_path: Path) -> None:
     path = one_block(Trace(base_ns=None)).write(tmp_path / "t.json")
     with pytest.raises(SourceError, match=r"t\.json has no baseTimeNanoseconds, .* in the year 1970; "):
@@ -518,7 +527,7 @@ def test_bad_numbers_of_kernels_do_not_stop_the_reader(tmp_path: Path) -> None:
     path = one_block().write(tmp_path / "t.json")
     text = path.read_text()
     path.write_text(text.replace('"correlation": 101', '"correlation": 18446744073709551615'))
-    with pytest.raises(SourceError, match="none of its GPU tasks says by a correlation id which call launched it"):
+    with pytest.raises(SourceError, match="by the correlation ids no call here launched any of its GPU tasks"):
         loaded(path)
     path.write_text(text.replace('"device": 0', '"device": "zero"'))
     assert loaded(path).ranks["device"].to_list() == [None]

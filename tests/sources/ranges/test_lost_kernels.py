@@ -206,5 +206,5 @@ def test_kernels_that_name_no_launch_of_the_file(profiler: Callable[[], Recorder
         recorder.range(10_000 * block, 10_000 * block + 5_000, f"F{block}.0.0")
         recorder.call(10_000 * block + 100)
         recorder.kernel(10_000 * block + 200, 10_000 * block + 300, call)
-    with pytest.raises(SourceError, match="none of its GPU tasks says by a correlation id which call launched it"):
+    with pytest.raises(SourceError, match="by the correlation ids no call here launched any of its GPU tasks"):
         recorder.read(tmp_path)

@@ -152,8 +152,11 @@ class _Common(dict[Value, str | None]):
 
 
 def whole_number(value: object) -> int | None:
-    """A number of the header, which other programs write as text where it does not fit a float; None for others."""
+    """A number of the header, which other programs write as text where it does not fit a float, or as a float; None for
+    others."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,19}", value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 63:
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 

@@ -87,7 +87,7 @@ def no_work(path: Path, activity: GpuActivity | None) -> SourceError:
     if activity and activity.untimed:
         return SourceError(path, "its GPU work has no valid time", HOST)
     if activity and 0 < activity.tasks == activity.orphans:
-        what = "none of its GPU tasks says by a correlation id which call launched it, so that no range has GPU work"
+        what = "by the correlation ids no call here launched any of its GPU tasks, so that no range has GPU work"
         return SourceError(path, what, HOST)
     return SourceError(path, "no GPU work was launched inside any pipeline range", HOST)
 
