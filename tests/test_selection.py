@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.support.profiles import ORIGIN, profile, span, table
 from trace_export.model import COLLECTIVES, P2P, STEPS, conform
-from trace_export.selection import Numbers, Selection, Window, select
+from trace_export.selection import Numbers, Selection, Window, not_in_data, select
 
 SETS = st.frozensets(st.integers(0, 30), max_size=12)
 RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=4).map(
@@ -16,6 +16,13 @@ RANGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 8)), max_size=4).
 
 def listed(numbers: Numbers) -> list[int]:
     return [n for low, high in numbers.ranges for n in range(low, high + 1)]
+
+
+def test_what_is_not_in_the_data_is_told_beside_what_is() -> None:
+    five = Numbers.of([5])
+    assert not_in_data("rank", five, pl.Series([0, 1])) == "--ranks 5: rank 5 is not in the data, which has rank 0-1"
+    nothing = not_in_data("rank", five, pl.Series([], dtype=pl.Int32))
+    assert nothing == "--ranks 5: rank 5 is not in the data, which has none"
 
 
 def test_a_set_as_people_write_it() -> None:
