@@ -113,19 +113,19 @@ def awaited(rank: Ints, src: Ints, dst: Ints, arrived: Times, opens: Flags, star
 
 
 def usual(
-    rank: Ints, way: Ints, dst: Ints, after: Ints, begin: Times, opens: Flags, start: Times, end: Times
+    rank: Ints, link: Ints, dst: Ints, after: Ints, begin: Times, opens: Flags, start: Times, end: Times
 ) -> tuple[Floats, Floats]:
     """How late the rank of each block usually is to start it once its batch is done, and how long each transfer usually
-    takes. Of each transfer its `way`, the blocks `dst` and `after` that both sides go on with (-1: none), and when it
+    takes. Of each transfer its `link`, the blocks `dst` and `after` that both sides go on with (-1: none), and when it
     can `begin`.
 
-    Batches of the same ways are of one sort. A slow link makes all sorts long that use it, on both sides; a late rank
+    Batches of the same links are of one sort. A slow link makes all sorts long that use it, on both sides; a late rank
     all sorts that it has, but not those of the others. So a rank is late by what each sort of its batches takes longer
     than a transfer, or than a prompt rank on the other side sees; and by no more than it is late to start blocks
-    without a batch. A transfer takes as long as the shortest sort that uses its way.
+    without a batch. A transfer takes as long as the shortest sort that uses its link, and is long or waits for it.
     """
     block, sent = np.concatenate([dst, after]), np.repeat([0, 1], len(dst))
-    sides = pl.DataFrame({"block": block, "side": 2 * np.tile(way, 2) + sent, "begin": np.tile(begin, 2)})
+    sides = pl.DataFrame({"block": block, "side": 2 * np.tile(link, 2) + sent, "begin": np.tile(begin, 2)})
     sides = sides.filter(pl.col("block") >= 0).sort("block", "side")
     row = sides["block"].to_numpy()
     of_batch = pl.col("begin").max().over("block"), pl.col("side").cast(pl.String).str.join(" ").over("block")
@@ -139,8 +139,10 @@ def usual(
     free = pl.DataFrame({"rank": rank[alone], "free": start[alone] - end[alone - 1]}).group_by("rank").median()
     ranks = sorts.group_by("rank").agg(pl.col("took").min()).join(free, on="rank", how="left")
     wire = lowest(ranks["took"])
-    prompt = ranks.filter(pl.min_horizontal("took", "free") <= MUCH * wire + POSTED_NS)
-    seen = sorts.join(prompt, on="rank", how="semi").group_by("side").agg(other=pl.col("most").min())
+    much = MUCH * wire + POSTED_NS
+    prompt = ranks.filter(pl.min_horizontal("took", "free") <= much)
+    shown = (pl.col("took") > much) | (pl.col("most") <= pl.col("took") + POSTED_NS)  # else the others take the time
+    seen = sorts.filter(shown).join(prompt, on="rank", how="semi").group_by("side").agg(other=pl.col("most").min())
     seen = seen.with_columns(pl.col("side") + 1 - 2 * (pl.col("side") % 2))
     late = sorts.join(prompt, on="rank", how="anti").join(seen, on="side", how="left").group_by("rank", "sort").agg(
         late=pl.col("took").first() - pl.col("other").fill_null(wire).max()
@@ -148,11 +150,12 @@ def usual(
     late = late.select("rank", late=pl.min_horizontal("late", "free").clip(0))
     of_rank = np.zeros(int(rank.max(initial=0)) + 1)
     of_rank[late["rank"].to_numpy()] = late["late"].to_numpy()
-    most = sorts.select(pl.col("side") // 2, pl.col("most") - pl.Series(of_rank[sorts["rank"].to_numpy()]))
-    most = most.group_by("side").min()
-    length = np.full(int(way.max(initial=0)) + 1, wire)
+    by = pl.Series(of_rank[sorts["rank"].to_numpy()])
+    most = sorts.with_columns(pl.col("side") // 2, pl.col("took", "most") - by).filter(shown)
+    most = most.group_by("side").agg(pl.col("most").min())
+    length = np.full(int(link.max(initial=0)) + 1, wire)
     length[most["side"].to_numpy()] = np.maximum(most["most"].to_numpy(), 0)
-    return of_rank[rank], length[way]
+    return of_rank[rank], length[link]
 
 
 def _together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end: Times) -> tuple[Ints, Flags]:

@@ -102,9 +102,9 @@ def _exchanged(
     made = operations.end[src]
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
     after = np.where(operations.sort[after] == WORK, after, -1)  # an optimizer waits for more
-    count, way = len(first), edges.select(pl.struct(guess.WAY).rank("dense")).to_series().to_numpy()
+    count, link = len(first), edges.select(pl.struct("src_rank", "dst_rank").rank("dense")).to_series().to_numpy()
     times = operations.start[:count], operations.end[:count]
-    late, usual = batches.usual(operations.rank[:count], way, dst, after, begin, first, *times)
+    late, usual = batches.usual(operations.rank[:count], link, dst, after, begin, first, *times)
     could = times[0] - late.astype(np.int64)
     until = np.minimum(could[dst], np.where(after >= 0, could[after], MOST))
     length, usual = np.clip(until - begin, 0, None), usual.astype(np.int64)
