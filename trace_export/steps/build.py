@@ -54,7 +54,7 @@ def build(recorded: Recorded) -> Graph:
         blocks=recorded.blocks.select("span", "microbatch", "chunk", "first_part"),
     )  # fmt: skip
     joined, cut = barriers.infer(recorded, operations, seen.first, waits), 0
-    levelled = levels(len(operations) + len(joined.start), joined.waits.of, joined.waits.on)
+    levelled = levels(joined.waits.of, joined.waits.on, np.concatenate([operations.step, joined.step]))
     if levelled is None:  # the circles go before barriers are sought, and those that close with these
         kept = uncircled(len(operations), waits.of, waits.on, operations.when)
         joined = barriers.infer(recorded, operations, seen.first, waits.only(kept))
@@ -62,7 +62,7 @@ def build(recorded: Recorded) -> Graph:
         still = uncircled(len(when), waits.of, waits.on, when)
         cut = int((~kept).sum() + (~still).sum())
         joined = replace(joined, waits=waits.only(still))
-        levelled = levels(len(when), joined.waits.of, joined.waits.on)
+        levelled = levels(joined.waits.of, joined.waits.on, np.concatenate([operations.step, joined.step]))
         assert levelled is not None
     del seen, waits  # each of the waits' tables is a fifth of the graph
     order, rows = levelled

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -151,11 +152,11 @@ def _slack(graph: Graph, windows: Windows) -> pl.DataFrame:
     late[last] = np.minimum(late[last], graph.end[last].max() if len(last) else never)
     takes = graph.length
     least = takes + graph.delay
-    for turns in reversed(graph.levels.turns):
-        for a, b in turns:
-            of, on, whole = graph.waits.of[a:b], graph.waits.on[a:b], graph.waits.whole[a:b]
-            limit = late[of] - least[of] - graph.waits.lag[a:b] + np.where(whole, 0, takes[on])
-            np.minimum.at(late, on, limit)
+    levels = graph.levels
+    for a, b in pairwise(levels.turns[levels.first_turn][::-1].tolist()):
+        of, on, whole = graph.waits.of[b:a], graph.waits.on[b:a], graph.waits.whole[b:a]
+        limit = late[of] - least[of] - graph.waits.lag[b:a] + np.where(whole, 0, takes[on])
+        np.minimum.at(late, on, limit)
     blocks = graph.recorded.blocks
     count = len(blocks)
     free = np.where(late[:count] > never // 2, -1, late[:count] - graph.end[:count])

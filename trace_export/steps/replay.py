@@ -113,7 +113,9 @@ class Replay:
         """Leaves some waits out."""
         lag = self.graph.waits.lag
         self._lag = np.where(aside, NEVER, lag) if aside.any() else lag
-        self._late = [[bool(self._lag[a:b].any()) for a, b in turns] for turns in self.graph.levels.turns]
+        turns = self.graph.levels.turns
+        lagged = np.logical_or.reduceat(self._lag != 0, turns[:-1]) if len(turns) > 1 else np.zeros(0, np.bool_)
+        self._lagged: list[bool] = lagged.tolist()
 
     def without_launches(self) -> Replay:
         """The same graph without launches: a wait holds an operation no longer than the awaited one lasts."""
@@ -176,16 +178,17 @@ class Replay:
         arguments are in this order, operation × scenario; a single column holds for all scenarios."""
         count, graph, levels = len(self.graph), self.graph, self.graph.levels
         times = np.empty((2 * count if self._from_start else count, max(length.shape[1], delay.shape[1])))
-        each = zip(pairwise(levels.bounds.tolist()), levels.turns, levels.begins, self._late, strict=True)
-        for (low, high), turns, begins, late in each:
+        bounds, turns, first_turn = (x.tolist() for x in (levels.bounds, levels.turns, levels.first_turn))
+        for level, (low, high) in enumerate(pairwise(bounds)):
             ready = None
-            for (a, b), lagged in zip(turns, late, strict=True):
+            for turn in range(first_turn[level], first_turn[level + 1]):
+                a, b = turns[turn], turns[turn + 1]
                 other = times.take(self._source[a:b], axis=0)
-                if lagged:
+                if self._lagged[turn]:
                     lag = self._lag[a:b, None]
                     other += lag if self._launches else np.minimum(lag, 0)
-                if begins is not None:
-                    ready = np.maximum.reduceat(other, begins)
+                if level in levels.begins:
+                    ready = np.maximum.reduceat(other, levels.begins[level])
                 elif ready is None:
                     ready = other
                 else:
