@@ -20,7 +20,7 @@ from trace_export.steps.build import build
 from trace_export.steps.graph import OPTIMIZER, Floats, Graph
 from trace_export.steps.path import CriticalPath
 from trace_export.steps.recorded import recorded
-from trace_export.steps.replay import Replay
+from trace_export.steps.replay import PIECE, Replay
 
 MS = 1_000_000
 SCHEDULES = sorted(name for name, row in CATALOGUE.items() if not row.variant)
@@ -112,17 +112,23 @@ def runs(draw: st.DrawFn) -> tuple[Schedule, Profile]:
     stages = draw(st.sampled_from([2, 4]))
     s = schedule(name, stages, 2 * stages * draw(st.integers(1, 2)))
     chance = np.random.default_rng(draw(st.integers(0, 1 << 32)))
+    transfers = [draw(st.sampled_from([0, 1, 3])) for _ in range(draw(st.integers(1, 2)))]
+    return s, run_of(s, chance, transfers, draw(st.sampled_from([0, 0, 5])))
+
+
+def run_of(s: Schedule, chance: np.random.Generator, transfers: list[int], shift: int = 0) -> Profile:
+    """A step for each length of `transfers` (ms), with blocks whose lengths vary; the clock of rank 1 is wrong by
+    `shift` (ms)."""
     parts, at = [], ORIGIN
-    shift = draw(st.sampled_from([0, 0, 5 * MS]))
-    for n in range(draw(st.integers(1, 2))):
+    for n, transfer in enumerate(transfers):
         costs = durations(s, Costs(10, 10 if s.splits else 20, 10))
         lengths = np.round(costs * chance.uniform(0.5, 2, s.ops.height) * MS)
-        start, end = start_and_end(s, lengths, draw(st.sampled_from([0, 1, 3])) * MS)
+        start, end = start_and_end(s, lengths, transfer * MS)
         made = as_profile(s, start, end)
-        moved = pl.col("start_ns", "end_ns") + pl.when(pl.col("rank") == 1).then(shift).otherwise(0) + at
+        moved = pl.col("start_ns", "end_ns") + pl.when(pl.col("rank") == 1).then(shift * MS).otherwise(0) + at
         parts.append(made.spans.with_columns(moved, step=pl.lit(n, pl.Int32)))
         at += int(end.max()) + 7 * MS
-    return s, concluded(replace(made, spans=pl.concat(parts)))
+    return concluded(replace(made, spans=pl.concat(parts)))
 
 
 def slow_replay(graph: Graph, length: Floats, delay: Floats) -> Floats:
@@ -150,7 +156,16 @@ def slow_replay(graph: Graph, length: Floats, delay: Floats) -> Floats:
 @given(runs(), st.integers(0, 1 << 32))
 def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], seed: int) -> None:
     """With the measured times it gives them back; with any others it is as slow as one operation after the other."""
-    graph, replay, _ = graph_of(run[1])
+    assert_replayed(run[1], seed)
+
+
+def test_a_long_run_is_replayed_in_pieces() -> None:
+    graph = assert_replayed(run_of(schedule("1f1b", 4, 16), np.random.default_rng(1), [1] * 160), 2)
+    assert len(graph) > 2 * PIECE
+
+
+def assert_replayed(made: Profile, seed: int) -> Graph:
+    graph, replay, _ = graph_of(made)
     length, delay = graph.length.astype(np.float64), graph.delay.astype(np.float64)
     np.testing.assert_array_equal(slow_replay(graph, length, delay), graph.end)
     chance = np.random.default_rng(seed)
@@ -163,6 +178,7 @@ def test_a_replay_is_what_the_definition_says(run: tuple[Schedule, Profile], see
             begin = (end - lengths)[since].min()
             expected = ((end - lengths)[until].min() if len(until) else end[ends].max()) - begin
             assert result[n, case] == pytest.approx(expected, abs=1e-3)
+    return graph
 
 
 @examples(6)

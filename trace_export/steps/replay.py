@@ -3,7 +3,7 @@ scenarios at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,10 +11,17 @@ from itertools import islice, pairwise
 
 import numpy as np
 
+from trace_export.ordering import distinct
 from trace_export.steps.graph import POINT, Flags, Floats, Graph, Ints, for_origin
+from trace_export.steps.order import Levels
 
-SCENARIO_BYTES = 1 << 24
-"""The times of all operations in the scenarios that run at once take at most this much."""
+SCENARIO_BYTES, WIDE = 1 << 26, 2048
+"""Scenarios run at once if the levels have fewer operations than `WIDE` on average, for then the calls of numpy take
+longer than their work: so many that a level has about as many times in all, and a column of each takes at most so many
+bytes."""
+PIECES, PIECE = 16, 1 << 14
+"""A run is replayed in about so many pieces, of at least so many operations: what nobody waits for any more is
+dropped."""
 
 NEVER = np.int64(-(1 << 60))
 """The lag of a wait that never matters."""
@@ -97,13 +104,13 @@ class Replay:
     def __init__(self, graph: Graph, *, with_first: bool = False) -> None:
         """`with_first`: a step alone in its segment begins with its first operation, even if that is no block."""
         self.graph, self._with_first = graph, with_first
-        self._last: tuple[Floats, Floats] | None = None
         position, waits = np.empty(len(graph), np.int32), graph.waits
         position[graph.levels.order] = np.arange(len(graph), dtype=np.int32)
-        self._position, self._source = position, position[waits.on]
-        self._from_start = bool(len(waits.whole)) and not waits.whole.all()
-        if self._from_start:
-            self._source += np.where(waits.whole, np.int32(0), np.int32(len(graph)))
+        self._position, self._stride = position, 1 if waits.whole.all() else 2
+        self._source = position[waits.on] * np.int32(self._stride)
+        if self._stride > 1:
+            self._source += ~waits.whole
+        self._pieces = _pieces(graph.levels, self._source // self._stride)
         joined = np.zeros(len(graph), np.bool_)
         joined[waits.of[graph.joint]] = True
         self._set_aside(joined[waits.of] & ~graph.joint)
@@ -132,20 +139,22 @@ class Replay:
 
     def step_lengths(self, scenarios: Iterable[Scenario]) -> Floats:
         """Step × scenario: the length of each of the `windows`. Scenarios are taken as they are run."""
-        size = max(1, SCENARIO_BYTES // max(1, 32 * len(self.graph)))
+        count, levels = max(1, len(self.graph)), len(self.graph.levels.bounds)
+        size = max(1, min(WIDE * levels // count, SCENARIO_BYTES // (8 * count)))
         left, parts = iter(scenarios), [np.empty((len(self.windows), 0))]
         (since, begin), (until, following), (ends, end) = map(
             self._positions, (self.windows.since, self.windows.until, self.windows.ends)
         )
+        asked, at = distinct(np.concatenate([since, until, ends]))
+        since, until, ends = np.split(at, np.cumsum([len(since), len(until)]))
         while some := list(islice(left, size)):
-            length, ended = self._times(some)
-            begun = np.minimum.reduceat(ended[since] - length[since], begin)
+            started, ended = self._times(some, asked)
+            begun = np.minimum.reduceat(started[since], begin)
             if len(until):
-                parts.append(np.minimum.reduceat(ended[until] - length[until], following) - begun)
+                parts.append(np.minimum.reduceat(started[until], following) - begun)
             else:
                 parts.append(np.maximum.reduceat(ended[ends], end) - begun)
-            del some, length, ended  # before the next scenarios are made
-        self._last = None
+            del some  # before the next scenarios are made
         return np.concatenate(parts, axis=1)
 
     def means(self, scenarios: Iterable[Scenario]) -> Floats:
@@ -159,53 +168,81 @@ class Replay:
         sizes = np.cumsum([0, *map(len, operations)])
         return self._position[np.concatenate([np.empty(0, np.int64), *operations])], sizes[:-1]
 
-    def _times(self, scenarios: Sequence[Scenario]) -> tuple[Floats, Floats]:
-        """The length of each operation in the order of the levels, and its end."""
-        order = self.graph.levels.order
-        length = _columns([length[order] for length, _ in scenarios])
-        delay = _columns([self._in_order(delay) for _, delay in scenarios])
-        return length, self.times(length, delay)[: len(order)]
+    def _times(self, scenarios: Sequence[Scenario], asked: Ints) -> tuple[Floats, Floats]:
+        """When the operations at the `asked` places in the order of the levels start and end, operation × scenario."""
+        started, ended = np.empty((2, len(asked), len(scenarios)))
+        for begin, length, ends in self._run(scenarios):
+            some = slice(*np.searchsorted(asked, (begin, begin + len(ends))))
+            rows: Ints | slice = asked[some] - begin
+            if len(asked[some]) == len(ends):  # all of them
+                rows = slice(None)
+            ended[some] = ends[rows]
+            started[some] = ended[some] - length[rows]
+        return started, ended
 
-    def _in_order(self, delay: Floats) -> Floats:
-        """`delay` in the order of the levels. Scenarios that follow one another mostly share their delays, and many
-        have none."""
-        if self._last is None or self._last[0] is not delay:
-            self._last = delay, delay[self.graph.levels.order] if delay.any() else delay
-        return self._last[1]
-
-    def times(self, length: Floats, delay: Floats) -> Floats:
-        """The end of each operation in the order of the levels; below them their starts, if waits need them. Both
-        arguments are in this order, operation × scenario; a single column holds for all scenarios."""
-        count, graph, levels = len(self.graph), self.graph, self.graph.levels
-        times = np.empty((2 * count if self._from_start else count, max(length.shape[1], delay.shape[1])))
+    def _run(self, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, Floats, Floats]]:
+        """Runs the scenarios piece by piece: where in the order of the levels each begins, and the lengths and ends of
+        its operations, operation × scenario; a single column holds for all scenarios."""
+        graph, levels, stride = self.graph, self.graph.levels, self._stride
         bounds, turns, first_turn = (x.tolist() for x in (levels.bounds, levels.turns, levels.first_turn))
-        for level, (low, high) in enumerate(pairwise(bounds)):
-            ready = None
-            for turn in range(first_turn[level], first_turn[level + 1]):
-                a, b = turns[turn], turns[turn + 1]
-                other = times.take(self._source[a:b], axis=0)
-                if self._lagged[turn]:
-                    lag = self._lag[a:b, None]
-                    other += lag if self._launches else np.minimum(lag, 0)
-                if level in levels.begins:
-                    ready = np.maximum.reduceat(other, levels.begins[level])
-                elif ready is None:
-                    ready = other
-                else:
-                    np.maximum(ready[: b - a], other, out=ready[: b - a])
-            if ready is None:
-                ready = graph.start[levels.order[low:high]].astype(np.float64)[:, None]
-            ready = ready + delay[low:high]
-            if self._from_start:
-                times[count + low : count + high] = ready
-            np.add(ready, length[low:high], out=times[low:high])
-        return times
+        times, kept = np.empty((0, len(scenarios))), 0  # of each operation the end and, if waits need it, the start
+        for first, last, awaited in self._pieces:
+            low, high = bounds[first], bounds[last]
+            before, kept = times[(awaited - kept) * stride :], awaited
+            times = np.empty(((high - kept) * stride, len(scenarios)))
+            times[: len(before)] = before
+            order = levels.order[low:high]
+            length, delay = (_columns(columns, order) for columns in zip(*scenarios, strict=True))
+            since = turns[first_turn[first]]
+            source = self._source[since : turns[first_turn[last]]] - kept * stride
+            for level in range(first, last):
+                ready, a, b = None, bounds[level] - low, bounds[level + 1] - low
+                for turn in range(first_turn[level], first_turn[level + 1]):
+                    begin, end = turns[turn], turns[turn + 1]
+                    other = times.take(source[begin - since : end - since], axis=0)
+                    if self._lagged[turn]:
+                        lag = self._lag[begin:end, None]
+                        other += lag if self._launches else np.minimum(lag, 0)
+                    if level in levels.begins:
+                        ready = np.maximum.reduceat(other, levels.begins[level])
+                    elif ready is None:
+                        ready = other
+                    else:
+                        np.maximum(ready[: end - begin], other, out=ready[: end - begin])
+                if ready is None:
+                    ready = graph.start[order[a:b]].astype(np.float64)[:, None]
+                ready = ready + delay[a:b]
+                here = times[(low - kept + a) * stride : (low - kept + b) * stride]
+                if stride > 1:
+                    here[1::2] = ready
+                np.add(ready, length[a:b], out=here[::stride])
+            yield low, length, times[(low - kept) * stride :: stride]
 
 
-def _columns(columns: Sequence[Floats]) -> Floats:
-    """A column for each scenario; one where all share it."""
-    same = all(column is columns[0] for column in columns)
-    return columns[0][:, None] if same else np.stack(columns, axis=1)
+def _columns(columns: Sequence[Floats], rows: Ints) -> Floats:
+    """Some rows of columns, one for each scenario; one column where all share it."""
+    if all(column is columns[0] for column in columns):
+        return columns[0][rows][:, None]
+    return np.stack([column[rows] for column in columns], axis=1)
+
+
+def _pieces(levels: Levels, source: Ints) -> list[tuple[int, int, int]]:
+    """The pieces in which a run is replayed: the first level of each, the first level after it, and from which place in
+    the order of the levels on operations are awaited in it and in later ones. `source`: the place of what each wait
+    is for."""
+    bounds, waits = levels.bounds, levels.turns[levels.first_turn]  # of each level, and the end
+    size = max(PIECE, int(bounds[-1]) // PIECES)
+    begins = np.flatnonzero(np.diff(bounds[:-1] // size, prepend=-1))
+    lasts = np.append(begins[1:], len(bounds) - 1)
+    pieces: list[tuple[int, int, int]] = []
+    awaited = int(bounds[-1])
+    for first, last in zip(begins[::-1].tolist(), lasts[::-1].tolist(), strict=True):
+        before = min(awaited, int(bounds[first]), int(source[waits[first] : waits[last]].min(initial=awaited)))
+        if pieces and before == awaited:  # nothing could be dropped between the two
+            last = pieces.pop()[1]
+        awaited = before
+        pieces.append((first, last, awaited))
+    return pieces[::-1]
 
 
 def _windows(graph: Graph, *, with_first: bool) -> Windows:
