@@ -206,6 +206,24 @@ def test_no_error_is_stated_where_blocks_overlap_and_messages_show_nothing() -> 
         align(interpret(recorded, Declared()), "strict", max_error_ns=1e6)
 
 
+def test_a_clock_that_is_set_often_gets_one_sentence_and_is_right_after_each_time() -> None:
+    clocks = Clocks(steps=6, seed=3)
+    run = make(clocks)
+    begins = run.profile.spans.group_by("step").agg(pl.col("start_ns").min())["start_ns"].sort()[1:]
+    late = pl.sum_horizontal(pl.col("start_ns") >= begin - 10**6 for begin in begins)
+    moved = pl.when(pl.col("rank") == 2).then(late * 500_000).otherwise(0)
+    tables = {
+        name: getattr(run.profile, name).with_columns(pl.col("start_ns", "end_ns") + moved)
+        for name in ("spans", "p2p", "collectives")
+    }
+    result = align(interpret(replace(run.profile, **tables), Declared()))
+    told = [note.text for note in result.notes if note.code == "clock-set"]
+    (text,) = [text for text in told if text.startswith("the clock of host02 ")]
+    assert "was set 5 times by +5" in text and len(told) < 5
+    far = errors_us(result, clocks).filter(pl.col("error").abs() > 50)
+    assert len(far) <= 2 * 5  # those between two messages around a change
+
+
 @pytest.mark.parametrize(("seed", "eager"), crossed(range(6), [0.0, 0.3]))
 def test_clocks_that_drift_and_messages_that_wait_are_no_step(seed: int, eager: float) -> None:
     result = aligned(

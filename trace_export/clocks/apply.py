@@ -10,7 +10,7 @@ The product is taken of the distance to the reference only, so that a float neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import polars as pl
@@ -51,15 +51,21 @@ def is_identity(clocks: pl.DataFrame) -> bool:
     return clocks.filter(moved).is_empty()
 
 
-def _clock_at(time: pl.Expr, clocks: pl.DataFrame, first: Sequence[pl.Expr]) -> list[pl.Expr]:
-    """offset, drift and reference for a `time` of the host in the column `host`: `first`, or, if the host's clock was
-    set before, the values of `clocks` from then on."""
-    clock = list(first)
+def _corrected(frame: pl.DataFrame, times: list[str], clocks: pl.DataFrame) -> pl.DataFrame:
+    """`frame` with its `times` corrected by the columns `CLOCK`, or, where the clock of the row's `host` was set before
+    that time, by the values of `clocks` from then on."""
     later = clocks.drop_nulls("steps").select("host", "steps").explode("steps").unnest("steps")
-    for host, since, *values in later.sort("host", "from_ns").select("host", "from_ns", *CLOCK).iter_rows():
-        here = (pl.col("host") == host) & (time >= since)
-        clock = [pl.when(here).then(pl.lit(value)).otherwise(old) for value, old in zip(values, clock, strict=True)]
-    return clock
+    later = later.select("host", "from_ns", *CLOCK).sort("from_ns")
+    first = [pl.col(c).fill_null(0) for c in CLOCK]
+    for time in times:
+        if later.is_empty():
+            frame = frame.with_columns(corrected(pl.col(time), *first))
+            continue
+        asked = frame.select("host", pl.col(time).alias("from_ns")).with_row_index("row").sort("from_ns")
+        at = asked.join_asof(later, on="from_ns", by="host", check_sortedness=False).sort("row")
+        clock = [pl.coalesce(at[name], here) for name, here in zip(CLOCK, first, strict=True)]
+        frame = frame.with_columns(corrected(pl.col(time), *clock))
+    return frame
 
 
 def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
@@ -94,10 +100,7 @@ def _correct(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sid
     for rank, times in sides:
         frame = frame.join(by_rank.rename({"rank": rank}), on=rank, how="left", maintain_order="left")
         _check_range(frame, times, clocks)
-        first = [pl.col(c).fill_null(0) for c in CLOCK]
-        frame = frame.with_columns(corrected(pl.col(t), *_clock_at(pl.col(t), clocks, first)) for t in times).select(
-            columns
-        )
+        frame = _corrected(frame, times, clocks).select(columns)
     return frame
 
 
@@ -143,11 +146,11 @@ def correct_tasks(tasks: pl.DataFrame, clock: pl.DataFrame) -> pl.DataFrame:
     if clock.is_empty() or is_identity(clock):
         return tasks
     times = ["start_ns", "end_ns"]
-    here = tasks.with_columns(host=pl.lit(clock["host"][0]))
+    here = tasks.with_columns(
+        pl.lit(value).alias(name) for name, value in clock.select("host", *CLOCK).row(0, named=True).items()
+    )
     _check_range(here, times, clock)
-    first = [pl.lit(value) for value in clock.select(CLOCK).row(0)]
-    moved = here.with_columns(corrected(pl.col(t), *_clock_at(pl.col(t), clock, first)) for t in times)
-    return moved.select(tasks.columns)
+    return _corrected(here, times, clock).select(tasks.columns)
 
 
 def task_batches(profile: Profile, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -20,6 +22,8 @@ START_GAP_NS = 30 * 10**9
 DRIFT_VARIES_NS = 1000.0
 """Smaller deviations from constant rates are ignored: they are within the error of any alignment."""
 SHOWN = 6
+OFTEN = 3
+"""A clock that was set more often gets one note for all times."""
 
 
 def of_alignment(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None) -> list[Note]:
@@ -66,14 +70,7 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     if fit.drift_variation_ns >= DRIFT_VARIES_NS:
         text = f"clocks: rates are not constant, but vary by about {duration(fit.drift_variation_ns)}"
         notes.append(Note("clock-drift-varies", "note", text))
-    for step in fit.steps.iter_rows(named=True):
-        after, until = (moment(step[name]) for name in ("after_ns", "until_ns"))
-        other = f" (or that of {step['against']} by the opposite)" * step["either"]
-        text = f"the clock of {step['host']}{other} was set by {duration(step['step_ns'], sign=True)} between {after}"
-        text += f" and {until} on its clock, as seen against {step['against']}; both sides are aligned, each by itself"
-        text += ", and times between may be wrong by as much"
-        text += "; no error is stated" * bool(fit.contradiction or fit.one_way)
-        notes.append(Note("clock-set", "warning", text))
+    notes += _set(fit)
     for host, *times in fit.shown_twice.iter_rows():
         text = f"the clock of {host} seems to have been set back: only between {' and '.join(map(moment, times))} on it"
         notes.append(Note("clock-set", "warning", f"{text} do blocks of its ranks overlap; no error is stated"))
@@ -88,6 +85,24 @@ def _on_fit(fit: ClockFit) -> list[Note]:
     if fit.asymmetric:
         text = "clocks: messages take longer in one direction than in the other, as collectives show"
         notes.append(Note("clock-asymmetric", "note", text))
+    return notes
+
+
+def _set(fit: ClockFit) -> list[Note]:
+    """The clocks that were set: each time, or of a clock that was set more than `OFTEN` times how often."""
+    notes, doubt = [], "; no error is stated" * bool(fit.contradiction or fit.one_way)
+    for host, every in groupby(fit.steps.rows(named=True), key=itemgetter("host")):
+        steps = list(every)
+        for some in [steps] if len(steps) > OFTEN else [[step] for step in steps]:
+            sizes, after, until = ([step[n] for step in some] for n in ("step_ns", "after_ns", "until_ns"))
+            often, against = len(some) > 1, names(sorted({step["against"] for step in some}))
+            other = f" (or that of {against} by the opposite)" * any(step["either"] for step in some)
+            by = " to ".join(dict.fromkeys(duration(size, sign=True) for size in (min(sizes), max(sizes))))
+            text = f"the clock of {host}{other} was set {f'{len(some)} times ' * often}by {by} between"
+            text += f" {moment(min(after))} and {moment(max(until))} on its clock, as seen against {against};"
+            text += f" {'all parts' if often else 'both sides'} are aligned, each by itself, and times between may be"
+            text += f" wrong by as much{doubt}"
+            notes.append(Note("clock-set", "warning", text))
     return notes
 
 

@@ -233,7 +233,7 @@ def _pieces(levels: Levels, source: Ints) -> list[tuple[int, int, int]]:
     bounds, waits = levels.bounds, levels.turns[levels.first_turn]  # of each level, and the end
     size = max(PIECE, int(bounds[-1]) // PIECES)
     begins = np.flatnonzero(np.diff(bounds[:-1] // size, prepend=-1))
-    lasts = np.append(begins[1:], len(bounds) - 1)
+    lasts = np.append(begins, len(bounds) - 1)[1:]
     pieces: list[tuple[int, int, int]] = []
     awaited = int(bounds[-1])
     for first, last in zip(begins[::-1].tolist(), lasts[::-1].tolist(), strict=True):
