@@ -50,16 +50,16 @@ def test_a_log_that_was_cut(run_cli: Cli, logs: Path) -> None:
 
 
 def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Path) -> None:
-    """Logs with the same content count once."""
+    """They count as ranks of that machine, as they are numbered; a warning says what they look like."""
     machines = logs.parent / "machines"
     for name in ("machine0", "machine1"):
         shutil.copytree(logs, machines / name)
-    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--json")
+    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--pp", 4, "--json")
     assert result.returncode == 0, result.stderr
     actual = json.loads(result.stdout)
-    assert actual["ranks"] == 4
-    (note,) = [note for note in actual["notes"] if note["code"] == "source-recorded-twice"]
-    assert (note["level"], note["count"]) == ("warning", 4)
+    (note,) = [note for note in actual["notes"] if note["code"] == "ranks-identical"]
+    assert (note["level"], note["count"]) == ("warning", 8)
+    assert "ranks 0-7 have exactly the same times as another rank" in note["text"]
 
 
 @pytest.mark.parametrize("lines", [0.4, 1.0])

@@ -66,7 +66,8 @@ def test_a_link_that_is_slow_both_ways_is_named_once() -> None:
     times = {(2, 6, "F"): 1.2, (6, 2, "B"): 1.3}
     ways = [(n, n + 4, "F") for n in range(4)] + [(n + 4, n, "B") for n in range(4)]
     rows = [
-        (*way, 9, round(9 * times.get(way, 0.3) * MS), 9 * (times.get(way, 0.3) * MS) ** 2 + 1e6, False) for way in ways
+        (*way, 9, round(9 * times.get(way, 0.3) * MS), 9 * (times.get(way, 0.3) * MS) ** 2 + 1e6, False, 0.0)
+        for way in ways
     ]
     links = pl.DataFrame(rows, list(LINKS), orient="row")
     of = summary(*[10] * 8, replica=[*range(4)] * 2, stage=[0] * 4 + [1] * 4, links=links)

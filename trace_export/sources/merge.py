@@ -214,12 +214,13 @@ def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
-    """A key that two recordings of the same blocks share: the ranks, or the first block, because no two processes have
-    exactly the same times."""
+    """A key that two recordings of the same blocks share: the ranks, or the folder and the first block, because no two
+    processes have exactly the same times. Files of other folders with numbers of other ranks are other recordings."""
     start, end = part.spans["start_ns"], part.spans["end_ns"]
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], part.spans.height, start.sum(), end.sum())]
     if finer_than_ms(start).any() or finer_than_ms(end).any():
-        claims.append(part.spans.select("start_ns", "end_ns").row(0))
+        folder = Path(str(part.ranks["source"].first())).parent
+        claims.append((folder, *part.spans.select("start_ns", "end_ns").row(0)))
     return claims
 
 
