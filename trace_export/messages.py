@@ -87,8 +87,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "clock-set": Explanation(
         "The messages with another host, or blocks that overlap, show that the clock of a host was set during the "
-        "recording. The times before and after are aligned separately, where messages tell when it was set. If nothing "
-        "tells which of two clocks was set, the text names both hosts.",
+        "recording, once or several times. The times before and after are aligned separately, where messages tell when "
+        "it was set. If nothing tells which of two clocks was set, the text names both hosts.",
         "Record again, and let the time service slew the clocks instead of stepping them.",
     ),
     "clock-start-gap": Explanation(

@@ -30,6 +30,12 @@ def is_ordered(frame: pl.DataFrame, *keys: str, strictly: bool = False) -> bool:
     return not (strictly and equal.any())
 
 
+def only(frame: pl.DataFrame, which: pl.Expr) -> pl.DataFrame:
+    """The rows of `which`; where these are all, the same columns: a filter would copy them."""
+    chosen = frame.select(which.fill_null(False)).to_series()
+    return frame if chosen.all() else frame.filter(chosen)
+
+
 def stretches(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
     """A row for each stretch of rows that are equal in `keys`: `len`, the number of its rows, and `keys`. Where rows
     that share a fact mostly stand together, it is worked out once for each stretch, and `repeated` for its rows."""

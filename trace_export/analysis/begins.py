@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from trace_export.ordering import rows_of
 from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
 
 OPENS = 0.03
@@ -38,13 +39,14 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     follows = np.append(False, np.diff(numbers) == 1)
     after = begin - began
     bounds = np.flatnonzero(np.diff(segment, prepend=-1, append=-1))
+    behind = _behind(graph) if len(bounds) == steps + 1 else None  # each step has a zero of its own
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if not by[:, first].any():
             continue
         of = graph.step[rows] == first
         if end - first == 1:
-            if follows[first]:
-                excess = np.minimum(by[:, first], _behind(graph, first - 1))
+            if behind is not None and follows[first]:
+                excess = np.minimum(by[:, first], behind[:, first - 1])
                 before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
             continue
         others = np.median(by[:, first + 1 : end], axis=1)
@@ -58,13 +60,15 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     return before, np.array(unsure, np.int64)
 
 
-def _behind(graph: Graph, step: int) -> Ints:
-    """How long after the first rank of its stage each rank ended a step."""
-    blocks = np.flatnonzero((graph.step == step) & (graph.sort <= OPTIMIZER))
+def _behind(graph: Graph) -> Ints:
+    """Rank × step: how long after the first rank of its stage each rank ended a step; 0 where it has no block of it."""
+    blocks, never = np.flatnonzero((graph.sort <= OPTIMIZER) & (graph.step >= 0)), np.iinfo(np.int64).max
     ranks, stage = graph.recorded.ranks["rank"].to_numpy(), graph.recorded.ranks["stage"].to_numpy()
-    ended = np.full(len(ranks), np.iinfo(np.int64).min)
-    np.maximum.at(ended, np.searchsorted(ranks, graph.rank[blocks]), graph.end[blocks])
-    earliest = np.full(int(stage.max(initial=0)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(earliest, stage, ended)
-    behind: Ints = ended - earliest[stage]
+    ended = np.full((len(ranks), len(graph.recorded.steps)), -1)
+    at = rows_of(ranks, graph.rank[blocks]) * ended.shape[1] + graph.step[blocks]
+    np.maximum.at(ended.reshape(-1), at, graph.end[blocks])
+    earliest = np.full((int(stage.max(initial=0)) + 1, ended.shape[1]), never)
+    for row, of_rank in zip(stage.tolist(), ended, strict=True):
+        np.minimum(earliest[row], np.where(of_rank < 0, never, of_rank), out=earliest[row])
+    behind: Ints = np.where(ended < 0, 0, ended - earliest[stage])
     return behind

@@ -20,7 +20,7 @@ import polars as pl
 from trace_export.analysis.whole_steps import counted
 from trace_export.memory import give_back
 from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
-from trace_export.ordering import ordered, run_number
+from trace_export.ordering import only, ordered, run_number
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.segments import with_window
@@ -251,7 +251,7 @@ def _mean(values: pl.Series) -> float | None:
 def _windows(spans: pl.DataFrame, completeness: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
     """The table `Bubbles.windows`; `whole` as `completeness` (of schema `STEPS`) has it, else true."""
     columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
-    work = ordered(spans.lazy().filter(pl.col("kind").is_in(WORK_KINDS)).select(columns).collect(), *columns)
+    work = ordered(only(spans.select("kind", *columns), pl.col("kind").is_in(WORK_KINDS)).select(columns), *columns)
     work = work.with_columns(run_number(*RANK_STEP_KEY))  # in this order each rank's step is a run of rows
     work = work.with_columns(before_ns=pl.col("end_ns").cum_max().shift(1).over("run_number"))
     gap = (pl.col("start_ns") - pl.col("before_ns")).clip(0)

@@ -98,21 +98,20 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         )
     path = CriticalPath(graph, replay.windows)
     optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
-    measured_lengths = replay.step_lengths([(typical.length, typical.delay)])
-    measured = float(measured_lengths.mean(axis=0)[0])
+    usual_and_measured = replay.step_lengths([typical.usual, (typical.length, typical.delay)])
+    measured = float(usual_and_measured.mean(axis=0)[1])
     give_back()
     candidates = Candidates(typical, every, measured).all()
-    usual_lengths = replay.step_lengths([typical.usual])
     asked = [change for each in candidates for change in (*each.changes, each.even) if change is not None]
     changed = replay.step_lengths(change.of(typical.usual) for change in asked)
-    lengths = np.concatenate([usual_lengths, measured_lengths, changed], axis=1).mean(axis=0)
+    lengths = np.concatenate([usual_and_measured, changed], axis=1).mean(axis=0)
     gains = _gains(candidates, float(lengths[0]), lengths[2:])
     late = [
         each.changes[0].rows
         for each, (gain, _) in zip(candidates, gains, strict=True)
         if each.late and gain >= WORTH * measured
     ]
-    kept = usual_lengths if not late else replay.step_lengths([(typical.length, _kept(typical, late))])
+    kept = usual_and_measured[:, :1] if not late else replay.step_lengths([(typical.length, _kept(typical, late))])
     give_back()
     sure = trust(typical, replay.windows, late, float(kept.mean(axis=0)[0]), measured)
     give_back()

@@ -11,10 +11,9 @@ from trace_export.documents import Document, NoteRow, Ns, Time
 
 class Facts(TypedDict, total=False):
     """The run in numbers; without keys where there is no profile. `stages` counts those that were read, `all_stages`
-    those of the pipeline. `missing_ranks` and `missing_stages` are ranges such
-    as "5,40-47"; `beginnings` counts the large sources whose beginning alone was read; `inferred` says which of
-    stages, blocks and labels were not recorded; `deeper`: the ranks are a part of a pipeline of unknown depth;
-    `forward_only`: no rank runs a backward."""
+    those of the pipeline. `missing_ranks` and `missing_stages` are ranges such as "5,40-47"; `beginnings` counts the
+    large sources whose beginning alone was read; `inferred` says which of stages, blocks and labels were not recorded;
+    `deeper`: the ranks are a part of a pipeline of unknown depth; `forward_only`: no rank runs a backward."""
 
     schedule: str | None
     certainty: Literal["exact", "likely", "unknown"]

@@ -26,7 +26,7 @@ from trace_export.model import (
     Recognition,
     conform,
 )
-from trace_export.ordering import run_number
+from trace_export.ordering import only, run_number
 from trace_export.pipeline import missing_ranks
 from trace_export.pipeline.doubles import copied_ranks
 from trace_export.schedules.passes import FORWARDS
@@ -48,7 +48,7 @@ def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> P
     Needs an interpreted profile. `one_clock`: the times of different hosts can be compared. `all_ranks`: the user did
     not ask for some ranks only, so that ranks which are absent are missing. O(n log n) in the number of blocks.
     """
-    work = profile.spans.select(WORK).filter(pl.col("kind").is_in(WORK_KINDS))
+    work = only(profile.spans.select(WORK), pl.col("kind").is_in(WORK_KINDS))
     if work.is_empty():
         return profile
     clock = pl.lit("") if one_clock else pl.col("host")

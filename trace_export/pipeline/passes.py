@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import INT, PASS_ID, PASSES, RANK_STEP_KEY, WORK_KINDS, Profile
-from trace_export.ordering import repeated, stretches
+from trace_export.ordering import only, repeated, stretches
 from trace_export.schedules.passes import split_pairs
 
 _COLUMNS = [*RANK_STEP_KEY, "kind", "microbatch", "chunk", "microbatch_b", "chunk_b", "start_ns", "end_ns"]
@@ -17,7 +17,7 @@ def passes_of(profile: Profile) -> pl.DataFrame:
     Needs `spans.id`; stage and replica are those of `ranks`. O(n) in the blocks.
     """
     ranks = profile.ranks
-    work = profile.spans.select(pl.col("id").alias("span"), *_COLUMNS).filter(pl.col("kind").is_in(WORK_KINDS))
+    work = only(profile.spans.select(pl.col("id").alias("span"), *_COLUMNS), pl.col("kind").is_in(WORK_KINDS))
     halves = split_pairs(work.with_columns(pl.col("chunk", "chunk_b").fill_null(0)))
     lanes = stretches(halves, "rank")  # rows of a rank mostly stand together
     places = ranks.select("rank", "stage", "replica").unique("rank", keep="first")

@@ -168,6 +168,9 @@ def _together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end:
     np.maximum.at(ready, dst, end[src])
     begun = np.maximum(end[src], end[dst - 1])
     could = free[src + 1] & free[dst] & (np.append(ready, 0)[src + 1] <= begun)
+    could &= start[dst] - begun > LONG * POSTED_NS
+    if not could.any():
+        return src[could], could[could]
     sender, receiver, begun = src[could] + 1, dst[could], begun[could]
     took, held = start[receiver] - begun, start[sender] - begun
     blocks = pl.DataFrame({"rank": rank, "way": way[:-1], "late": start - ready}).filter(free[:-1])
@@ -179,7 +182,7 @@ def _together(src: Ints, dst: Ints, rank: Ints, opens: Flags, start: Times, end:
     of_sender = pl.DataFrame({"rank": rank[sender], "way": way[sender]})
     of_sender = of_sender.join(of_way, on=["rank", "way"], how="left", maintain_order="left")
     own = np.where(way[sender] < 0, 0.0, of_sender["late"].fill_null(np.inf).to_numpy())
-    seen = (took > LONG * POSTED_NS) & (np.maximum(soonest.to_numpy(), own) < (1 - MOSTLY) * took)
+    seen = np.maximum(soonest.to_numpy(), own) < (1 - MOSTLY) * took
     seen &= by.fill_null(np.inf).to_numpy() > MOSTLY * took
     return rank[sender[seen]], (np.abs(held - took) <= (1 - MOSTLY) * took)[seen]
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
-from trace_export.ordering import ordered, packed, repeated, stretches
+from trace_export.ordering import only, ordered, packed, repeated, stretches
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
 from trace_export.pipeline.stages import depth
@@ -123,12 +123,12 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _blocks(profile: Profile) -> pl.DataFrame:
     """Blocks of pipeline work and optimizers, with `lacks`. An optimizer that is inferred beside marked blocks is left
     out: it is there only if device tasks were asked for, and an explanation must not depend on that."""
-    spans = profile.spans.lazy().filter(pl.col("kind").is_in(KINDS))
+    spans = only(profile.spans, pl.col("kind").is_in(KINDS))
     if profile.spans.filter(pl.col("kind") == "OPT", pl.col("origin") == "inferred").height:
         marked = (pl.col("origin") != "inferred").any().over("rank")
-        spans = spans.filter(~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
+        spans = only(spans, ~((pl.col("kind") == "OPT") & (pl.col("origin") == "inferred") & marked))
     kind, columns = pl.col("kind").cast(pl.Enum(KINDS)), ["microbatch", "chunk", "start_ns", "end_ns"]
-    blocks = spans.select(pl.col("id").alias("span"), "rank", *STEP_KEY, kind, *columns).collect()
+    blocks = spans.select(pl.col("id").alias("span"), "rank", *STEP_KEY, kind, *columns)
     passes = profile.passes()
     lacking = passes.filter(_lacks(profile))["span"]
     first, split = _first_parts(passes)

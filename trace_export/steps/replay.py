@@ -145,10 +145,11 @@ class Replay:
         (since, begin), (until, following), (ends, end) = map(
             self._positions, (self.windows.since, self.windows.until, self.windows.ends)
         )
-        asked, at = distinct(np.concatenate([since, until, ends]))
-        since, until, ends = np.split(at, np.cumsum([len(since), len(until)]))
+        first, at = distinct(np.concatenate([since, until]))
+        since, until = at[: len(since)], at[len(since) :]
+        last, ends = distinct(ends)
         while some := list(islice(left, size)):
-            started, ended = self._times(some, asked)
+            started, ended = self._times(some, first, last)
             begun = np.minimum.reduceat(started[since], begin)
             if len(until):
                 parts.append(np.minimum.reduceat(started[until], following) - begun)
@@ -168,16 +169,15 @@ class Replay:
         sizes = np.cumsum([0, *map(len, operations)])
         return self._position[np.concatenate([np.empty(0, np.int64), *operations])], sizes[:-1]
 
-    def _times(self, scenarios: Sequence[Scenario], asked: Ints) -> tuple[Floats, Floats]:
-        """When the operations at the `asked` places in the order of the levels start and end, operation × scenario."""
-        started, ended = np.empty((2, len(asked), len(scenarios)))
-        for begin, length, ends in self._run(scenarios):
-            some = slice(*np.searchsorted(asked, (begin, begin + len(ends))))
-            rows: Ints | slice = asked[some] - begin
-            if len(asked[some]) == len(ends):  # all of them
-                rows = slice(None)
-            ended[some] = ends[rows]
-            started[some] = ended[some] - length[rows]
+    def _times(self, scenarios: Sequence[Scenario], first: Ints, last: Ints) -> tuple[Floats, Floats]:
+        """When the operations at the places `first` in the order of the levels start, and those at `last` end,
+        operation × scenario."""
+        started, ended = (np.empty((len(asked), len(scenarios))) for asked in (first, last))
+        for begin, length, end in self._run(scenarios):
+            some, others = (slice(*np.searchsorted(asked, (begin, begin + len(end)))) for asked in (first, last))
+            rows = first[some] - begin
+            started[some] = end[rows] - length[rows]
+            ended[others] = end[last[others] - begin]
         return started, ended
 
     def _run(self, scenarios: Sequence[Scenario]) -> Iterator[tuple[int, Floats, Floats]]:
@@ -194,7 +194,9 @@ class Replay:
             order = levels.order[low:high]
             length, delay = (_columns(columns, order) for columns in zip(*scenarios, strict=True))
             since = turns[first_turn[first]]
-            source = self._source[since : turns[first_turn[last]]] - kept * stride
+            source = self._source[since : turns[first_turn[last]]]
+            if kept:
+                source = source - kept * stride
             for level in range(first, last):
                 ready, a, b = None, bounds[level] - low, bounds[level + 1] - low
                 for turn in range(first_turn[level], first_turn[level + 1]):
@@ -252,24 +254,29 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
     segment, whole = steps["segment"].to_numpy(), steps["whole"].to_numpy()
     apart = _apart(graph)
     nothing = np.empty(0, np.int64)
-    windows = []
+    windows: list[tuple[int, Ints, Ints, Ints]] = []
     for group in np.unique(apart[graph.first]).tolist():
-        first = np.flatnonzero(graph.first & (apart == group))
-        by_step = first[np.argsort(graph.step[first], kind="stable")]
-        bounds = np.searchsorted(graph.step[by_step], np.arange(len(steps) + 1)).tolist()
-        begins = [by_step[a:b] for a, b in pairwise(bounds)]
+        begins = _of_each_step(graph, np.flatnonzero(graph.first & (apart == group)))
         windows += [
             (n, begins[n], begins[n + 1], nothing)
             for n in range(len(steps) - 1)
             if segment[n] == segment[n + 1] and whole[n] and len(begins[n]) and len(begins[n + 1])
         ]
     if not windows:
-        for n in np.flatnonzero(whole).tolist():
-            of_step = np.flatnonzero(graph.step == n)
+        for n, of_step in enumerate(_of_each_step(graph, np.flatnonzero(whole[graph.step]))):
+            if not whole[n]:
+                continue
             windows.append((n, of_step if with_first else of_step[graph.first[of_step]], nothing, of_step))
     windows.sort(key=lambda window: window[0])
     step, since, until, ends = zip(*windows, strict=True) if windows else ((), (), (), ())
     return Windows(np.array(step, np.int64), since, until, ends)
+
+
+def _of_each_step(graph: Graph, operations: Ints) -> list[Ints]:
+    """Those of the operations that are of each step."""
+    by_step = operations[np.argsort(graph.step[operations], kind="stable")]
+    bounds = np.searchsorted(graph.step[by_step], np.arange(len(graph.recorded.steps) + 1)).tolist()
+    return [by_step[a:b] for a, b in pairwise(bounds)]
 
 
 def _apart(graph: Graph) -> Ints:
