@@ -67,7 +67,7 @@ def test_a_host_whose_name_is_no_utf8_is_drawn_and_moved(tmp_path: Path, run_cli
     assert hosts == {"machine0": None, SHOWN: 1_000_000}
 
 
-@pytest.mark.parametrize("suffix", span_table.SUFFIXES)
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_whose_name_is_no_utf8_is_read(suffix: str, tmp_path: Path, run_cli: Cli) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

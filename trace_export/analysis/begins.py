@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trace_export.ordering import rows_of
+from trace_export.ordering import distinct, rows_of
 from trace_export.steps.graph import OPTIMIZER, Floats, Graph, Ints
 
 OPENS = 0.03
@@ -63,11 +63,12 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
 def _behind(graph: Graph) -> Ints:
     """Rank × step: how long after the first rank of its stage each rank ended a step; 0 where it has no block of it."""
     blocks, never = np.flatnonzero((graph.sort <= OPTIMIZER) & (graph.step >= 0)), np.iinfo(np.int64).max
-    ranks, stage = graph.recorded.ranks["rank"].to_numpy(), graph.recorded.ranks["stage"].to_numpy()
+    ranks, stages = graph.recorded.ranks["rank"].to_numpy(), graph.recorded.ranks["stage"].to_numpy()
+    numbers, stage = distinct(stages)
     ended = np.full((len(ranks), len(graph.recorded.steps)), -1)
     at = rows_of(ranks, graph.rank[blocks]) * ended.shape[1] + graph.step[blocks]
     np.maximum.at(ended.reshape(-1), at, graph.end[blocks])
-    earliest = np.full((int(stage.max(initial=0)) + 1, ended.shape[1]), never)
+    earliest = np.full((len(numbers), ended.shape[1]), never)
     for row, of_rank in zip(stage.tolist(), ended, strict=True):
         np.minimum(earliest[row], np.where(of_rank < 0, never, of_rank), out=earliest[row])
     behind: Ints = np.where(ended < 0, 0, ended - earliest[stage])

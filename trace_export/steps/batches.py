@@ -43,18 +43,23 @@ class Batches:
         return self.last[block] + 1
 
 
-def infer(blocks: pl.DataFrame, src: Ints, dst: Ints, opens: Flags, start: Times, end: Times) -> Batches | None:
+def infer(
+    blocks: pl.DataFrame, src: Ints, dst: Ints, opens: Flags, start: Times, end: Times, *, timed: bool
+) -> Batches | None:
     """The batches of a run whose edges lead from the blocks `src` to the blocks `dst` of other ranks; None where ranks
     do not wait for their sends, or nothing would show it: where each rank takes turns with one chunk and no W, as with
-    1F1B, a step takes as long either way.
+    1F1B, a step takes about as long either way, and messages that were recorded (`timed`) say more.
 
     By block, in the order of each rank: `blocks` has its rank, kind and chunk; whether it `opens` a step of its rank;
     `start` and `end`.
     """
     rank, forward, row = blocks["rank"].to_numpy(), (blocks["kind"] == "F").to_numpy(), np.arange(len(start))
     turns = forward[1:] & ~forward[:-1] & ~opens[1:]  # a forward after a backward
+    one_chunk = not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any() and turns.any()
+    if one_chunk and timed:
+        return None
     together = _together(src, dst, rank, opens, start, end)
-    if not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any() and turns.any():
+    if one_chunk:
         one = Batches(row, row)
         seen = [*_waits(one, src, dst, rank, opens, start, end)[1], *together[1]]
         return one if len(seen) >= ENOUGH and np.mean(seen) >= MOSTLY else None

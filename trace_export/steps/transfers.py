@@ -41,11 +41,12 @@ def transfers(
     times = operations.start[:count], operations.end[:count]
     alone, batched, came_last = False, None, np.zeros(len(src), np.bool_)
     after: Ints = np.full(len(src), -1, np.int32)
-    if timed.mean() >= MOST_TIMED and not recorded.of_host and _apart(edges):
+    mostly_timed = bool(timed.mean() >= MOST_TIMED)
+    if mostly_timed and not recorded.of_host and _apart(edges):
         arrived = edges["arrived"].filter(timed).to_numpy()
         alone = batches.awaited(operations.rank, src[timed], dst[timed], arrived, first, *times)
     if not alone and not recorded.of_host:
-        batched = batches.infer(recorded.blocks, src, dst, first, *times)
+        batched = batches.infer(recorded.blocks, src, dst, first, *times, timed=mostly_timed)
     if batched is None:
         start, end, posted = _transfer_times(recorded, edges, timed, lanes, first, joint, operations)
         if alone:

@@ -61,7 +61,8 @@ def test_kernels_of_gaudi_do_not_say_their_launch(tmp_path: Path) -> None:
     trace.add("kernel", "matmul", 20_000, 30_007, 3, device=1)
     path = trace.write(tmp_path / "t.json")
     with pytest.raises(
-        SourceError, match=r"none of its GPU tasks says .* so that no range has GPU work; draw .* with `host_ranges`"
+        SourceError,
+        match=r"no call here launched any of its GPU tasks, so that no range has GPU work; draw .* with `host_ranges`",
     ):
         loaded(path)
     assert times(loaded(path, host_ranges=True)) == [("F0.0.0", 1_000, 9_000)]
