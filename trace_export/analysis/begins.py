@@ -35,33 +35,31 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     rows, row = rows[opening], row[opening]
     by = np.bincount(row * steps + graph.step[rows], late[rows], begin.size).reshape(begin.shape)
     segment, unsure = graph.recorded.steps["segment"].to_numpy(), []
-    numbers = graph.recorded.steps["step"].fill_null(-1).to_numpy()
-    follows = np.append(False, np.diff(numbers) == 1)
     after = begin - began
     bounds = np.flatnonzero(np.diff(segment, prepend=-1, append=-1))
-    behind = _behind(graph) if len(bounds) == steps + 1 else None  # each step has a zero of its own
+    apart = len(bounds) == steps + 1  # each step has a zero of its own
+    behind = _behind_before(graph) if apart else np.zeros(begin.shape, np.int64)
     for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if not by[:, first].any():
             continue
-        of = graph.step[rows] == first
         if end - first == 1:
-            if behind is not None and follows[first]:
-                excess = np.minimum(by[:, first], behind[:, first - 1])
-                before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
-            continue
-        others = np.median(by[:, first + 1 : end], axis=1)
-        excess = by[:, first] - others
-        excess[(excess < OPENS * (began[first + 1] - began[first])) | (excess < others)] = 0
-        sooner = after[:, first] - np.median(after[:, first + 1 : end], axis=1)
-        excess[sooner > excess / 2] = 0
-        if excess.any():
-            unsure.append(first)
-            before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
+            excess = np.minimum(by[:, first], behind[:, first])
+        else:
+            others = np.median(by[:, first + 1 : end], axis=1)
+            excess = by[:, first] - others
+            excess[(excess < OPENS * (began[first + 1] - began[first])) | (excess < others)] = 0
+            sooner = after[:, first] - np.median(after[:, first + 1 : end], axis=1)
+            excess[sooner > excess / 2] = 0
+            if excess.any():
+                unsure.append(first)
+        of = graph.step[rows] == first
+        before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
     return before, np.array(unsure, np.int64)
 
 
-def _behind(graph: Graph) -> Ints:
-    """Rank × step: how long after the first rank of its stage each rank ended a step; 0 where it has no block of it."""
+def _behind_before(graph: Graph) -> Ints:
+    """Rank × step: how long after the first rank of its stage each rank ended the step before; 0 where that was not
+    recorded."""
     blocks, never = np.flatnonzero((graph.sort <= OPTIMIZER) & (graph.step >= 0)), np.iinfo(np.int64).max
     ranks, stages = graph.recorded.ranks["rank"].to_numpy(), graph.recorded.ranks["stage"].to_numpy()
     numbers, stage = distinct(stages)
@@ -71,5 +69,8 @@ def _behind(graph: Graph) -> Ints:
     earliest = np.full((len(numbers), ended.shape[1]), never)
     for row, of_rank in zip(stage.tolist(), ended, strict=True):
         np.minimum(earliest[row], np.where(of_rank < 0, never, of_rank), out=earliest[row])
-    behind: Ints = np.where(ended < 0, 0, ended - earliest[stage])
-    return behind
+    behind = np.where(ended < 0, 0, ended - earliest[stage])
+    follows = np.diff(graph.recorded.steps["step"].fill_null(-1).to_numpy()) == 1
+    before: Ints = np.zeros_like(behind)
+    before[:, 1:] = np.where(follows, behind[:, :-1], 0)
+    return before

@@ -51,7 +51,7 @@ def is_identity(clocks: pl.DataFrame) -> bool:
     return clocks.filter(moved).is_empty()
 
 
-def _corrected(frame: pl.DataFrame, times: list[str], clocks: pl.DataFrame) -> pl.DataFrame:
+def _with_corrected(frame: pl.DataFrame, times: list[str], clocks: pl.DataFrame) -> pl.DataFrame:
     """`frame` with its `times` corrected by the columns `CLOCK`, or, where the clock of the row's `host` was set before
     that time, by the values of `clocks` from then on."""
     later = clocks.drop_nulls("steps").select("host", "steps").explode("steps").unnest("steps")
@@ -100,7 +100,7 @@ def _correct(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sid
     for rank, times in sides:
         frame = frame.join(by_rank.rename({"rank": rank}), on=rank, how="left", maintain_order="left")
         _check_range(frame, times, clocks)
-        frame = _corrected(frame, times, clocks).select(columns)
+        frame = _with_corrected(frame, times, clocks).select(columns)
     return frame
 
 
@@ -150,7 +150,7 @@ def correct_tasks(tasks: pl.DataFrame, clock: pl.DataFrame) -> pl.DataFrame:
         pl.lit(value).alias(name) for name, value in clock.select("host", *CLOCK).row(0, named=True).items()
     )
     _check_range(here, times, clock)
-    return _corrected(here, times, clock).select(tasks.columns)
+    return _with_corrected(here, times, clock).select(tasks.columns)
 
 
 def task_batches(profile: Profile, rank: int, rows: int = 1 << 20) -> Iterator[pl.DataFrame]:

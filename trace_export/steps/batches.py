@@ -58,17 +58,17 @@ def infer(
     one_chunk = not (blocks["chunk"].fill_null(0) > 0).any() and not (blocks["kind"] == "W").any() and turns.any()
     if one_chunk and timed:
         return None
-    together = _together(src, dst, rank, opens, start, end)
+    seen = src, dst, rank, opens, start, end
     if one_chunk:
         one = Batches(row, row)
-        seen = [*_waits(one, src, dst, rank, opens, start, end)[1], *together[1]]
-        return one if len(seen) >= ENOUGH and np.mean(seen) >= MOSTLY else None
+        waited = [*_waits(one, *seen)[1], *_together(*seen)[1]]
+        return one if len(waited) >= ENOUGH and np.mean(waited) >= MOSTLY else None
     for pairs in (np.zeros(len(start), np.bool_), _second_of_pair(forward, opens)):
         first = np.where(pairs, row - 1, row)
         batches = Batches(first, _last(first))
-        if _mostly(*_waits(batches, src, dst, rank, opens, start, end)):
+        if _mostly(*_waits(batches, *seen)):
             return batches
-    return Batches(row, row) if not turns.any() and _mostly(*together) else None
+    return Batches(row, row) if not turns.any() and _mostly(*_together(*seen)) else None
 
 
 def _last(first: Ints) -> Ints:
