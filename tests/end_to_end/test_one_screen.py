@@ -1,5 +1,7 @@
 """What `report` prints fits on one screen, and each figure that it shows is one of its JSON document."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -144,7 +146,7 @@ def test_the_answer_fits_on_a_screen_and_is_in_the_document(
     assert first.next, "what to do next is not said"
     assert_adds_up(next(sentence.text for sentence in report.verdict if sentence.code == "step"))
     for sentence in document["verdict"]:
-        assert said.wrong(f"{sentence['text']}\n{sentence['next']}", sentence["facts"], document) == []
+        assert said.wrong(sentence, document) == []
         assert said.wrong_counts(sentence, document) == []
     printed = " ".join(text.split())
     assert all(sentence.text in printed and sentence.next in printed for sentence in report.answer)
@@ -174,7 +176,7 @@ def assert_only_known_prose(paragraphs: list[str], document: dict[str, Any]) -> 
         if text in known:
             assert then in ("", known[text])
         else:
-            assert said.wrong(paragraph, {"verdict": document["verdict"]}, document) == []
+            assert said.wrong_notes(paragraph, document) == []
 
 
 def assert_adds_up(step: str) -> None:
@@ -360,7 +362,7 @@ def test_each_figure_of_a_comparison_is_in_its_document(a: str, b: str, samples:
     result = api.compare(samples / a, samples / b, jobs=1).comparison
     document = json.loads(result.json())
     for sentence in document["verdict"]:
-        assert said.wrong(f"{sentence['text']}\n{sentence['next']}", sentence["facts"], document) == []
+        assert said.wrong(sentence, document) == []
     for full in (False, True):
         written = result.markdown(full=full)
         assert_only_known_prose(re.findall(r"^(?:\d+\. )?([^#|\n].*)$", plain(written), re.MULTILINE), document)
@@ -375,7 +377,7 @@ def test_each_figure_of_an_overview_is_in_its_document(name: str, samples: Path,
     result = api.overview(samples / name, tmp_path, jobs=1).overview
     document = json.loads(documents.encode(overview_document(result)))
     for sentence in document["verdict"]:
-        assert said.wrong(f"{sentence['text']}\n{sentence['next']}", sentence["facts"], document) == []
+        assert said.wrong(sentence, document) == []
         assert said.wrong_counts(sentence, document) == []
     assert_only_known_prose([words.heading(result), *words.exception_lines(result, 20)], document)
     html = unescape((tmp_path / "pipeline_overview.html").read_text("utf-8"))
