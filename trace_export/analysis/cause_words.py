@@ -305,8 +305,6 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
     ),
     "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
-    "hidden-causes": lambda row: (
-        "fix all of them; how slow each is stands in the exceptions of: trace-export overview DIR"
-    ),
+    "hidden-causes": lambda row: "fix all of them; trace-export overview DIR lists how slow each is",
 }  # fmt: skip
 """What to do next, by code."""

@@ -65,12 +65,17 @@ def guess_replicas(
     if slots is None:
         slots = grouped.select("rank", slot=pl.int_range(pl.len(), dtype=INT).over("stage"))
     grouped = grouped.join(slots, on="rank", how="left", maintain_order="left")
-    size = pl.lit(sizes["len"][-1] if common else 1, INT)
+    size = sizes["len"][-1] if common else 1
     dp, tp = pl.col("slot") // size, pl.col("slot") % size
     filled = grouped.with_columns(dp=pl.coalesce("dp", dp), tp=pl.coalesce("tp", tp))
-    text = "tensor-parallel peers among the replicas of a stage were guessed from similar block times"
-    note = Note("tensor-parallel-guessed", "note", f"{text}; if wrong, give --tp and --dp")
-    return filled.select("rank", *PLACE_COLUMNS, "origin"), [note]
+    return filled.select("rank", *PLACE_COLUMNS, "origin"), [guessed_size(size)]
+
+
+def guessed_size(size: int) -> Note:
+    """The note on the number of tensor-parallel peers of a rank, where nothing but the times of blocks shows it."""
+    peers = "no rank has tensor-parallel peers" if size == 1 else f"{size} ranks at a time are tensor-parallel peers"
+    text = f"{peers}, guessed from when the blocks of a stage start; if wrong, give --tp and --dp"
+    return Note("tensor-parallel-guessed", "note", text)
 
 
 def _alike(pairs: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ from trace_export.pipeline import stages, stages_from_work
 from trace_export.pipeline.interpret import prepared
 from trace_export.pipeline.rank_order import BELIEVED_SHARE, Arrangement, arrangements, best
 from trace_export.pipeline.replicas import PLACE_COLUMNS as PLACED
-from trace_export.pipeline.replicas import guess_replicas
+from trace_export.pipeline.replicas import guess_replicas, guessed_size
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
@@ -169,7 +169,7 @@ def _of_sample(table: pl.DataFrame, sample: _Sample, user: Declared) -> Places:
         stage = arrangement.places(profile.ranks["rank"], origin).select("rank", "stage")
         guessed = sample.tensor_size(stage) or 1
         arrangement = replace(arrangement, tp=1 if arrangement.stride % guessed else guessed)
-        notes.append(Note("tensor-parallel-guessed", "note", _GUESSED.format(arrangement.tp)))
+        notes.append(guessed_size(arrangement.tp or 1))
     sizes = user.or_else(arrangement.sizes).or_else(declared)
     return _placed(table, arrangement.places(ranks["rank"], origin), sizes, tuple(notes))
 
@@ -180,9 +180,6 @@ def _depth(inferred: stages_from_work.Inference | None) -> int | None:
     if inferred is None or not inferred.exact:
         return None
     return int(inferred.stages["after"].to_numpy().max()) + 1
-
-
-_GUESSED = "the tensor-parallel size {} was guessed from similar block times of a sample; if wrong, give --tp"
 
 
 def _refuse(arrangement: Arrangement, seen: pl.DataFrame) -> None:

@@ -164,8 +164,8 @@ def exception_rows(overview: Overview) -> pl.DataFrame:
     ranks = [cause_words.numbers(ranks) if ranks is not None else None for ranks in overview.exceptions["ranks"]]
     return overview.exceptions.select(
         pl.col("kind").replace({kind: words[0] for kind, words in KINDS.items()}).alias("what"),
-        "replica", "stage", pl.Series("ranks", ranks, pl.String), "host", pl.col("what").alias("why"),
-        pl.col("ratio").alias("× usual"),
+        "replica", "stage", pl.Series("ranks", ranks, pl.String), "host", pl.col("ratio").alias("× usual"),
+        pl.col("what").alias("why"),
     )  # fmt: skip
 
 
