@@ -345,8 +345,8 @@ NOTES: dict[str, Explanation] = {
         "Leave `--ranks`, `--replica` and `--devices` out to compare with all.",
     ),
     "ranks-identical": Explanation(
-        "Ranks have exactly the same times, which two processes never have: the file of one was copied to the place of "
-        "another. Figures of their stages count it twice.",
+        "Ranks have exactly the times of others, which two processes never have: the file of one, or a part of it, was "
+        "copied to the place of another. Figures of their stages count it twice.",
         "Replace the copy by the profile of its rank, or remove it.",
     ),
     "ranks-in-one-log": Explanation(
@@ -461,8 +461,8 @@ NOTES: dict[str, Explanation] = {
         "Unpack it with the command in the text.",
     ),
     "source-recorded-twice": Explanation(
-        "Two files have the same content, such as a capture under two names, or one is the beginning of the other, as "
-        "a log that was copied while it grew. It counts once.",
+        "Two files have the same content, such as a capture under two names, or one is the beginning or the end of the "
+        "other, as a log that was copied while it grew. It counts once.",
         "Remove the copy, or replace it by the profile of the other rank.",
     ),
     "stages-absent": Explanation(

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from samples.generators.pipeline import MS, US, Block, Order, Timing, one_f_one_b, simulate
+from samples.generators.pipeline import MS, US, Block, Order, Timing, one_f_one_b, simulate, with_evaluations
 
 TIMING = Timing(
     lengths={"F": 9 * MS, "B": 17_500 * US, "W": 8 * MS, "OPT": 21 * MS},
@@ -39,7 +39,7 @@ class Job:
     then dp, or where `stages_last`, as Megatron-LM numbers them, tp, dp, pp. `slow`: stage and replica → how many times
     as long the blocks take there. `communication`: Paddle 3's jobs without a computation, at time 0. `announced`: each
     step is announced. `rotated`: the first half of each log was moved to `workerlog.N.1`. `lost`: how many lines of its
-    beginning the log of a rank lacks.
+    beginning the log of a rank lacks. `evaluated`: an evaluation of as many forwards precedes these steps.
     """
 
     stages: int = 4
@@ -59,6 +59,7 @@ class Job:
     stages_last: bool = False
     rotated: bool = False
     lost: Mapping[int, int] = field(default_factory=dict)
+    evaluated: tuple[int, ...] = ()
     seed: int = 1
 
     @property
@@ -92,9 +93,11 @@ class Job:
         found = []
         for replica in range(self.data):
             timing = replace(TIMING, slow={stage: times for (stage, n), times in self.slow.items() if n == replica})
-            run = simulate(orders, timing, self.steps, chance, chunks=self.chunks, vee=self.vee)
+            run = simulate(orders, timing, self.steps, chance, chunks=self.chunks, vee=self.vee).blocks
+            if self.evaluated:
+                run = with_evaluations(run, self.evaluated, self.microbatches, timing)
             for tensor in range(self.tensor):
-                found += [replace(b, rank=self.rank(b.rank, replica, tensor)) for b in run.blocks]
+                found += [replace(b, rank=self.rank(b.rank, replica, tensor)) for b in run]
         return found
 
     def type(self, block: Block) -> str:
@@ -134,7 +137,12 @@ def log(job: Job, blocks: Sequence[Block], rank: int, thread: int = 22300) -> st
     """The whole worker log of a rank; `thread` is that of rank 0."""
     lines = ["LAUNCH INFO -----------  Configuration  ----------------------\n", "loading checkpoint shards\n"]
     first, end = job.steps.start, job.steps.stop
-    for step in job.steps:
+    for step in [*job.steps, end]:
+        for block in blocks:
+            if (block.rank, block.step) == (rank, -1 - step):  # an evaluation
+                lines += _records(job, block, thread + rank)
+        if step == end:
+            break
         bar = f"  {step * 10}%|#         | {step}/10 [00:0{step}<00:09,  2.31it/s]" if not rank % job.workers else ""
         if job.announced:
             lines.append(f"{bar}INFO:root:Schedule Profiler start at step {first} and end at step {end}\n")

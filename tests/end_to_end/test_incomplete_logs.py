@@ -62,15 +62,27 @@ def test_the_logs_of_one_machine_in_the_folder_of_another(run_cli: Cli, logs: Pa
     assert "ranks 0-7 have exactly the same times as another rank" in note["text"]
 
 
-@pytest.mark.parametrize("lines", [0.4, 1.0])
-def test_a_log_that_was_copied_while_it_grew(run_cli: Cli, logs: Path, lines: float) -> None:
-    """Under the number of another rank, with some of its steps or all."""
+@pytest.mark.parametrize("kept", [slice(0, 40), slice(0, None), slice(25, None)])
+def test_a_log_that_was_copied_in_part(run_cli: Cli, logs: Path, kept: slice) -> None:
+    """Under the number of another rank: while it grew, or without its beginning."""
     whole = summary(run_cli, logs)
-    of_log = lines_of(logs / "workerlog.0")
-    (logs / "workerlog.4").write_text("".join(of_log[: round(lines * len(of_log))]))
+    (logs / "workerlog.4").write_text("".join(lines_of(logs / "workerlog.0")[kept]))
     result = summary(run_cli, logs)
     assert notes(result)["source-recorded-twice"] == "warning"
     assert {k: result[k] for k in ("ranks", "steps", "bubble")} == {k: whole[k] for k in ("ranks", "steps", "bubble")}
+
+
+def test_the_ends_of_logs_in_the_folder_of_another_machine(run_cli: Cli, logs: Path) -> None:
+    """Each of its ranks has times of another, and no others."""
+    machines = logs.parent / "machines"
+    for name in ("machine0", "machine1"):
+        shutil.copytree(logs, machines / name)
+    for log in (machines / "machine1").glob("workerlog.*"):
+        log.write_text("".join(lines_of(log)[25:]))
+    result = run_cli("--log_dir", machines, "--out", logs.parent / "out", "--pp", 4, "--json")
+    assert result.returncode == 0, result.stderr
+    (note,) = [note for note in json.loads(result.stdout)["notes"] if note["code"] == "ranks-identical"]
+    assert "ranks 4-7 have exactly the same times as another rank" in note["text"]
 
 
 def test_whole_milliseconds_may_be_the_same_on_two_ranks(run_cli: Cli, tmp_path: Path) -> None:

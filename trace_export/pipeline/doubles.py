@@ -47,16 +47,17 @@ def _distinct(frame: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
 
 
 def copied_ranks(profile: Profile, work: pl.DataFrame) -> list[Note]:
-    """A warning where ranks have exactly the same times in `work`, their blocks: a file was copied, or lies in place of
-    another. Replicas of a stage may have the same times where these are whole milliseconds."""
-    exact = pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns")))
+    """A warning where all times of ranks in `work`, their blocks, are times of other ranks: a file or a part of it was
+    copied, or lies in place of another. Replicas of a stage may have the same times where these are whole ms."""
+    exact = pl.any_horizontal(finer_than_ms(pl.col("start_ns", "end_ns"))).any().over("rank")
     times = work.select("rank", exact=exact, time=pl.struct("kind", "start_ns", "end_ns").hash())
-    ranks = times.group_by("rank").agg(pl.len(), pl.col("time").sum(), pl.col("exact").any())
-    ranks = ranks.filter(pl.col("len") > 1).join(profile.ranks, on="rank").sort("rank")
-    alike, stages = ["len", "time"], pl.col("stage").n_unique()
-    if not ranks.select(alike).is_duplicated().any():
+    shared = times.filter(pl.col("time").is_duplicated()).join(profile.ranks.select("rank", "stage"), on="rank")
+    if shared.is_empty():
         return []
-    copies = ranks.filter((pl.len() > 1).over(alike) & (pl.col("exact") | (stages > 1).over(alike)))
+    several, stages = pl.col("rank").n_unique() > 1, pl.col("stage").n_unique()
+    twice = shared.filter((several & (pl.col("exact").any() | (stages > 1))).over("time"))
+    counts = twice.group_by("rank").len().join(times.group_by("rank").agg(of=pl.len()), on="rank")
+    copies = counts.filter(pl.col("len") == pl.col("of"), pl.col("of") > 1).join(profile.ranks, on="rank").sort("rank")
     if copies.is_empty():
         return []
     text = f"ranks {Numbers.of(copies['rank'])} have exactly the same times as another rank, as if files were copied"

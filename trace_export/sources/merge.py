@@ -214,29 +214,37 @@ def _one_after_another(wanted: Sequence[JobRun]) -> list[Note]:
 
 
 def _claims(part: Profile) -> list[tuple[object, ...]]:
-    """A key that two recordings of the same blocks share: the ranks, or the folder and the first block, because no two
-    processes have exactly the same times. Files of other folders with numbers of other ranks are other recordings."""
+    """A key that two recordings of the same blocks share: the ranks, or the folder and the first or the last block,
+    because no two processes have exactly the same times. Files of other folders with numbers of other ranks are other
+    recordings."""
     start, end = part.spans["start_ns"], part.spans["end_ns"]
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], part.spans.height, start.sum(), end.sum())]
     if finer_than_ms(start).any() or finer_than_ms(end).any():
         folder = Path(str(part.ranks["source"].first())).parent
-        claims.append((folder, *part.spans.select("start_ns", "end_ns").row(0)))
+        claims += [(folder, place, *part.spans.select("start_ns", "end_ns").row(place)) for place in (0, -1)]
     return claims
 
 
 def _same_file(part: Profile, original: Profile) -> bool:
-    """Whether of two sources that claim the same one is a file that begins with all bytes of the other, or is the other
-    packed."""
+    """Whether of two sources that claim the same one is a file that begins or ends with all bytes of the other, or is
+    the other packed."""
     one, other = (Path(str(p.ranks["source"].first())) for p in (part, original))
     if not (one.is_file() and other.is_file()):
         return False
     if _unpacked(one) == _unpacked(other):
         return True
-    left = min(one.stat().st_size, other.stat().st_size)
-    with one.open("rb") as first, other.open("rb") as second:
-        while left and (piece := first.read(min(left, PIECE_BYTES))) == second.read(len(piece)):
-            left -= len(piece)
-    return not left
+    short, long = sorted((one, other), key=lambda path: path.stat().st_size)
+    size = short.stat().st_size
+    return any(_holds(long, short, size, at) for at in {0, long.stat().st_size - size})
+
+
+def _holds(file: Path, piece: Path, size: int, at: int) -> bool:
+    """Whether the first `size` bytes of `piece` are in `file` at this place."""
+    with file.open("rb") as first, piece.open("rb") as second:
+        first.seek(at)
+        while size and (read := first.read(min(size, PIECE_BYTES))) == second.read(len(read)):
+            size -= len(read)
+    return not size
 
 
 def _unpacked(path: Path) -> str:

@@ -33,12 +33,17 @@ def followed(follower: Follower) -> pl.DataFrame:
     return follower.profile().spans.select(COMPARED).sort("rank", "start_ns")
 
 
-@settings(max_examples=12)
-@given(data=st.data(), name=st.sampled_from(sorted(JOBS)), keep=st.integers(1, 3))
+EVALUATED = {
+    f"evaluated {before}": replace(JOB, steps=range(3, 6), evaluated=before) for before in ((4,), (3, 5), (4, 5, 6))
+}
+
+
+@settings(max_examples=16)
+@given(data=st.data(), name=st.sampled_from([*sorted(JOBS), *EVALUATED]), keep=st.integers(1, 3))
 def test_a_log_that_is_appended_to_in_pieces(data: st.DataObject, name: str, keep: int) -> None:
     with TemporaryDirectory() as folder:
         root = Path(folder)
-        write_logs(root, JOBS[name])
+        write_logs(root, (JOBS | EVALUATED)[name])
         sources = list(find(root).sources)
         texts = {source: source.path.read_bytes() for source in sources}
         follower = Follower(keep)

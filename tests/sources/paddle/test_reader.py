@@ -59,6 +59,19 @@ def test_every_block_of_a_job(name: str, run_cli: Cli, tmp_path: Path) -> None:
     assert exported(run_cli, logs, tmp_path / "out") == truth(job, blocks)
 
 
+@pytest.mark.parametrize("evaluated", [(4,), (2, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("announced", [True, False])
+def test_an_evaluation_takes_no_number_of_a_step(
+    evaluated: tuple[int, ...], announced: bool, run_cli: Cli, tmp_path: Path
+) -> None:
+    job = Job(evaluated=evaluated, announced=announced, communication=True)
+    blocks = write_logs(tmp_path / "logs", job)
+    first = 0 if announced else job.steps.start
+    numbered = [replace(b, step=b.step - first) if b.step >= 0 else b for b in blocks]
+    wanted = [(row[0], "", *row[2:4], "0", *row[5:]) if int(str(row[1])) < 0 else row for row in truth(job, numbered)]
+    assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == sorted(wanted, key=str)
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path) -> None:
     job, logs = RECORDS[name], tmp_path / "logs"

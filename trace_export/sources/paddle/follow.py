@@ -13,7 +13,7 @@ import polars as pl
 
 from trace_export.model import TIME, Profile
 from trace_export.sources.paddle.log_scanner import LONGEST, MARKER, READ_BYTES, RECORDS, Scanner, drain
-from trace_export.sources.paddle.reader import MOST_RANKS, jobs_of, profile_of
+from trace_export.sources.paddle.reader import MOST_RANKS, TRAINS, jobs_of, profile_of
 from trace_export.sources.shared.batch import as_source_error
 from trace_export.sources.shared.growing import Starts, Tail, last_dropped
 from trace_export.sources.source import Source
@@ -178,13 +178,14 @@ class Follower:
 
 def _is_open() -> pl.Expr:
     """Whether the steps of later records may depend on a job, which has the `newest` step of its rank: those of the
-    last step; where several ranks write into one log, of the last two that all of them have, by which `reader.jobs_of`
-    tells the ranks apart. Of a step that its optimizer has closed these are enough: the optimizer, and those that begin
-    first and end last."""
+    last step that is more than forwards, and later ones; where several ranks write into one log, of the last two that
+    all of them have, by which `reader.jobs_of` tells the ranks apart. Of a step that its optimizer has closed these are
+    enough: the optimizer, and those that begin first and end last."""
     of_rank, start, end, newest = pl.col("member"), pl.col("start_us"), pl.col("end_us"), pl.col("newest")
     several = of_rank.n_unique().over("log") > 1
-    common = pl.max_horizontal(newest.min().over("log") - 1, newest - MOST_STEPS)
-    is_last = pl.col("step") >= pl.when(several).then(common).otherwise(newest)
+    trained = pl.coalesce(pl.col("step").filter(TRAINS).max().over("member"), newest)
+    common = pl.min_horizontal(trained, pl.max_horizontal(newest.min().over("log") - 1, newest - MOST_STEPS))
+    is_last = pl.col("step") >= pl.when(several).then(common).otherwise(trained)
     closed = pl.col("job").last().over("member") == "optimizer"
     timed = is_last & (start > 0) & (end >= start)
     outermost = (start == start.filter(timed).min().over("member")) | (end == end.filter(timed).max().over("member"))

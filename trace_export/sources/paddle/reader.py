@@ -27,6 +27,8 @@ JOB = re.compile(
 )
 ASIDE = re.compile(r"(default|lr)\b")
 KINDS = {"forward": "F", "backward": "B", "backward_bw": "B", "backward_b": "B", "backward_w": "W", "optimizer": "OPT"}
+TRAINS = pl.col("kind").is_in(["B", "W", "OPT"]).fill_null(False)
+"""Whether a job is one of training, and not also of an evaluation."""
 TRANSFERS = {"recv_forward": ("recv", "F"), "send_backward": ("send", "B")}
 RANK_ORDER: RankOrder = "tp-cp-pp-dp"
 """How fleet counts the ranks of a run (python/paddle/distributed/fleet/base/topology.py)."""
@@ -260,27 +262,34 @@ def _steps(records: pl.DataFrame) -> pl.DataFrame:
 
 def _steps_of_parts(records: pl.DataFrame) -> pl.DataFrame:
     """`records`, sorted by part, with `step`. `closed` counts the optimizers before a record, `again` how often its
-    job came since the last of them, and `count` the steps that began. Example, where step 5 is announced as the first:
+    job came since the last of them, and `count` the steps that began. Forwards alone, before others of their numbers,
+    are an evaluation, which has no step in a run that trains. Example, where step 5 is announced as the first:
 
     | job | closed | again | count | step | |
     |---|---|---|---|---|---|
     | forward 0 | 0 | 0 | 0 | 5 | |
     | optimizer | 0 | 0 | 0 | 5 | ends its step |
-    | forward 0 | 1 | 0 | 1 | 6 | |
-    | backward 0 | 1 | 0 | 1 | 6 | |
-    | forward 0 | 1 | 1 | 2 | 7 | without an optimizer the second forward 0 begins a step |
+    | forward 0 | 1 | 0 | 0 | | an evaluation |
+    | forward 0 | 1 | 1 | 1 | 6 | |
+    | backward 0 | 1 | 1 | 1 | 6 | |
+    | forward 0 | 1 | 2 | 2 | 7 | without an optimizer the next forward 0 begins a step |
     """
     first = (pl.col("part") != pl.col("part").shift()).fill_null(True)
     closed = ((pl.col("job").shift() == "optimizer") & ~first).fill_null(False).cum_sum()
-    records = records.with_columns(closed=closed)
+    records = records.with_columns(closed=closed, evaluates=False)
     job = ["part", "closed", "job", "microbatch"]
-    begins = pl.col("closed") != pl.col("closed").shift()
+    begins = first | (pl.col("closed") != pl.col("closed").shift())
     if _may_repeat(records, *job):  # seldom, and groups of one row each take their time
         records = records.with_columns(again=pl.int_range(pl.len()).over(job).cum_max().over("part", "closed"))
         begins |= pl.col("again") != pl.col("again").shift()
-    records = records.with_columns(count=(begins & ~first).fill_null(False).cum_sum().cast(pl.Int64))
-    number = (pl.col("announced").first().fill_null(0) - pl.col("count").first()).over("part") + pl.col("count")
-    return records.with_columns(step=pl.when(~pl.col("aside")).then(number.cast(pl.Int32)))
+        goes_on = pl.col("again") < pl.col("again").max().over("part", "closed")
+        trains = TRAINS.any().over("part") & ~TRAINS.any().over("part", "closed", "again")
+        records = records.with_columns(evaluates=goes_on & trains)
+    counted = ~pl.col("evaluates")
+    records = records.with_columns(count=(begins & counted).fill_null(False).cum_sum().cast(pl.Int64))
+    before = pl.col("count").filter(counted).first()
+    number = (pl.col("announced").first().fill_null(0) - before).over("part") + pl.col("count")
+    return records.with_columns(step=pl.when(counted & ~pl.col("aside")).then(number.cast(pl.Int32)))
 
 
 def _may_repeat(records: pl.DataFrame, *columns: str) -> bool:
