@@ -13,9 +13,12 @@ import stat
 import zlib
 from contextlib import suppress
 from importlib import import_module
-from io import BufferedReader
+from io import BufferedReader, RawIOBase
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 GENERATOR: Final = "trace-export"
 """The name by which files of this program say who wrote them."""
@@ -31,6 +34,8 @@ _BZIP2, _XZ = b"BZh", b"\xfd7zXZ"
 PACKED = ("", ".gz", ".zip", ".zst", ".bz2", ".xz")
 """What a name may end with after that of a file that `Unpacked` reads."""
 _UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+_SURE = 16
+"""Bytes that show in which encoding a text is, or by what a file is packed."""
 _ZSTANDARD_MODULES = "compression.zstd", "backports.zstd"
 """That of Python 3.14, and its copy for older ones, which need not be installed."""
 _MOST_AT_ONCE = 1 << 24
@@ -73,6 +78,13 @@ def open_file(path: Path) -> BufferedReader:
     """
     _check(path, path.stat())
     return open(path, "rb", opener=_regular)
+
+
+def open_text(path: Path) -> BufferedReader:
+    """The same for a file of text; what is in UTF-16, as PowerShell writes where it redirects output, is read as
+    UTF-8, and then only from its beginning to its end."""
+    file = open_file(path)
+    return BufferedReader(_Utf16(file)) if _is_utf_16(file.peek(_SURE)) else file
 
 
 def _regular(path: str, _: int) -> int:
@@ -120,7 +132,7 @@ def end_of(path: Path, begin: int, size: int) -> bytes:
 class Unpacked:
     """The content of a regular file, unpacked where it is gzipped, of all members, packed with Zstandard, bzip2 or xz,
     or a zip archive of one JSON file; and where these are damaged as far as it goes. `damaged` says whether that is
-    less than was packed. Text in UTF-16, which PowerShell writes where it redirects output, is read as UTF-8."""
+    less than was packed. Text in UTF-16 is read as `open_text` does."""
 
     def __init__(self, path: Path) -> None:
         self.damaged = False
@@ -186,7 +198,7 @@ class _Stream(Protocol):
 
 def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:
     """What unpacks the file, and what it raises where that is damaged."""
-    start = file.peek(5)
+    start = file.peek(_SURE)
     if start.startswith(GZIP):
         return gzip.GzipFile(fileobj=file), _DAMAGES
     if start.startswith(_ZIP):
@@ -201,24 +213,40 @@ def _unpacking(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ..
         import lzma
 
         return lzma.LZMAFile(file), (*_DAMAGES, lzma.LZMAError)
-    if start.startswith(_UTF_16):
-        return _Utf16(file), ()
+    if _is_utf_16(start):
+        return BufferedReader(_Utf16(file)), ()
     return file, ()
 
 
-class _Utf16:
-    """A text that a byte order mark begins, as UTF-8 without one."""
+def _is_utf_16(start: bytes) -> bool:
+    """Whether a file begins as a text in UTF-16: with a byte order mark, or with characters of ASCII."""
+    first, second = start[:_SURE:2], start[1:_SURE:2]
+    return start.startswith(_UTF_16) or (len(second) == _SURE // 2 and not any(second) and all(first))
+
+
+class _Utf16(RawIOBase):
+    """A text in UTF-16 as UTF-8, without a byte order mark."""
 
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
-        self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        big = file.peek(_SURE).startswith(codecs.BOM_UTF16_BE)
+        self._decoder = codecs.getincrementaldecoder("utf-16-be" if big else "utf-16-le")("replace")
         self._left = b""
 
-    def read1(self, size: int, /) -> bytes:
-        while not self._left and (data := self._file.read1(size)):
-            self._left = self._decoder.decode(data).encode()
-        part, self._left = self._left[:size], self._left[size:]
-        return part
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        into = memoryview(buffer)
+        while not self._left and (data := self._file.read1(len(into))):
+            self._left = self._decoder.decode(data).encode().removeprefix(codecs.BOM_UTF8)
+        part, self._left = self._left[: len(into)], self._left[len(into) :]
+        into[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 def _zstandard(file: BufferedReader) -> tuple[_Stream, tuple[type[Exception], ...]]:

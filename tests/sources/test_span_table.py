@@ -14,6 +14,7 @@ from trace_export.errors import SourceError
 from trace_export.sources.spans import span_table
 from trace_export.writers.tables import write_csv, write_parquet
 
+TIMES = ("start_ns", "end_ns")
 SECRET = "TOKEN-" + "a" * 1_000_000
 
 
@@ -78,6 +79,20 @@ def test_the_column_of_a_wrong_value_is_named(tmp_path: Path) -> None:
     path.write_text("rank,kind,start_ns,end_ns\n0,F,soon,2\n")
     with pytest.raises(SourceError, match=r"cannot be read as a span table \(column start_ns\); give a table"):
         span_table.read_table(path)
+
+
+@pytest.mark.parametrize("digits", ["{:.2E}", "{:.14E}"])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_times_that_a_spreadsheet_has_rounded_are_refused(digits: str, mapped: bool, table: Path) -> None:
+    """1.76E+18 is what Excel makes of a unix time in ns; with a comma in other languages."""
+    rounded = table.with_suffix(".csv")
+    times = [pl.col(name).map_elements(lambda ns: digits.format(ns).replace(".", ","), pl.String) for name in TIMES]
+    pl.read_parquet(table).with_columns(times).write_csv(rounded, separator=";")
+    columns = "rank=rank,kind=kind,start=start_ns,end=end_ns" if mapped else None
+    with pytest.raises(
+        SourceError, match=r"has times that a spreadsheet has rounded: 1,76\d*E\+18 in the column start"
+    ):
+        api.load(rounded, columns=columns)
 
 
 def test_a_small_file_of_countless_rows_is_refused(tmp_path: Path) -> None:

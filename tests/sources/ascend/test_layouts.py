@@ -92,6 +92,19 @@ def test_a_part_of_a_capture_keeps_what_describes_it(framework: str, alone: bool
     assert ranks.select("rank", "rank_origin").rows() == [(2, "recorded")]
 
 
+@pytest.mark.parametrize("loose", [True, False])
+@pytest.mark.parametrize("framework", ["pytorch", "mindspore"])
+def test_a_database_of_another_name_is_read(framework: str, loose: bool, tmp_path: Path) -> None:
+    """As of a second download, or where all were copied into one folder."""
+    truth = record(tmp_path / "logs", Job(4, 6, 1, hosts=1, framework=framework))
+    for rank, path in enumerate(sorted((tmp_path / "logs").rglob("*profiler_[0-9].db"))):
+        path.rename(tmp_path / f"my rank{rank}.db" if loose else path.with_name(f"{path.stem} (1).db"))
+    if loose:
+        shutil.rmtree(tmp_path / "logs")
+    profile = load(tmp_path)
+    assert [row[:1] + row[2:5] for row in rows(profile)] == [row[:1] + row[2:5] for row in truth_rows(truth)]
+
+
 def test_a_rank_that_only_the_metadata_or_the_folders_name(ascend_run: AscendRun, tmp_path: Path) -> None:
     folder, _ = ascend_run("mindspore text")
     capture = next(folder.glob("*_4003_*"))

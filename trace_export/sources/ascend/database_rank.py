@@ -75,17 +75,18 @@ def _devices_of(db: Database, rank: int) -> list[int]:
 
 
 def _identity(db: Database, source: Source) -> tuple[int, int | None, str]:
-    """(rank, device, how sure the rank is): the layout's rank, else the database's, else 0."""
+    """(rank, device, how sure the rank is): the rank that the layout records, else the database's, else that which the
+    layout lets one assume, else 0."""
     listed = [(-1, -1)]
     if db.has("RANK_DEVICE_MAP", "rankId", "deviceId"):
         listed = db.texts("SELECT rankId, deviceId FROM RANK_DEVICE_MAP") or listed
     inside = next(((r, d) for r, d in listed if r == source.rank), listed[0])
     device = inside[1] if isinstance(inside[1], int) and 0 <= inside[1] < LARGEST else None
-    if source.rank is not None:
-        return source.rank, device, source.rank_origin
+    if source.rank is not None and source.rank_origin == "recorded":
+        return source.rank, device, "recorded"
     if isinstance(inside[0], int) and 0 <= inside[0] < LARGEST:
         return inside[0], device, "recorded"
-    return 0, device, "assumed"
+    return source.rank or 0, device, "assumed"
 
 
 def _host_of(db: Database, source: Source) -> tuple[str, str]:

@@ -31,6 +31,7 @@ from trace_export.sources.ascend.metadata import (
     whole,
 )
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised
+from trace_export.sources.shared import sqlite
 from trace_export.sources.shared.local_ranks import local_ranks
 from trace_export.sources.shared.names import rank_in, rank_in_folders
 from trace_export.sources.source import Source
@@ -44,6 +45,9 @@ COPIES_FOLDER = "step_task_info"
 
 _DATABASE = re.compile(r"ascend_(pytorch|mindspore)_profiler(?:_(\d{1,9}))?\.db")
 _MONITOR = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.db")
+_SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_TABLES = {"task", "string_ids", "rank_device_map"}
+"""Those that a database has whatever was recorded, in lower case."""
 _MONITOR_LINES = re.compile(r"msmonitor_\d+_\d{17}_(-1|\d{1,9})\.jsonl")
 """Files of msMonitor's `--export-type Jsonl` (npumonitor_instruct.md in https://gitcode.com/Ascend/msmonitor)."""
 _BEFORE_2_3 = re.compile(
@@ -186,11 +190,17 @@ def _captures(root: Path, folder: Folder, files: dict[Path, tuple[str, ...]]) ->
             captures.append(_Capture(kind, folder.path / name, home, *rank, boot))
         elif match := _MONITOR.fullmatch(name):
             captures.append(_Capture("ascend", folder.path / name, home, whole(match[1], least=0), "recorded", boot))
-        elif MSPROF.fullmatch(name):
-            captures.append(_Capture(_framework(home, info), folder.path / name, home, recorded, origin, boot))
+        elif MSPROF.fullmatch(name) or _is_renamed(folder.path / name):
+            rank = (rank_in(name) if recorded is None else recorded, origin)
+            captures.append(_Capture(_framework(home, info), folder.path / name, home, *rank, boot))
     if not captures and any(name in TEXTS for name in folder.files) and (home != folder.path or path):
         captures.append(_Capture(_framework(home, info), folder.path, home, recorded, origin, boot))
     return captures
+
+
+def _is_renamed(path: Path) -> bool:
+    """Whether a database of any name has the tables of a rank."""
+    return path.suffix in _SUFFIXES and sqlite.tables_of(path) >= _TABLES
 
 
 def _framework(home: Path, info: dict[str, object]) -> Literal["ascend", "mindspore"]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_file
+from trace_export.files import open_text
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
 from trace_export.sources.shared.batch import each
@@ -97,7 +97,7 @@ def _notes(path: str, malformed: int, unpaired: int) -> tuple[Note, ...]:
 
 def _events(path: Path) -> Iterator[pl.DataFrame]:
     """One row a line, in file order; null where a field is missing or truncated."""
-    with open_file(path) as file:
+    with open_text(path) as file:
         yield from map(_parse, lines(file, READ_BYTES, READ_BYTES, len))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from trace_export.files import end_of, open_file
+from trace_export.files import end_of, open_text
 from trace_export.units import thousandths
 
 READ_BYTES = 256 << 10
@@ -65,7 +65,7 @@ def scan(path: Path, pieces: int = 0) -> tuple[Scanner, bool]:
     filled = start = base = (
         0  # `start`: searched up to there; `base`: the offset in the file of the buffer's first byte
     )
-    with open_file(path) as file:
+    with open_text(path) as file:
         while True:
             got = file.readinto(memoryview(buffer)[filled:])
             filled += got
@@ -265,7 +265,7 @@ def latest_us(ends: Sequence[Sequence[bytes]]) -> list[int | None]:
 def line_of(path: Path, offset: int) -> int:
     """The number, from 1, of the line that holds the byte at `offset`."""
     line, left = 1, offset
-    with open_file(path) as file:
+    with open_text(path) as file:
         while left > 0 and (block := file.read(min(READ_BYTES, left))):
             line += block.count(b"\n")
             left -= len(block)

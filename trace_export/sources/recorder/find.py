@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from trace_export.files import open_file
+from trace_export.files import open_text
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.recorder.lines import LONGEST_LINE, MAGIC, Header, WrongVersion, header
 from trace_export.sources.source import Source
@@ -63,7 +63,7 @@ def _header(line: bytes) -> Header | None:
 def _first_line(path: Path) -> bytes:
     """Without its end; empty where the file cannot be read."""
     try:
-        with open_file(path) as file:
+        with open_text(path) as file:
             return file.readline(LONGEST_LINE).removesuffix(b"\n")
     except OSError:
         return b""

@@ -22,7 +22,7 @@ import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_file
+from trace_export.files import open_text
 from trace_export.model import INT, TEXT, TIME, Schema
 from trace_export.sources.shared.growing import lines
 
@@ -229,7 +229,7 @@ def pieces(path: Path, most: int = 0) -> Iterator[bytes]:
 
     Raises SourceError where a line has no end, OSError.
     """
-    with open_file(path) as file:
+    with open_text(path) as file:
         start: IO[bytes] = BytesIO(file.read(most)) if most else file
         cut = most and file.peek(1)
         yield from lines(start, PIECE_BYTES, LONGEST_LINE, too_long(path), last=not cut)

@@ -267,6 +267,7 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
     if field in TEXTS:
         return values.cast(pl.String)
     if field in TIMES:
+        csv_table.refuse_rounded(values, path)
         return _times(values, unit_ns)
     if dtype == pl.String:
         values = _numbers(values, field, path)

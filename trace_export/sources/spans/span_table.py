@@ -150,8 +150,11 @@ def _columns(path: Path) -> pl.DataFrame:
     """The columns of the file that a span table has."""
     wanted = {*SPANS, *RANKS, *COLLECTIVES, SIDE} - NUMBERED
     if path.suffix in csv_table.SUFFIXES:
-        table = csv_table.scan(path)
-        return table.select(name for name in table.collect_schema().names() if name in wanted).collect()
+        lazy = csv_table.scan(path)
+        table = lazy.select(name for name in lazy.collect_schema().names() if name in wanted).collect()
+        for name in {"start_ns", "end_ns"} & {*table.columns}:
+            csv_table.refuse_rounded(table[name], path)
+        return table
     with open_file(path) as file:
         rows = pl.scan_parquet(checked(file)).select(pl.len()).collect().item()
         if rows > path.stat().st_size:  # even packed, a row has a time of its own
