@@ -180,8 +180,8 @@ def not_in_data(what: str, asked: Numbers | None, existing: pl.Series) -> str:
         return ""
     has = Numbers.of(existing.drop_nulls().unique())
     lacking = asked.without(has)
-    there = f"{what} {has}" if has.ranges else "none"
-    return f"--{what}s {asked}: {what} {lacking} is not in the data, which has {there}" if lacking.ranges else ""
+    there = f", which has {what} {has}" if has.ranges else ""
+    return f"--{what}s {asked}: {what} {lacking} is not in the data{there}" if lacking.ranges else ""
 
 
 def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:

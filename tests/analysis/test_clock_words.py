@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from trace_export.analysis.clock_words import clock_method, clocks_line
+from trace_export.analysis.clock_words import clock_method, clocks_line, conditions
 from trace_export.model import CLOCKS, conform
 
 FITTED = {
@@ -74,3 +74,23 @@ def test_one_line_for_all_clocks(rows: list[dict[str, Any]], line: str) -> None:
 def test_how_a_clock_was_corrected(row: dict[str, Any], words: str) -> None:
     """A host has a reference beside its method only where it was fitted against that."""
     assert clock_method({**dict.fromkeys(CLOCKS), **row}) == words
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([FITTED, FITTED], ", unless one was set in between"),
+        (
+            [FITTED, {**FITTED, "steps": SET, "unseen_step_ns": 100.0}],
+            ", but not around 1 ns, when the correction of b changes, unless one was set in between",
+        ),
+        (
+            [{**FITTED, "unseen_step_ns": 100.0}, {**FITTED, "steps": SET * 5, "unseen_step_ns": 100.0}],
+            ", but not around the times when the correction of b changes",
+        ),
+    ],
+)
+def test_when_clocks_agree_less(rows: list[dict[str, Any]], words: str) -> None:
+    """The notes say from when to when; the error that is stated does not hold there."""
+    table = pl.DataFrame([{"host": host, **row} for host, row in zip("ab", rows, strict=True)])
+    assert conditions(conform(table, CLOCKS)) == words

@@ -46,6 +46,18 @@ def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, f
 
 
 @pytest.mark.parametrize(
+    ("folder", "there"),
+    [("paddle/single", "; choose from ranks 0-3"), ("recorder", "; choose from ranks 0-3"), ("nsys", "")],
+)
+def test_inspect_does_not_name_itself_as_the_remedy(run_cli: Cli, samples: Path, folder: str, there: str) -> None:
+    """Which ranks a capture of Nsight Systems has is not known before it is read."""
+    result = run_cli("inspect", samples / folder, "--ranks", 99)
+    assert result.returncode == 1
+    (line,) = result.stderr.splitlines()
+    assert line.endswith(there or "--ranks 99: rank 99 is not in the data [selection-absent]")
+
+
+@pytest.mark.parametrize(
     ("chosen", "named"),
     [
         (("--steps", "99"), "step 99"),

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from trace_export.model import Profile
-from trace_export.units import duration
+from trace_export.units import duration, moment
 
 
 def clock_method(clock: Mapping[str, Any]) -> str:
@@ -118,11 +118,23 @@ def of_blocks_ns(clocks: pl.DataFrame) -> float | None:
     return 2 * worst if isinstance(worst, float) else None
 
 
+def _while_set(clocks: pl.DataFrame) -> str:
+    """That these `clocks` agree less around the times at which their correction changes."""
+    if clocks.is_empty():
+        return ""
+    hosts, begins = clocks["host"].sort(), clocks["steps"].explode().struct.field("from_ns")
+    named = f"{', '.join(hosts[:SHOWN])}{', …' * (len(hosts) > SHOWN)}"
+    if len(begins) == 1:
+        return f", but not around {moment(begins[0])}, when the correction of {named} changes"
+    return f", but not around the times when the correction of {named} changes"
+
+
 def conditions(clocks: pl.DataFrame) -> str:
     """What is added to the certainty of clocks: between blocks, late starts look like data on their way; and a clock
-    may have been set by much more without a trace."""
+    may have been set by much more, with a trace or without."""
     bound = of_blocks_ns(clocks)
     evenly = "" if bound is None else f" if data take equally long both ways (else to {duration(bound)})"
+    evenly += _while_set(clocks.filter(pl.col("steps").list.len() > 0))
     fitted = clocks.filter(pl.col("status").is_in(["fitted", "confirmed"]))
     if fitted["unseen_step_ns"].null_count():
         return f"{evenly}, unless one was set in between"

@@ -287,17 +287,18 @@ def _first_row_after(bounds: _Bounds, before: _Bounds, after: _Bounds, last: int
 
 def _by_host(data: Observations, jumps: Sequence[_Jump]) -> Iterator[tuple[int, list[_Jump], bool]]:
     """The jumps that one step of a host explains, and whether nothing tells that host from the other one of its first
-    jump: then it is the later one. Of two hosts each sees what the other one does."""
+    jump: then it is the later one. A step that explains more jumps, with further hosts, is told from the other; of two
+    hosts each sees what the other one does."""
     several = len({*data.source.tolist(), *data.target.tolist(), *data.member.tolist()}) > 2
     left = list(jumps)
     while left:
         first = min(left, key=lambda jump: jump.after[0])
-        seen_by = [_share(data, first, side) for side in (0, 1)]
-        told = first.side is not None or (several and seen_by[0] != seen_by[1])
-        side = int(seen_by[1] >= seen_by[0]) if first.side is None else first.side
-        explained = _same_step(left, first, side)
-        yield (first.i, first.j)[side], explained, not told
-        left = [jump for jump in left if jump not in explained]
+        explained = [_same_step(left, first, side) for side in (0, 1)]
+        votes = [(len(explained[side]), _share(data, first, side)) for side in (0, 1)]
+        told = first.side is not None or (several and votes[0] != votes[1])
+        side = int(votes[1] >= votes[0]) if first.side is None else first.side
+        yield (first.i, first.j)[side], explained[side], not told
+        left = [jump for jump in left if jump not in explained[side]]
 
 
 def _share(data: Observations, jump: _Jump, side: int) -> float:

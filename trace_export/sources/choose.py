@@ -99,8 +99,9 @@ def nothing_found(
 ) -> TraceExportError:
     """Why a folder without a source, or without one of the ranks asked for, cannot be exported; if there are `files`,
     only these were looked at."""
-    if ranks is not None and _of_family(searched, family):
-        return no_rank(files[0] if len(files) == 1 else log_dir, ranks)
+    if ranks is not None and (of_family := _of_family(searched, family)):
+        numbers = Numbers.of(source.rank for source in of_family if source.rank is not None)
+        return no_rank(files[0] if len(files) == 1 else log_dir, ranks, f"choose from {numbers.named('rank')}")
     others, sure = _unrecognised(searched, {"", *(row.kind for row in of_command(family))})
     names = ", ".join(row.files for row in of_command(family)) if family else f"profiles of {', '.join(commands())}"
     looked_for = "" if sure else f"looked for {names}"
@@ -123,8 +124,8 @@ def _no_profile(log_dir: Path, files: Sequence[Path], family: str | None) -> str
     return f"{log_dir}: none of the {len(files)} files that were given is {what}"
 
 
-def no_rank(log_dir: Path, ranks: Numbers) -> TraceExportError:
-    return NothingToExportError(f"{log_dir}: no source holds a rank of `ranks` {ranks}", SEE)
+def no_rank(log_dir: Path, ranks: Numbers, remedy: str = SEE) -> TraceExportError:
+    return NothingToExportError(f"{log_dir}: no source holds a rank of `ranks` {ranks}", remedy)
 
 
 def no_device(log_dir: Path, devices: Numbers) -> TraceExportError:
