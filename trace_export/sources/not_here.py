@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from trace_export.files import GENERATOR, open_file
+from trace_export.files import GENERATOR, open_file, open_text
 from trace_export.sources import formats
 from trace_export.sources.folders import Folder, Unrecognised
 
@@ -86,7 +86,7 @@ def _is_renamed_log(path: Path) -> bool:
     """Whether the beginning of a file that is called a log, or a text, holds a record of Paddle's executor."""
     with suppress(OSError):
         if _LOG.fullmatch(path.name) and path.is_file():
-            with open_file(path) as file:
+            with open_text(path) as file:
                 return _RECORD in file.read(_RECORD_BYTES)
     return False
 

@@ -72,6 +72,19 @@ def test_an_evaluation_takes_no_number_of_a_step(
     assert exported(run_cli, tmp_path / "logs", tmp_path / "out") == sorted(wanted, key=str)
 
 
+def test_an_evaluation_that_lost_a_record_stays_one(tmp_path: Path) -> None:
+    """Other ranks have more forwards then."""
+    write_logs(tmp_path, Job(evaluated=(3,)))
+    path = tmp_path / "workerlog.2"
+    lines = path.read_text().splitlines(keepends=True)
+    optimizers = [n for n, text in enumerate(lines) if "type = optimizer" in text]
+    lines.pop(next(n for n in range(optimizers[0], len(lines)) if "type = forward, micro_batch_id = 4" in lines[n]))
+    path.write_text("".join(lines))
+    profile = trace_export.load(tmp_path).profile
+    assert profile.evaluations.group_by("rank").len().sort("rank")["len"].to_list() == [8, 8, 7, 8]
+    assert profile.spans["step"].unique().sort().to_list() == [2, 3, 4]
+
+
 @pytest.mark.parametrize("name", RECORDS)
 def test_every_block_of_a_dynamic_graph(name: str, run_cli: Cli, tmp_path: Path) -> None:
     job, logs = RECORDS[name], tmp_path / "logs"

@@ -146,6 +146,12 @@ def test_files_that_cannot_be_drawn(tmp_path: Path) -> None:
         read(Source("rocpd", tmp_path / "other.db", "folder"), ReadOptions())
 
 
+def test_a_database_may_be_called_sqlite(samples: Path, tmp_path: Path) -> None:
+    for path in (samples / "rocpd").rglob("*.db"):
+        shutil.copy(path, tmp_path / f"{path.stem}.sqlite")
+    assert {source.kind for source in find(tmp_path).sources} == {"rocpd"}
+
+
 def test_older_databases_are_named(tmp_path: Path) -> None:
     with changing(tmp_path / "trace.rpd") as db:
         for table in ("rocpd_api", "rocpd_op", "rocpd_string"):

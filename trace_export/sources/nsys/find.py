@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from trace_export.sources.folders import Folder, SearchResult, host_of
+from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.nsys.export_report import SUFFIXES
 from trace_export.sources.nsys.session import is_export
 from trace_export.sources.nsys.table_folder import is_table_folder
@@ -15,9 +16,18 @@ OURS = (".sqlite", ".sqlite3")
 """The suffixes of `nsys export`. An unreadable file is taken for one: the reader says what is wrong with it."""
 
 
+_EXPORT = "nsys export --type sqlite"
+_OTHERS = (
+    (re.compile(r".+\.qdstrm"), f"the stream of a capture: make a report of it with QdstrmImporter, then {_EXPORT}"),
+    (re.compile(r".+\.h5|.+_(?:cuda|nvtx)_\w+\.csv"), f"no export that is read: {_EXPORT} makes one of the report"),
+)
+"""Other output, by its name (https://docs.nvidia.com/nsight-systems/UserGuide), to complete "PATH is …"."""
+
+
 def exports(root: Path, folders: list[Folder]) -> SearchResult:
-    """Databases with the tables of an export, folders of such tables, and reports that were not exported yet."""
-    sources = []
+    """Databases with the tables of an export, folders of such tables, and reports that were not exported yet; other
+    output of Nsight Systems is not read, but named."""
+    sources, others = [], []
     for folder in folders:
         if is_table_folder(folder.files):
             sources.append(Source("nsys", folder.path, host_of(root, folder.path)))
@@ -25,7 +35,11 @@ def exports(root: Path, folders: list[Folder]) -> SearchResult:
         names = set(folder.files)
         files = [folder.path / name for name in folder.files if _is_ours(folder.path / name, names)]
         sources += [Source("nsys", path, host_of(root, folder.path)) for path in files]
-    return SearchResult(tuple(sources))
+        others += [
+            Unrecognised("nsys", str(folder.path / name), what)
+            for name in folder.files for pattern, what in _OTHERS if pattern.fullmatch(name)
+        ]  # fmt: skip
+    return SearchResult(tuple(sources), unrecognised=tuple(others))
 
 
 def _is_ours(path: Path, names: set[str]) -> bool:

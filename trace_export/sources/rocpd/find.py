@@ -11,7 +11,7 @@ from trace_export.sources.rocpd.tables import is_rocpd
 from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
-SUFFIXES = (".db", ".rpd")
+SUFFIXES = (".db", ".sqlite", ".sqlite3", ".rpd")
 OTHER_OUTPUT = re.compile(
     r"(?:.+_)?(?:kernel|marker_api|hip_api|hsa_api|rccl_api|memory_copy)_trace\.(?P<csv>csv)|(?:.+_)?results\.pftrace"
 )
