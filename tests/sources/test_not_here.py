@@ -228,6 +228,19 @@ def test_what_else_rocprofv3_writes_is_named(tmp_path: Path, run_cli: Cli, name:
     assert "gunzip" not in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("pipeline_profile.csv", "a table that trace-export wrote: give the file itself"),
+        ("pipeline_profile.messages.parquet", "a table that trace-export wrote: give the file itself"),
+        ("blocks.xlsx", "a spreadsheet: save it as CSV"),
+    ],
+)
+def test_a_table_in_a_folder_is_named(tmp_path: Path, run_cli: Cli, name: str, what: str) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    assert f"{name} is {what}" in run_cli("report", tmp_path).stderr
+
+
 def test_a_csv_file_of_rocprofv3_alone(tmp_path: Path, run_cli: Cli) -> None:
     path = tmp_path / "908_kernel_trace.csv"
     path.write_text('"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n"KERNEL_DISPATCH","k",10,20\n')

@@ -62,8 +62,8 @@ def is_archive(name: str) -> bool:
 
 
 def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
-    """The archives, the pointers of Git LFS, of any kind, and the logs of Paddle that were renamed, in a folder without
-    any profile."""
+    """The archives, the pointers of Git LFS, of any kind, the logs of Paddle that were renamed, and tables, in a folder
+    without any profile."""
     for folder in folders:
         for name in folder.files:
             path = folder.path / name
@@ -73,6 +73,24 @@ def not_here(folders: list[Folder]) -> Iterator[Unrecognised]:
                 yield Unrecognised("", str(path), NOT_FETCHED)
             elif _is_renamed_log(path):
                 yield Unrecognised("paddle", str(path), RENAMED)
+            elif _OUR_TABLE.fullmatch(name):
+                yield Unrecognised("span_table", str(path), f"a table that {GENERATOR} wrote: give the file itself")
+            elif Path(name).suffix in _SPREADSHEETS:
+                yield Unrecognised("span_table", str(path), no_table(name))
+
+
+_OUR_TABLE = re.compile(r"pipeline_profile\b.*\.(?:csv|parquet)")
+_SPREADSHEETS = (".xlsx", ".xls", ".ods")
+
+
+def no_table(name: str) -> str:
+    """Why a file of this name holds no table that is read, to complete "PATH is …"; "" where it may hold one."""
+    if Path(name).suffix in _SPREADSHEETS:
+        return "a spreadsheet: save it as CSV, with its times as text, because it would round them"
+    if Path(name).suffix in (".jsonl", ".ndjson"):
+        return "a file of JSON lines, which is not read"
+    plain = Path(_plain(name)).suffix
+    return packed(name) if plain != Path(name).suffix and plain in (".csv", ".tsv", ".parquet") else ""
 
 
 _LOG = re.compile(r"(?!workerlog\.\d).*(?:log|\.txt|\.out|\.err).*", re.IGNORECASE)

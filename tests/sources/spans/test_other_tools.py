@@ -198,6 +198,27 @@ def test_tables_of_spreadsheets(name: str, separator: str, start: str, tmp_path:
     assert api.load(other).spans.drop("id").equals(api.load(tmp_path / "spans.csv").spans.drop("id"))
 
 
+def test_blanks_around_names_and_values_count_for_nothing(tmp_path: Path) -> None:
+    comma = table(tmp_path)
+    (tmp_path / "blanks.csv").write_text(comma.read_text().replace(",", " , ").replace("fwd", "Fwd"))
+    spans = api.load(tmp_path / "blanks.csv", columns=MAP).spans
+    assert spans.drop("marker").equals(api.load(comma, columns=MAP).spans.drop("marker"))
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("a.xlsx", "is a spreadsheet: save it as CSV, with its times as text"),
+        ("a.csv.gz", "is packed: unpack it with gunzip"),
+        ("a.jsonl", "is a file of JSON lines, which is not read"),
+    ],
+)
+def test_what_is_no_table_gets_its_reason(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"PK")
+    with pytest.raises(SourceError, match=says):
+        api.load(tmp_path / name, columns=MAP)
+
+
 @pytest.mark.parametrize("names", [("wgrad", "Backward-W", "weight gradient"), ("other",)])
 def test_work_between_the_passes_whose_kind_names_none_is_told_of(names: tuple[str, ...], tmp_path: Path) -> None:
     """The bubble counts it as idle. What lies inside of a pass, or around passes, is no such work."""
@@ -336,7 +357,12 @@ def in_ms_on_rank_1() -> dict[str, pl.Expr]:
         (MAP.replace("what", "kind"), {}, "has no column kind; it has gpu, what"),
         (MAP, {"finish": pl.lit(-1.0)}, "ends before it starts"),
         (MAP, {"what": pl.lit("lunch")}, 'names no forward or backward: its kinds are "lunch"'),
-        (MAP, {"begin": pl.lit("soon")}, r"cannot be read as a table of spans"),
+        (
+            MAP,
+            {"begin": pl.lit("soon")},
+            r"has a start that is not a number in the column begin; write times as digits",
+        ),
+        (MAP, {"begin": pl.lit("1,760,000")}, "not a number in the column begin; .* without a separator of thousands"),
         (MAP, {"gpu": pl.lit(None)}, "has a row without a rank"),
         (MAP, in_ms_on_rank_1(), "1,000 × as long on rank 1 as on rank 0, as if their times were in different units"),
     ],

@@ -17,6 +17,7 @@ from trace_export.files import open_file
 from trace_export.model import OUTSIDE, RANKS, WORK_KINDS, Declared, Note, Profile, conform
 from trace_export.schedules.operation_types import COLLECTIVE, TRANSFERS
 from trace_export.schedules.passes import FORWARDS
+from trace_export.sources.not_here import no_table
 from trace_export.sources.shared import csv_table
 from trace_export.sources.shared.batch import each
 from trace_export.sources.shared.names import shortened
@@ -36,6 +37,7 @@ TEXTS = ("kind", "host")
 OTHERS = 40
 """Besides the wanted fields of events at most this many others are kept, so that an error can name them."""
 REMEDY = "say which column means what with `columns`"
+PLAIN = "write times as digits, with a decimal point where there is a fraction, and without a separator of thousands"
 LARGEST_NS = float(1 << 62)
 NESTED = (dict, list)
 """Types of values that are no column of a table."""
@@ -171,10 +173,12 @@ def _refuse_own_zeros(placed: pl.DataFrame, path: Path) -> None:
 
 def _table(path: Path, wanted: set[str]) -> pl.DataFrame:
     if path.suffix in csv_table.SUFFIXES:
-        return csv_table.scan(path).collect()
+        return csv_table.scan(path).rename(str.strip).collect()
     if path.suffix == ".parquet":
         with open_file(path) as file:
             return pl.read_parquet(checked(file))
+    if other := no_table(path.name):
+        raise SourceError(path, f"is {other}", "give CSV, Parquet or Chrome JSON")
     from trace_export.sources.shared.chrome_json import Events, JsonTrace  # and msgspec
 
     whole: Events[dict[str, Any]] = Events(dict, list, number=Decimal)
@@ -256,6 +260,8 @@ def _complete(event: dict[str, Any], flat: dict[str, Any], path: Path) -> dict[s
 def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series:
     """A column of the table in the type of its meaning. Raises SourceError where it holds values of another type."""
     dtype = values.dtype
+    if dtype == pl.String:
+        values = values.str.strip_chars()
     if field in TIMES and isinstance(dtype, pl.Datetime):
         return values.dt.epoch("ns")
     if field in TIMES and isinstance(dtype, pl.Duration):
@@ -268,7 +274,7 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
         return values.cast(pl.String)
     if field in TIMES:
         csv_table.refuse_rounded(values, path)
-        return _times(values, unit_ns)
+        return _times(values, unit_ns, field, path)
     if dtype == pl.String:
         values = _numbers(values, field, path)
     if values.dtype.is_float():
@@ -281,14 +287,15 @@ def _typed(values: pl.Series, field: str, unit_ns: int, path: Path) -> pl.Series
 
 def _numbers(texts: pl.Series, field: str, path: Path) -> pl.Series:
     """Texts as numbers; what stands for no value is null."""
-    given = texts.set(texts.str.strip_chars().str.to_lowercase().is_in(NO_VALUE), None)
+    given = texts.set(texts.str.to_lowercase().is_in(NO_VALUE), None)
     values = given.cast(pl.Float64, strict=False)
     if values.null_count() > given.null_count():
-        raise SourceError(path, f"has a {field} that is not a number in the column {shortened(texts.name)}", REMEDY)
+        what = f"has a {field} that is not a number in the column {shortened(texts.name)}"
+        raise SourceError(path, what, PLAIN if field in TIMES else REMEDY)
     return values
 
 
-def _times(values: pl.Series, unit_ns: int) -> pl.Series:
+def _times(values: pl.Series, unit_ns: int, field: str, path: Path) -> pl.Series:
     """Numbers of a unit as nanoseconds: whole ones and texts exactly, others as floating-point numbers."""
     if values.dtype == pl.String:
         whole = values.cast(pl.Int64, strict=False)
@@ -297,7 +304,7 @@ def _times(values: pl.Series, unit_ns: int) -> pl.Series:
         elif values.str.contains(DECIMAL).all() and (values.cast(pl.Float64).abs() * unit_ns < LARGEST_NS).all():
             return (values.cast(pl.Decimal(38, 9)) * unit_ns).round().cast(pl.Int64)
         else:
-            values = values.cast(pl.Float64)
+            values = _numbers(values, field, path)
     if values.dtype.is_integer():
         beyond = int(LARGEST_NS) // unit_ns + 1  # so large a time is refused later
         return values.cast(pl.Int64).clip(-beyond, beyond) * unit_ns
