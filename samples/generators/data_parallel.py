@@ -93,12 +93,12 @@ class Job:
     ((replica, stage) → how long after it could each block starts), `links` (sender and receiver → what is added to the
     hop), `loading` (replica → how long its first stage waits for data before each step), `fed` (replica → the same
     before each forward of the first chunk), `pause` (the same of all; `loads`: its standard deviation and that of
-    `loading`, as a share of them, over steps and replicas), `shapes` (rank → what its blocks hold, and how
-    long they are by that; only where it is given do blocks have kernels of layers), `collected` (rank → how much later
-    one block of it in eight starts, by chance, as in a garbage collection), `head` (how many times as long the blocks
-    of the last chunk of the last stage take: it has the loss), `throttled` ((replica, stage) → how many times as long
-    its blocks take in the last step, growing evenly from the first). What is planted is there in the steps `during`
-    alone, where these are given.
+    `loading`, as a share of them, over steps and replicas), `shapes` (rank → what its blocks hold, and how long they
+    are by that; only where it is given do blocks have kernels of layers), `collected` (rank → how much later one block
+    of it in eight starts, by chance, as in a garbage collection; `inside`: how much longer it takes), `head` (how many
+    times as long the blocks of the last chunk of the last stage take: it has the loss), `throttled` ((replica, stage) →
+    how many times as long its blocks take in the last step, growing evenly from the first). What is planted is there in
+    the steps `during` alone, where these are given.
 
     `buckets`: into how many parts of equal size the gradients of each chunk of a stage are divided; each is reduced as
     soon as its share of the chunk's last backward is done and the part before is reduced (overlapped reduction). Where
@@ -170,6 +170,7 @@ class Job:
     pause: int = 0
     loads: float = 0.0
     collected: Mapping[int, int] = field(default_factory=dict)
+    inside: bool = False
     head: float = 1.0
     throttled: Mapping[Cell, float] = field(default_factory=dict)
     during: frozenset[int] | None = None
@@ -519,14 +520,16 @@ class _Simulator:
                 start += job.held.get(cell, 0)
                 if any(half.kind == "F" and source is None for half, source in halves):
                     start += job.fed.get(replica, 0)
-                if self.collections[step][at][n]:
-                    start += max(job.collected.get(rank, 0) for rank in lane)
+            stop = 0
+            if self._planted(step) and self.collections[step][at][n]:
+                stop = max(job.collected.get(rank, 0) for rank in lane)
+            start += 0 if job.inside else stop
             size = self.sizes[step][replica][operation.microbatch]
             length = self.lengths[operation.kind] * speeds[stage] * size * (1 + self.noise[step][at][n])
             if self._planted(step) and stage == job.stages - 1 and operation.chunk == job.chunks - 1:
                 length *= job.head
             length *= job.parts[(operation.chunk or 0) * job.stages + stage] if job.parts else 1.0
-            end = start + round(length)
+            end = start + round(length) + (stop if job.inside else 0)
             ends |= {(stage, half): end for half, _ in halves}
             before[stage], free[stage] = start, end - job.overlap
             chunks = [half.chunk for half, _ in halves if half.kind == "B"] or [operation.chunk] * (

@@ -275,6 +275,9 @@ PLANTED: dict[str, tuple[Callable[[Job, Draw], Planted], dict[str, Any], tuple[s
     "pause, loaders vary": (
         pause, {"gap": 200 * US, "replicas": 4, "loads": 0.15}, ("nsys", "kineto", "paddle", "table")
     ),
+    "collecting rank, in its blocks": (
+        collecting_rank, {**LONG, "stages": 4, "inside": True}, ("nsys", "kineto", "paddle", "work")
+    ),
 }  # fmt: skip
 """Each cause: what plants it, what a job needs that has it, and the forms in which it can be seen."""
 

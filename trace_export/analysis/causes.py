@@ -10,8 +10,9 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.compared import Compared, Sums, as_of_peers, mean_lengths
+from trace_export.analysis.compared import Compared, Sums, as_of_peers, mean_lengths, of_steps
 from trace_export.analysis.peers import Group, Items, Slow, slow_groups
+from trace_export.analysis.spread import Spread
 from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.memory import give_back
 from trace_export.ordering import distinct
@@ -113,16 +114,19 @@ class Candidates:
         row, step, unit = np.nonzero(sums.count)
         unequal = work and typical.correlation >= ALIKE
         items, there = self.compared.work(row, step, unit, sums.only((row, step, unit)), unequal=unequal)
-        del keys, rows
+        del keys
         blocks = typical.is_block if work else of
-        left = self.means.copy()
+        left, spread = self.means.copy(), None
         for slow in slow_groups(items, self.compared.groups(there)):
             if graph.recorded.incomplete and not self._beyond_doubt(items, slow):
                 continue
             members = self._members(slow, there, blocks)
             place, kind = self.compared.place(slow, there), self._kind(slow)
-            spread = kind == "stage" and work
-            quick, even = self._as_peers(slow, items, members, there[slow.items], left, sorts, spread=spread)
+            even = kind == "stage" and work
+            if spread is None:
+                common = of_steps(row, step, unit, sums.only((row, step, unit)))[graph.step[rows]]
+                spread = Spread(rows, typical.work[rows], common, self.row[rows], typical.unit[rows], self.stage)
+            changes = self._as_peers(slow, spread, members, there[slow.items], left, sorts, even=even)
             if (kind == "rank" and slow.groups[0].kind == "stage") or (
                 kind == "host" and work and not _beside_peers(items, slow)
             ):
@@ -131,24 +135,23 @@ class Candidates:
             met = np.isin(self.row[typical.inner.row], there[slow.items]).any()  # which tells whom the others wait for
             place["undivided"] = (work and one_group and not met) or None
             code = f"slow-{'rank' if kind == 'lane' else kind}" if work else "slow-optimizer"
-            yield Candidate(code, place, slow.excess, slow.sigmas, (quick,), even)
+            yield Candidate(code, place, slow.excess, slow.sigmas, changes[:1], changes[1])
 
     def _as_peers(
         self,
         slow: Slow,
-        items: Items,
+        spread: Spread,
         members: Ints,
         slow_ranks: Ints,
         means: Floats,
         sorts: tuple[int, ...],
         *,
-        spread: bool,
+        even: bool,
     ) -> tuple[Change, Change | None]:
-        """Changes of lengths. In the first the members are scaled to the rank means of their peers, unit by unit: their
-        jitter stays, but not a surplus that comes and goes from step to step. In the second, if asked for, the surplus
-        is `spread` evenly over all stages. `means` (rank × unit) are without the previous causes, so that their surplus
-        is no gain of this one; they are changed to be without this one, too. `sorts`: those of the operations that
-        `items` compare."""
+        """Changes of lengths. In the first the members are scaled to the rank means of their peers, unit by unit, and
+        differ from one another as these do (see `Spread`). In the second, if asked for, the surplus is spread `even`ly
+        over all stages. `means` (rank × unit) are without the previous causes, so that their surplus is no gain of this
+        one; they are changed to be without this one, too. `sorts`: those of the operations that are compared."""
         typical, outside = self.typical, np.ones(len(self.ranks), np.bool_)
         outside[slow_ranks] = False
         usual = np.full(means.shape, np.nan)
@@ -160,28 +163,22 @@ class Candidates:
         with np.errstate(invalid="ignore"):
             factor = np.nan_to_num(left / np.maximum(means, 1.0), nan=1.0)
         lengths = typical.work.copy()
-        if items.by_step is not None:
-            steps = np.ones((len(self.ranks), items.by_step.shape[1]))
-            steps[slow_ranks] = items.by_step[slow.items]
-            compared = members[np.isin(self.graph.sort[members], sorts)]
-            lengths[compared] /= steps[self.row[compared], self.graph.step[compared]]
-            cell = self.row[members] * means.shape[1] + typical.unit[members]
-            before, after = (np.bincount(cell, x[members], means.size) for x in (typical.work, lengths))
-            lengths[members] *= (before / np.maximum(after, 1.0))[cell]  # all steps are as long as before in all
         faster = factor[self.row[members], typical.unit[members]]
         by_itself = ~np.isin(self.graph.sort[members], sorts) & (faster * (1 + APART * slow.excess) < 1)
         lengths[members] *= np.where(by_itself, 1.0, faster)
+        rows, ratios = spread.as_peers(slow_ranks[~slow.alone], outside)
+        lengths[rows] *= ratios
         lengths = typical.length - typical.inner.without(typical.work - lengths)
-        quick, even = Change.between(typical.length, lengths), None
-        if spread:
+        quick, level = Change.between(typical.length, lengths), None
+        if even:
             above = np.nan_to_num(means - left)
             surplus = above.sum(axis=0) / np.maximum((~np.isnan(usual)).sum(axis=0), 1) / len(np.unique(self.stage))
             now, blocks = self.means.copy(), np.flatnonzero(typical.is_block)
             now[slow_ranks] *= factor[slow_ranks]
             lengths[blocks] *= (1 + surplus / np.maximum(now, 1.0))[self.row[blocks], typical.unit[blocks]]
-            even = Change.between(typical.length, lengths)
+            level = Change.between(typical.length, lengths)
         means[:] = left
-        return quick, even
+        return quick, level
 
     def _slow_items(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Change]]:
         """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with the change

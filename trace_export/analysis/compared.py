@@ -119,7 +119,7 @@ class Compared:
         and the rows of the ranks that have work. `sums`: of the lengths of blocks in a row, step and unit. A step that
         is slow on all ranks, as the first ones are, says nothing of one of them, and is made as long as the others.
         `unequal`: whether micro-batches are unequal, so that all ranks of a replica vary together."""
-        common = _of_steps(row, step, unit, sums)[step]
+        common = of_steps(row, step, unit, sums)[step]
         sums = Sums(sums.count, sums.ns / common, sums.squares / common**2)
         shape = len(self.ranks), int(unit.max(initial=-1)) + 1
         cell = row * shape[1] + unit
@@ -142,11 +142,8 @@ class Compared:
         with np.errstate(invalid="ignore"):
             scatter = np.nanstd(ratio, axis=1) * np.sqrt(1 / np.maximum(several - 1, 1)) if len(there) else value
         noise = np.where(several > 2, np.maximum(noise, scatter), noise)
-        usual_noise = as_of_peers(noise)
-        varies = (noise > usual_noise)[:, None] & (ratio > 0)
-        by_step = np.where(varies, ratio / np.where(value > 0, value, 1.0)[:, None], 1.0)
         chance = self.replica[there] if unequal else None
-        return Items(value, usual_noise, self.stage[there], by_step=by_step, chance=chance), there
+        return Items(value, as_of_peers(noise), self.stage[there], chance=chance), there
 
     def link_alike(self, links: Ints) -> Ints:
         """A number for each of `links` (source, target and kind; one a column): peers are of one direction between the
@@ -189,7 +186,7 @@ class Compared:
         }  # fmt: skip
 
 
-def _of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
+def of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
     """The length of the middle rank's blocks in each step, by that in all steps."""
     units, steps = int(unit.max(initial=-1)) + 1, int(step.max(initial=-1)) + 1
     expected = sums.by(row * units + unit, (int(row.max(initial=-1)) + 1) * units).mean[row * units + unit] * sums.count

@@ -38,9 +38,9 @@ class Group:
 class Items:
     """What is compared: the `mean` of each item and its standard error `noise`. Items with the same number in `alike`
     are proper peers of each other. `relative`: whether an excess is a share of the peers' value; `least`: the least
-    that counts. `nested`: whether an item may have a cause of its own inside of a group that has one. `by_step` (item ×
-    step): the value in a step by the mean if an item varies by more than chance, else 1. `chance`: items with the same
-    number vary by the same chance, so that several of them are no surer than one; None if all are independent."""
+    that counts. `nested`: whether an item may have a cause of its own inside of a group that has one. `chance`: items
+    with the same number vary by the same chance, so that several of them are no surer than one; None if all are
+    independent."""
 
     mean: Floats
     noise: Floats
@@ -48,7 +48,6 @@ class Items:
     relative: bool = True
     least: float = LEAST
     nested: bool = True
-    by_step: Floats | None = None
     chance: Ints | None = None
 
 
