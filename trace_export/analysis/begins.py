@@ -23,6 +23,7 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
     """
     steps, ranks = len(graph.recorded.steps), graph.recorded.ranks["rank"].to_numpy()
     before, blocks = np.zeros(len(graph)), np.flatnonzero(graph.first)
+    share = np.zeros((len(ranks), steps))
     row, step, start = np.searchsorted(ranks, graph.rank[blocks]), graph.step[blocks], graph.start[blocks]
     begin = np.full((len(ranks), steps), np.iinfo(np.int64).min)
     begin[row, step] = start
@@ -52,8 +53,8 @@ def from_before(graph: Graph, late: Floats) -> tuple[Floats, Ints]:
             excess[sooner > excess / 2] = 0
             if excess.any():
                 unsure.append(first)
-        of = graph.step[rows] == first
-        before[rows[of]] = late[rows[of]] * (excess / np.maximum(by[:, first], 1))[row[of]]
+        share[:, first] = excess / np.maximum(by[:, first], 1)
+    before[rows] = late[rows] * share[row, graph.step[rows]]
     return before, np.array(unsure, np.int64)
 
 

@@ -195,9 +195,10 @@ def of_steps(row: Ints, step: Ints, unit: Ints, sums: Sums) -> Floats:
     factor = np.ones(steps)
     there = ought > 0
     ratio = np.where(there, took / np.where(there, ought, 1.0), np.nan)
-    some = ratio[:, there.any(axis=0)]
-    low, high = (np.nanquantile(some, 0.5, axis=0, method=method) for method in ("lower", "higher"))
-    factor[there.any(axis=0)] = np.clip(1.0, low, high)  # if half of the ranks change, the others tell
+    known = np.flatnonzero(there.any(axis=0))
+    in_order, count = np.sort(ratio[:, known], axis=0), there[:, known].sum(axis=0)  # what is not there comes last
+    low, high = (in_order[middle, np.arange(len(known))] for middle in ((count - 1) // 2, count // 2))
+    factor[known] = np.clip(1.0, low, high)  # if half of the ranks change, the others tell
     return np.where(factor > 0, factor, 1.0)
 
 
