@@ -97,7 +97,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
             graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
         )
     path = CriticalPath(graph, replay.windows)
-    optimizer = _optimizer(path)  # here, for the walk takes much memory for a while, and so do the candidates
+    optimizer = path.optimizer_ns
     usual_and_measured = replay.step_lengths([typical.usual, (typical.length, typical.delay)])
     measured = float(usual_and_measured.mean(axis=0)[1])
     give_back()
@@ -195,12 +195,6 @@ def _pause(levels: pl.DataFrame) -> float:
     """How long a step waits before its first block, although nothing is missing."""
     pause = levels.filter(pl.col("level") == "pause")["adds_ns"]
     return float(pause[0]) if len(pause) else 0.0
-
-
-def _optimizer(path: CriticalPath) -> float:
-    """The optimizer's part of a step's critical path."""
-    total = path.parts.filter(pl.col("part") == "work", pl.col("kind") == "OPT")["ns"].sum()
-    return float(total) / max(path.steps.height, 1)
 
 
 def _gains(candidates: Sequence[Candidate], usual: float, changed: Floats) -> list[tuple[float, float | None]]:

@@ -5,9 +5,9 @@ The model is that of `schedules.simulate` with the measured durations, transfers
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,7 @@ from trace_export.analysis.formulas import ClosedForm, closed_form
 from trace_export.analysis.typical import Overhead
 from trace_export.analysis.whole_steps import only_whole
 from trace_export.errors import UsageError
-from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Profile, Recognition, Schema, conform, empty
+from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Plan, Profile, Recognition, Schema, conform, empty
 from trace_export.pipeline.block_order import sequences
 from trace_export.pipeline.deviations import deviations
 from trace_export.pipeline.schedule_match import of_steps
@@ -46,18 +46,46 @@ more, because blocks come late by chance, 9 of 10 pairs are within `SURE` plus t
 
 @dataclass(frozen=True)
 class Theory:
-    """What `explain` found; `closed_form` is None where none is published."""
+    """What `explain` found. Few reports need more than the `recognition`: the rest is worked out when it is first asked
+    for."""
 
     recognition: Recognition
-    deviations: pl.DataFrame
-    closed_form: ClosedForm | None = None
-    _rows: Callable[[], Iterable[tuple[str, float, float, float, float, float]]] = tuple
+    _plan: Plan | None
+    _passes: pl.DataFrame
+    _orders: pl.DataFrame
+    _overhead: Overhead
+    _pipeline_ns: float | None
+
+    @cached_property
+    def deviations(self) -> pl.DataFrame:
+        """Where ranks leave the order of the schedule, see `pipeline.deviations`; empty where none is named."""
+        return deviations(self._orders, replace(self.recognition, plan=self._plan))
+
+    @cached_property
+    def closed_form(self) -> ClosedForm | None:
+        """None where none is published."""
+        if self._model is None:
+            return None
+        measured, work = self._model
+        mean = [float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights)]
+        return closed_form(measured.schedule, *mean)
 
     @cached_property
     def changes(self) -> pl.DataFrame:
-        """The table `CHANGES`; empty where there is no model. Few reports need it, so it is worked out when it is first
-        asked for."""
-        return pl.DataFrame(list(self._rows()), schema=CHANGES, orient="row")
+        """The table `CHANGES`; empty where there is no model."""
+        twins = self.recognition.twins
+        rows = () if self._model is None else _changes(*self._model, self._overhead, twins, self._pipeline_ns)
+        return pl.DataFrame(list(rows), schema=CHANGES, orient="row")
+
+    @cached_property
+    def _model(self) -> tuple[Measured, _StageWork] | None:
+        """None where the order fits no schedule, or a stage was not read."""
+        if self._plan is None:
+            return None
+        measured = measure(self._passes, of_plan(self._plan), self._orders)
+        if measured.blocks.is_empty() or not _all_stages(measured):
+            return None
+        return measured, _stage_work(measured)
 
 
 @dataclass(frozen=True)
@@ -74,25 +102,12 @@ class _StageWork:
 
 def explain(profile: Profile, overhead: Overhead, pipeline_ns: float | None = None) -> Theory:
     """The theory of the profile's schedule. `pipeline_ns`: how long the pipeline of a step takes, as measured. Needs
-    `Profile.interpretation`.
-
-    Where the order fits no schedule, only the recognition is filled; where a stage was not read, there is no model.
-    """
+    `Profile.interpretation`."""
     recognition = profile.interpreted.recognition
     passes = only_whole(profile).passes()
     orders = sequences(passes)
     plan = None if recognition.named is None else of_steps(recognition.named, orders)
-    if plan is None:
-        return Theory(recognition, pl.DataFrame())
-    recognition = replace(recognition, plan=plan)
-    measured = measure(passes, of_plan(plan), orders)
-    if measured.blocks.is_empty() or not _all_stages(measured):
-        return Theory(recognition, deviations(orders, recognition))
-    work = _stage_work(measured)
-    mean = [float(w.mean()) for w in (work.forward, work.backward, work.inputs, work.weights)]
-    form = closed_form(measured.schedule, *mean)
-    rows = partial(_changes, measured, work, overhead, recognition.twins, pipeline_ns)
-    return Theory(recognition, deviations(orders, recognition), form, rows)
+    return Theory(replace(recognition, plan=plan or recognition.plan), plan, passes, orders, overhead, pipeline_ns)
 
 
 def _all_stages(measured: Measured) -> bool:

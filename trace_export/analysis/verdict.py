@@ -52,9 +52,9 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
     times = measured.step_ns, measured.pipeline_ns, measured.bubble
     said, facts = _made_of(explanation, theory, whole)
     length, of_run = measured.step_ns or measured.pipeline_ns or 0.0, explanation.step_ns
-    part = not explanation.path.steps.join(measured.steps, on=STEP_KEY, how="anti", nulls_equal=True).is_empty()
     if said.startswith(":") and abs(of_run - length) > SMALL * length:
-        if part:
+        explained = explanation._graph.recorded.steps[explanation._windows.step]
+        if explained.join(measured.steps, on=STEP_KEY, how="anti", nulls_equal=True).height:  # only a part is shown
             said = f"; a step of the run takes {duration(of_run)}{said}"
         elif measured.step_ns is None:
             said = f", with the rest of the step {duration(of_run)}{said}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 
@@ -41,7 +42,16 @@ class CriticalPath:
 
     @cached_property
     def parts(self) -> pl.DataFrame:
-        return _walk(self._graph, self._longest)
+        return _parts(self._graph, self._longest, _walk(self._graph, self._longest))
+
+    @property
+    def optimizer_ns(self) -> float:
+        """The optimizer's part of a mean step, without the table of all parts."""
+        total = 0
+        if (self._graph.sort == OPTIMIZER).any():
+            for _, operation, what, start, end in _walk(self._graph, self._longest):
+                total += int((end - start)[(what == _WORK) & (self._graph.sort[operation] == OPTIMIZER)].sum())
+        return total / max(len(self._longest), 1)
 
     @cached_property
     def steps(self) -> pl.DataFrame:
@@ -56,27 +66,29 @@ class CriticalPath:
         return _slack(self._graph, self._windows)
 
 
-def _walk(graph: Graph, windows: Windows) -> pl.DataFrame:
-    """The table `PARTS`. All steps are walked at once."""
+_Rows = tuple[Ints, Ints, Ints, Times, Times]
+"""Of some parts the row of their window, the operation, what they are, start and end."""
+
+
+def _walk(graph: Graph, windows: Windows) -> Iterator[_Rows]:
+    """The parts from the end of each step on. All steps are walked at once."""
     begin, at, operation, starting = _ends(graph, windows)
-    rows: list[tuple[Ints, Ints, Ints, Times, Times]] = []
     window = np.arange(len(windows))
     while len(window):
         first = begin[window]
         now = np.where(starting, at, np.maximum(graph.start[operation], first))
-        rows.append((window, operation, np.full(len(window), _WORK), now, at))
+        yield window, operation, np.full(len(window), _WORK), now, at
         there = graph.ready[operation] - graph.launch(operation)
         ready = np.where(there < graph.start[operation], np.maximum(there, first), now)
         ready = np.where(now > first, ready, now)
-        rows.append((window, operation, np.full(len(window), _DELAY), ready, now))
+        yield window, operation, np.full(len(window), _DELAY), ready, now
         wait = graph.binding[operation]
         on = (ready > first) & (wait >= 0)
         window, operation, wait, ready = window[on], operation[on], wait[on], ready[on]
         before = graph.waits.on[wait]
         at = np.where(graph.waits.whole[wait], graph.end[before], graph.start[before])
-        rows.append((window, operation, np.full(len(window), _OVERLAP), at, ready))
+        yield window, operation, np.full(len(window), _OVERLAP), at, ready
         operation, starting = before, ~graph.waits.whole[wait]
-    return _parts(graph, windows, rows)
 
 
 def _ends(graph: Graph, windows: Windows) -> tuple[Times, Times, Ints, np.ndarray]:
@@ -92,7 +104,9 @@ def _ends(graph: Graph, windows: Windows) -> tuple[Times, Times, Ints, np.ndarra
     return begin, np.array(at, np.int64), np.array(last, np.int64), np.array(starting, np.bool_)
 
 
-def _parts(graph: Graph, windows: Windows, rows: list[tuple[Ints, Ints, Ints, Times, Times]]) -> pl.DataFrame:
+def _parts(graph: Graph, windows: Windows, walked: Iterator[_Rows]) -> pl.DataFrame:
+    """The table `PARTS`."""
+    rows = list(walked)
     if not rows:
         return pl.DataFrame(schema=PARTS)
     window, operation, what, start, end = (np.concatenate(column) for column in zip(*rows, strict=True))
