@@ -14,6 +14,7 @@ a and c have one process id, e has another. Run 2 lacks rank 1, so that run 1 is
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -263,20 +264,13 @@ def jobs_in(runs: Sequence[JobRun]) -> list[str]:
     if len(runs) < 2:
         return []
     folders = [{one.path.parent for one in run.recordings} for run in runs]
-    common = _common([folder for of_run in folders for folder in of_run])
+    common = os.path.commonpath([folder for of_run in folders for folder in of_run])
     tops = [{folder.relative_to(common).parts[:1] for folder in of_run} for of_run in folders]
     if any(len(of_run) != 1 or () in of_run for of_run in tops):
         return []
     names = list(dict.fromkeys(next(iter(of_run))[0] for of_run in tops))
     made = any(_WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
     return names if len(names) > 1 and not made else []
-
-
-def _common(folders: Sequence[Path]) -> Path:
-    common = folders[0]
-    while not all(folder.is_relative_to(common) for folder in folders):
-        common = common.parent
-    return common
 
 
 def _of_part(number: int, part: Profile) -> list[Recording]:
@@ -507,7 +501,7 @@ def _jobs_at_once(cluster: _Group) -> list[_Group]:
     twice = any(len(cluster.rivals(process)) > 1 for process in cluster.processes)  # itself and another
     if not twice or len({one.kind for process in cluster.processes for one in process.recordings}) > 1:
         return [cluster]
-    common = _common([process.recordings[0].path.parent for process in cluster.processes])
+    common = os.path.commonpath([process.folder for process in cluster.processes])
     of_folder: dict[tuple[str, ...], _Group] = defaultdict(_Group)
     for process in cluster.processes:
         of_folder[process.recordings[0].path.relative_to(common).parts[:1]].add(process)
@@ -534,7 +528,7 @@ def _folders_of_jobs(processes: Sequence[_Process], *, machines: bool = False) -
     hosts = [process.recordings[0].host for process in processes]
     if not all(_is_folder(host, process.folder) for host, process in zip(hosts, processes, strict=True)):
         return []
-    common = _common([process.folder for process in processes])
+    common = os.path.commonpath([process.folder for process in processes])
     folders = ["/".join(process.folder.relative_to(common).parts[:1]) for process in processes]
     called = not machines and any(map(_is_called_machine, (*hosts, *folders)))
     return [] if called or "" in folders else folders
