@@ -13,7 +13,7 @@ import trace_export.instrument as ti
 from tests.conftest import ROOT, Cli
 from tests.faults.inputs import INPUTS
 from trace_export.cli.docs import pages
-from trace_export.sources.formats import guides
+from trace_export.sources.formats import commands
 
 FILLED = {
     "no NVTX range is": "no {kind} is",
@@ -22,8 +22,8 @@ FILLED = {
     "rank 0, which another file": "rank {rank}, which {other}",
 }
 """Sentences of the guides that the program fills in."""
-GUIDES = pytest.mark.parametrize("guide", guides())
-PROFILERS = tuple(guide for guide in guides() if guide != "spans")
+GUIDES = pytest.mark.parametrize("guide", commands())
+PROFILERS = tuple(guide for guide in commands() if guide != "spans")
 """Guides of tables have no profiler to start and no run to check."""
 OF_PROFILERS = pytest.mark.parametrize("guide", PROFILERS)
 

@@ -7,13 +7,13 @@ import pytest
 
 from tests.conftest import ROOT, Cli
 from trace_export.cli.commands import command as made_command
-from trace_export.sources.formats import guides
+from trace_export.sources.formats import commands
 
 DOCS = ROOT / "trace_export" / "docs"
 
 
 def test_every_page_is_listed_and_shown(run_cli: Cli) -> None:
-    collect = [DOCS / "collect" / f"{name}.md" for name in (*guides(), "instrument")]
+    collect = [DOCS / "collect" / f"{name}.md" for name in (*commands(), "instrument")]
     pages = [*collect, *sorted(DOCS.glob("*.md"))]
     listed = [line.split()[2] for line in run_cli("docs").stdout.splitlines()]
     assert listed == [page.stem for page in pages]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from trace_export.errors import UsageError
 from trace_export.options import Docs
-from trace_export.sources.formats import guides
+from trace_export.sources.formats import commands
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +57,8 @@ def _instead(name: str, by_name: Mapping[str, Traversable]) -> str:
 def pages() -> dict[str, Traversable]:
     """The guides, one for each profiler and one for scripts, and the pages, by their names."""
     folder = files("trace_export").joinpath("docs")
-    named = {name: folder.joinpath("collect", f"{name}.md") for name in (*guides(), INSTRUMENT)}
-    return named | {
+    guides = {name: folder.joinpath("collect", f"{name}.md") for name in (*commands(), INSTRUMENT)}
+    return {name: guide for name, guide in guides.items() if guide.is_file()} | {
         entry.name.removesuffix(".md"): entry
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".md")

@@ -67,13 +67,13 @@ class Format:
     for …". `detector` names the function `(root, folders) -> SearchResult` as "module:function"; formats may share one.
     `reader` names the module with `read(sources, options)`, see Reader, and, where the format has device tasks,
     `read_tasks(request) -> tuple[KernelFile, ...]`. `folder_speed` is the speed where the source is a folder and not a
-    file. `guide` is the page of docs/collect that `docs` prints. `packed` is a pattern of the names of its files
-    that nobody reads while they are packed. `side_files` are patterns of the files that its
-    detector and its reader open besides the source, relative to the folder of the source (or to the source, where that
-    is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its databases. `follower` names
-    the class that reads a source on while it grows, as "module:class", called with the number of steps to keep; None:
-    it is read whole when it is finished. `batch_bytes`: whole sources of at most so many bytes are
-    read several at once, and so are the beginnings of any; 0: one after another, the reader gains nothing by it.
+    file. `packed` is a pattern of the names of its files that nobody reads while they are packed. `side_files` are
+    patterns of the files that its detector and its reader open besides the source, relative to the folder of the source
+    (or to the source, where that is a folder). `step_task_info`: MindStudio Insight reads the table StepTaskInfo in its
+    databases. `follower` names the class that reads a source on while it grows, as "module:class", called with the
+    number of steps to keep; None: it is read whole when it is finished. `batch_bytes`: whole sources of at most so many
+    bytes are read several at once, and so are the beginnings of any; 0: one after another, the reader gains nothing by
+    it.
     """
 
     kind: str
@@ -84,7 +84,6 @@ class Format:
     reader: str
     speed: Speed
     folder_speed: Speed | None = None
-    guide: str | None = None
     packed: str | None = None
     side_files: tuple[str, ...] = ()
     step_task_info: bool = False
@@ -120,7 +119,6 @@ _ASCEND = Format(
     reader="trace_export.sources.ascend.reader",
     speed=Speed(blocks=1200, device_tasks=160, releases_gil=True),
     folder_speed=Speed(blocks=60, device_tasks=400),
-    guide="ascend",
     packed=r"(?:ascend_pytorch_profiler|msprof|msmonitor).*\.db|analysis\.db|kernel_details\.csv|communication\.json",
     side_files=("profiler_*.json", "../profiler_*.json", "../../profiler_info_*.json"),
     step_task_info=True,
@@ -136,7 +134,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.paddle.find:worker_logs",
         reader="trace_export.sources.paddle.reader",
         speed=Speed(blocks=4000),
-        guide="paddle",
         packed=r"workerlog\.\d+",
         side_files=("envlog.*", "backup_env.*"),
         follower="trace_export.sources.paddle.follow:Follower",
@@ -150,7 +147,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.paddle.find:dygraph_records",
         reader="trace_export.sources.paddle.dygraph",
         speed=Speed(blocks=50),
-        guide="paddle",
         packed=r"profile_record_tmp_file_for_rank_\d+",
     ),
     Format(
@@ -162,7 +158,6 @@ FORMATS: tuple[Format, ...] = (
         reader="trace_export.sources.nsys.reader",
         speed=Speed(blocks=150, device_tasks=100, opening_s=0.012),
         folder_speed=Speed(blocks=35, device_tasks=30, opening_s=0.012),
-        guide="nsys",
         packed=r".+\.(?:sqlite3?|nsys-rep|qdrep)",
         batch_bytes=1 << 20,
     ),
@@ -174,7 +169,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.rocpd.find:databases",
         reader="trace_export.sources.rocpd.reader",
         speed=Speed(blocks=100, device_tasks=250, opening_s=0.012),
-        guide="rocpd",
         packed=r".+_results\.db",
         batch_bytes=1 << 20,
     ),
@@ -185,7 +179,6 @@ FORMATS: tuple[Format, ...] = (
         command="mindspore",
         title="MindSpore profiler output",
         files="*_ascend_ms folders",
-        guide="mindspore",
         packed=r"ascend_mindspore_profiler.*\.db",
     ),
     Format(
@@ -196,7 +189,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.kineto.find:traces",
         reader="trace_export.sources.kineto.reader",
         speed=Speed(blocks=60, device_tasks=75, opening_s=0.012),  # of plain traces 190, 230; of gzipped a tenth
-        guide="kineto",
         batch_bytes=1 << 20,
     ),
     Format(
@@ -207,7 +199,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.recorder.find:files",
         reader="trace_export.sources.recorder.reader",
         speed=Speed(blocks=70),
-        guide="recorder",
         packed=r".+\.blocks",
         side_files=("*.blocks.earlier",),
         follower="trace_export.sources.recorder.follow:Follower",
@@ -220,7 +211,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.spans.find:host_tables",
         reader="trace_export.sources.spans.span_table",
         speed=Speed(blocks=20),
-        guide="spans",
         packed=r".+\.spans\.parquet",
     ),
     Format(
@@ -231,7 +221,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.spans.find:tables",
         reader="trace_export.sources.spans.operation_table",
         speed=Speed(blocks=15),
-        guide="spans",
         packed=r"trace-.+\.parquet",
         side_files=("meta-*.yaml",),
     ),
@@ -243,7 +232,6 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.spans.find:primus",
         reader="trace_export.sources.spans.primus",
         speed=Speed(blocks=13),
-        guide="spans",
         packed=r"pp_rank_\d+\.json",
         side_files=("config.json", "pp_rank_*.json"),
         batch_bytes=1 << 30,  # each of a folder needs the lengths of all
@@ -256,11 +244,10 @@ FORMATS: tuple[Format, ...] = (
         detector="trace_export.sources.spans.find:megascan",
         reader="trace_export.sources.spans.mapped",
         speed=Speed(blocks=25),
-        guide="spans",
         side_files=("*iter*.json",),
     ),
 )
-"""In this order a folder is searched, and commands and guides are listed."""
+"""In this order a folder is searched, and commands are listed."""
 
 
 def of_kind(kind: str) -> Format:
@@ -274,8 +261,5 @@ def of_command(command: str | None) -> tuple[Format, ...]:
 
 
 def commands() -> tuple[str, ...]:
+    """What the user calls the formats. The page of docs/collect with this name is the guide to one, if there is it."""
     return tuple(dict.fromkeys(row.command for row in FORMATS))
-
-
-def guides() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(row.guide for row in FORMATS if row.guide))
