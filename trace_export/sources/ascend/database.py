@@ -33,10 +33,10 @@ from trace_export.sources.ascend.marker_blocks import (
 from trace_export.sources.ascend.metadata import group_hash
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.shared.batch import sources_of
-from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_unix_times
 
+NAMES = "STRING_IDS"
 NOT_AVAILABLE = 4294967295
 HOST_ONLY = 4000000000
 """`connectionId` of a marker without a place on the device; marker n has HOST_ONLY + 1 + n, on host and device."""
@@ -77,19 +77,10 @@ _COUNTERS = (
 """Table, name, unit, its columns of time and value, and the columns that fill the name (`hbmId` is a plain number)."""
 
 
-def texts(db: Database, ids: Iterable[int]) -> dict[int, str]:
-    """The entries of STRING_IDS with these ids; looked up by id, for the table may hold a million call stacks."""
-    wanted = sorted(set(ids))
-    if not wanted:
-        return {}
-    sql = f"SELECT id, substr(value, 1, {LONGEST_NAME}) FROM STRING_IDS WHERE id IN (SELECT value FROM json_each(?))"
-    return dict(db.texts(sql, [json.dumps(wanted)]))
-
-
 def named(db: Database, frame: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """`frame` with the id `columns` replaced by their texts; ids without an entry become null."""
     ids = [frame[column].cast(TIME) for column in columns]
-    text_of = texts(db, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
+    text_of = db.names(NAMES, pl.concat([pl.Series(dtype=TIME), *ids]).unique().drop_nulls())
     if not text_of:
         return frame.with_columns(pl.lit(None, TEXT).alias(column) for column in columns)
     old, new = pl.Series(list(text_of), dtype=TIME), pl.Series(list(text_of.values()), dtype=TEXT)
@@ -168,7 +159,7 @@ def _named(tables: Mapping[str, pl.DataFrame], captures: Mapping[int, Rows]) -> 
     columns = [(table, column) for table, columns in NUMBERED.items() for column in columns]
     ids = pl.concat([tables[table].select("capture", id=pl.col(column).cast(TIME)) for table, column in columns])
     wanted = dict(ids.drop_nulls().unique().group_by("capture").agg("id").iter_rows())
-    said = [(number, texts(captures[number].db, of_capture)) for number, of_capture in wanted.items()]
+    said = [(number, captures[number].db.names(NAMES, of_capture)) for number, of_capture in wanted.items()]
     names = pl.DataFrame(
         {
             "id": pl.Series(list(chain.from_iterable(of_id for _, of_id in said)), dtype=TIME),
@@ -224,7 +215,7 @@ def api_marks(db: Database, dialects: Dialects) -> pl.DataFrame:
     with texts for ids. Their times are texts (msprof's schema)."""
     if not db.has("PYTORCH_API", "startNs", "endNs", "name"):
         return _NO_CALLS
-    names = texts(db, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
+    names = db.names(NAMES, db.frame("SELECT DISTINCT name AS name FROM PYTORCH_API")["name"].drop_nulls())
     of_passes = pl.DataFrame({"id": list(names), "text": list(names.values())}, {"id": TIME, "text": TEXT})
     of_passes = of_passes.filter(dialects.may_know("text"))
     if of_passes.is_empty():
@@ -364,7 +355,7 @@ class StoredKernels(Kernels):
         db, kernels = self._db, pl.DataFrame(schema={"start_ns": TIME, "end_ns": TIME})
         if not db.has("COMPUTE_TASK_INFO", "globalTaskId", "name"):
             return kernels
-        names = texts(db, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
+        names = db.names(NAMES, db.frame("SELECT DISTINCT name AS name FROM COMPUTE_TASK_INFO")["name"].drop_nulls())
         wanted = [i for i, name in names.items() if re.search(OPTIMIZER, name)]
         if not wanted:
             return kernels

@@ -9,8 +9,7 @@ import polars as pl
 
 from trace_export.errors import SourceError
 from trace_export.model import WORD, KernelFile
-from trace_export.sources.ascend.database import ON_DEVICE
-from trace_export.sources.ascend.database import texts as texts_of
+from trace_export.sources.ascend.database import NAMES, ON_DEVICE
 from trace_export.sources.ascend.metadata import COMMUNICATION
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import TaskWriter
@@ -85,7 +84,7 @@ class _Names:
             communicates[others[communicating]] = True
         numbers = np.unique(number)
         wanted = numbers.tolist()
-        self._texts |= texts_of(self._db, [number for number in wanted if number not in self._texts])
+        self._texts |= self._db.names(NAMES, [number for number in wanted if number not in self._texts])
         texts = pl.Series([self._texts.get(number, "task") for number in wanted], dtype=pl.String)
         index = np.searchsorted(numbers, number)
         memory = texts.str.contains("^(?:MEMCPY|SDMA)").to_numpy()[index]

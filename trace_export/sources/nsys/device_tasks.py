@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import polars as pl
 
 from trace_export.model import KernelFile
 from trace_export.sources.nsys.cupti import COPY_TABLE, DEVICE, GRAPH_TABLE, KERNEL_TABLE, is_nccl
-from trace_export.sources.nsys.session import THREADS, process_of
-from trace_export.sources.shared.names import LONGEST_NAME
+from trace_export.sources.nsys.session import NAMES, THREADS, process_of
 from trace_export.sources.shared.sqlite import Database, overlapping
 from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
 from trace_export.sources.shared.timestamps import valid_task_times
@@ -76,10 +74,7 @@ def _chunks(db: Database, table: str, offset_ns: int, request: TaskRequest) -> I
 def _name(db: Database, table: str, what: pl.Series, names: dict[int, str]) -> pl.Series:
     """The tasks' names; `names` keeps the strings that were looked up."""
     if table == KERNEL_TABLE:
-        if unknown := [n for n in what.unique() if n not in names]:
-            name = f"substr(value, 1, {LONGEST_NAME})"
-            sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
-            names |= dict(db.texts(sql, [json.dumps(unknown)]))
+        names |= db.names(NAMES, [number for number in what.unique() if number not in names])
         return texts_of(what, names, "kernel")
     if table == GRAPH_TABLE:
         return texts_of(what, {n: f"CUDA graph {n}" for n in what.unique()}, "CUDA graph")

@@ -7,12 +7,11 @@ null while a range is open.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from trace_export.sources.nsys.session import THREAD_BITS
+from trace_export.sources.nsys.session import NAMES, THREAD_BITS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import Named
 from trace_export.sources.ranges.ranges import CALL, RANGE
@@ -83,11 +82,8 @@ def _look_up(db: Database, ids: pl.Series, names: dict[int, str]) -> None:
     names[-1] = ""
     if ids.max() == -1:  # nearly always: names are seldom registered
         return
-    if unknown := [number for number in ids.unique() if number not in names]:
-        names |= dict.fromkeys(unknown, "")
-        name = f"substr(value, 1, {LONGEST_RANGE})"
-        sql = f"SELECT id, {name} FROM StringIds WHERE id IN (SELECT value FROM json_each(?)) ORDER BY rowid DESC"
-        names |= dict(db.texts(sql, [json.dumps(unknown)]))
+    unknown = [number for number in ids.unique() if number not in names]
+    names |= dict.fromkeys(unknown, "") | db.names(NAMES, unknown, LONGEST_RANGE)
 
 
 def _with_texts(frame: pl.DataFrame, names: dict[int, str]) -> pl.DataFrame:

@@ -6,7 +6,6 @@ launches of the autograd engine tell the engine's calls apart. 25 bytes a call a
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator
 
@@ -18,7 +17,7 @@ from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import COMPUTE, DEVICE_CALLS, LONGEST, Ints, work_of
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
-from trace_export.sources.nsys.session import THREADS, autograd_threads
+from trace_export.sources.nsys.session import NAMES, THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, ORPHANS
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
@@ -167,7 +166,6 @@ def _kinds(db: Database, tasks: Parts) -> tuple[Ints, Ints, Codes, KernelNames]:
 
 def _names(db: Database, ids: np.ndarray) -> pl.Series:
     """The texts of the numbers of names."""
-    sql = f"SELECT id, substr(value, 1, {LONGEST}) FROM StringIds WHERE id IN (SELECT value FROM json_each(?))"
-    texts = dict(db.texts(sql, [json.dumps(ids.tolist())]))
+    texts = db.names(NAMES, ids.tolist(), LONGEST)
     graphs = {n: f"{GRAPH}{_GRAPH - n}" for n in ids.tolist() if n <= _GRAPH}
     return pl.Series("name", [graphs.get(n) or texts.get(n) or "" for n in ids.tolist()], pl.String)

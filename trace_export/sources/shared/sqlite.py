@@ -9,10 +9,11 @@ NULLs wants `COALESCE(x, -1)`; and `end`, `group` are keywords, so names are quo
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from functools import lru_cache
@@ -29,6 +30,7 @@ from trace_export.errors import SourceError
 from trace_export.files import open_file
 from trace_export.scratch import scratch_folder
 from trace_export.sources.shared import sqlite_beginning
+from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite_beginning import quoted
 
 if TYPE_CHECKING:
@@ -192,6 +194,14 @@ class Database:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise _refused(self.path, error) from error
         return [tuple(_text(value) if isinstance(value, bytes) else value for value in row) for row in rows]
+
+    def names(self, table: str, ids: Iterable[int], longest: int = LONGEST_NAME) -> dict[int, str]:
+        """The first characters of the entries of a table of names (id, value) with these ids, of several with one id
+        the first; looked up by id, for the table may hold a million call stacks."""
+        wanted = sorted(set(ids))
+        value = f"substr(value, 1, {longest})"
+        sql = f"SELECT id, {value} FROM {table} WHERE id IN (SELECT value FROM json_each(?)) ORDER BY rowid DESC"
+        return dict(self.texts(sql, [json.dumps(wanted)])) if wanted else {}
 
     def first(
         self, table: str, wanted: str, *needed: str, rest: str = "", parameters: Collection[Any] = ()
