@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import polars as pl
+
 from trace_export.choices import Detail, Infer
 from trace_export.errors import path_text
 from trace_export.selection import Numbers
@@ -87,6 +89,21 @@ class TaskRequest:
     def rank(self) -> int:
         """The rank of a source that is one process."""
         return next(iter(self.ranks.values()))
+
+    def parts(self) -> list[tuple[int | None, int, int | None]]:
+        """The process, the rank and the device of each file; the device is None where a process is one rank."""
+        return [
+            (process, one, device)
+            for process, rank in self.ranks.items()
+            for one, device in self.devices.get(process, {rank: None}).items()
+        ]
+
+    def asks_for(self) -> pl.Expr:
+        """Whether a task is asked for: of its `category`, `start_ns` and `end_ns` as in model.KERNELS."""
+        wanted = pl.lit(True)
+        if self.window_ns is not None:
+            wanted = (pl.col("end_ns") >= self.window_ns[0]) & (pl.col("start_ns") <= self.window_ns[1])
+        return wanted & (pl.col("category") == "communication") if self.detail == "comm" else wanted
 
 
 @dataclass(frozen=True)

@@ -100,17 +100,12 @@ class _Names:
 def from_text(rows: pl.LazyFrame, request: TaskRequest) -> tuple[KernelFile, ...]:
     """The same of kernel_details.csv (text_export.KERNELS); operators of communication are a stream of their own."""
     communicates = pl.col("core").is_in(COMMUNICATION).fill_null(False)
-    if request.detail == "comm":
-        rows = rows.filter(communicates)
-    if request.window_ns is not None:
-        first, last = request.window_ns
-        rows = rows.filter((pl.col("end_ns") >= first) & (pl.col("start_ns") <= last))
     stream = pl.format("stream {}", pl.col("stream").fill_null(0))
     tasks = rows.select(
         "start_ns", "end_ns", pl.col("name").cast(pl.Categorical),
         stream=pl.when(communicates).then(pl.lit("communication")).otherwise(stream),
         category=pl.when(communicates).then(pl.lit("communication")).otherwise(pl.lit("compute")),
-    )  # fmt: skip
+    ).filter(request.asks_for())  # fmt: skip
     writer = TaskWriter(request.folder)
     for piece in tasks.collect_batches(chunk_size=PIECE_ROWS):
         writer.add(request.rank, piece)

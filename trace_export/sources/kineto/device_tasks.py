@@ -8,7 +8,6 @@ from pathlib import Path
 
 import polars as pl
 
-from trace_export.choices import Detail
 from trace_export.model import KernelFile
 from trace_export.sources.kineto.gpu_work import IS_NCCL
 from trace_export.sources.kineto.json_events import Wanted
@@ -29,17 +28,14 @@ _DEVICE = pl.col("device").fill_null("0")
 
 
 class DeviceTasks:
-    """Collects the device tasks of one trace below `folder`; those that `detail` and `window_ns` ask for, as for
-    `source.TaskRequest`. `offset_ns` is that of the trace."""
+    """Collects the device tasks of one trace below `folder`, or only the `wanted`, an expression of the columns of
+    model.KERNELS. `offset_ns` is that of the trace."""
 
-    def __init__(
-        self, folder: Path, rank: int, offset_ns: int, detail: Detail, window_ns: tuple[int, int] | None
-    ) -> None:
+    def __init__(self, folder: Path, rank: int, offset_ns: int, wanted: pl.Expr | None = None) -> None:
         self._writer = TaskWriter(folder)
         self._rank = rank
         self._offset_ns = offset_ns
-        self._detail = detail
-        self._window_ns = window_ns
+        self._wanted = wanted
         self._device: str | None = None
         self._several = False
 
@@ -62,26 +58,17 @@ class DeviceTasks:
     def _columns(self, events: pl.DataFrame) -> pl.DataFrame:
         """Those that are wanted, with the columns of model.KERNELS. The streams of the first task's device have no
         device in their names."""
-        moves = _KERNEL & IS_NCCL
-        category = (
-            pl.when(moves)
-            .then(pl.lit("communication"))
-            .when(_KERNEL)
-            .then(pl.lit("compute"))
-            .otherwise(pl.lit("memory"))
-        )
-        if self._window_ns is not None:
-            begin, end = (t - self._offset_ns for t in self._window_ns)
-            events = events.filter((pl.col("end") >= begin) & (pl.col("start") <= end))
+        category = pl.when(_KERNEL & IS_NCCL).then(pl.lit("communication")).when(_KERNEL).then(pl.lit("compute"))
         stream = pl.format("stream {}", pl.coalesce("stream", "tid"))
         first = _DEVICE.eq(self._device)
-        return events.filter(moves if self._detail == "comm" else pl.lit(True)).select(
+        tasks = events.select(
             pl.when(first).then(stream).otherwise(pl.format("device {} {}", _DEVICE, stream)).alias("stream"),
             pl.col("name").cast(pl.Categorical),
-            category.alias("category"),
+            category=category.otherwise(pl.lit("memory")),
             start_ns=pl.col("start") + self._offset_ns,
             end_ns=pl.col("end") + self._offset_ns,
         )
+        return tasks if self._wanted is None else tasks.filter(self._wanted)
 
 
 class KeptTasks:
@@ -91,7 +78,7 @@ class KeptTasks:
     def __init__(self, folder: Path | None, source: Path, offset_ns: int) -> None:
         self._folder = folder
         self._source = source
-        self._tasks = None if folder is None else DeviceTasks(folder, 0, offset_ns, "kernels", None)
+        self._tasks = None if folder is None else DeviceTasks(folder, 0, offset_ns)
 
     def add(self, events: pl.DataFrame) -> None:
         """As for `DeviceTasks`."""
@@ -117,11 +104,10 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace. Raises SourceError when the file is not a trace."""
     if not request.devices and (kept := kept_tasks.taken(request)) is not None:
         return kept
-    devices = next(iter(request.devices.values()), {request.rank: None})
     with open_trace(request.path, TASKS) as trace:
         tasks_of = {
-            device: DeviceTasks(request.folder, rank, trace.offset_ns, request.detail, request.window_ns)
-            for rank, device in devices.items()
+            device: DeviceTasks(request.folder, rank, trace.offset_ns, request.asks_for())
+            for _, rank, device in request.parts()
         }
         for events in trace.events():
             for device, tasks in tasks_of.items():

@@ -11,7 +11,7 @@ from trace_export.sources.rocpd.capture import gpus, is_nccl
 from trace_export.sources.rocpd.tables import Tables
 from trace_export.sources.shared.names import LONGEST_NAME
 from trace_export.sources.shared.sqlite import overlapping
-from trace_export.sources.shared.task_writer import MOVES_OR_COMPUTES, TaskWriter, texts_of
+from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.source import TaskRequest
 
 
@@ -19,24 +19,17 @@ def write_tasks(processes: list[Tables], request: TaskRequest) -> tuple[KernelFi
     """One file per rank with the tasks that the request asks for: RCCL's kernels, or all work."""
     writer = TaskWriter(request.folder)
     for tables in processes:
-        if (rank := request.ranks.get(tables.process)) is None:
+        if tables.process not in request.ranks:
             continue
         for table in ("kernel_dispatch",) if request.detail == "comm" else ("kernel_dispatch", "memory_copy"):
             names = _names(tables, table)
-            category = pl.lit("memory") if table == "memory_copy" else MOVES_OR_COMPUTES
-            agents = {gpu: agent for agent, gpu in gpus(tables).items()}
             for chunk in _chunks(tables, table, request):
-                named = texts_of(chunk["what"], names, "unnamed")
-                tasks = chunk.with_columns(named, pl.format("stream {}", "stream"), category=category)
-                devices = request.devices.get(tables.process, {rank: None})
-                for one, device in devices.items():
-                    writer.add(one, tasks if device is None else tasks.filter(pl.col("device") == agents.get(device)))
+                writer.add_of(request, chunk, names, "unnamed", memory=table == "memory_copy")
     return writer.files()
 
 
 def _chunks(tables: Tables, table: str, request: TaskRequest) -> Iterator[pl.DataFrame]:
-    """stream, start_ns, end_ns, what (the number of the task's name), nccl (0 or 1), and if it counts device
-    (the agent; of a copy the one that it goes to)."""
+    """The tasks as `TaskWriter.add_of` takes them; the device of a copy is the one that it goes to."""
     kernels = table == "kernel_dispatch"
     nccl = f"COALESCE({is_nccl(tables)}, 0)" if kernels else "0"
     only = f" AND {nccl}" if request.detail == "comm" else ""
@@ -45,7 +38,10 @@ def _chunks(tables: Tables, table: str, request: TaskRequest) -> Iterator[pl.Dat
         COALESCE(R.{"kernel_id" if kernels else "name_id"}, -1) AS what, {nccl} AS nccl{device}
         FROM {tables.rows(table, "stream_id", *(["agent_id"] if device and kernels else []))}
         WHERE {overlapping(request.window_ns, "R.start", 'R."end"')}{only}"""
-    return tables.db.frames(tables.name(table), sql)
+    columns = {"process": pl.lit(tables.process, pl.Int64)}
+    if request.devices:
+        columns["device"] = pl.col("device").replace_strict(gpus(tables), default=None, return_dtype=pl.Int64)
+    return (chunk.with_columns(**columns) for chunk in tables.db.frames(tables.name(table), sql))
 
 
 def _names(tables: Tables, table: str) -> dict[int, str]:

@@ -37,14 +37,8 @@ def taken(request: TaskRequest) -> tuple[KernelFile, ...] | None:
     if request.kept is None or not are_kept(request):
         return None
     path = file_of(request.kept, request.path)
-    wanted = []
-    if request.detail == "comm":
-        wanted.append(pl.col("category") == "communication")
-    if request.window_ns is not None:
-        begin, end = request.window_ns
-        wanted.append((pl.col("end_ns") >= begin) & (pl.col("start_ns") <= end))
-    if wanted:
+    if request.detail == "comm" or request.window_ns is not None:
         selected = request.folder / f"selected.{path.name}"
-        pl.scan_ipc(path).filter(wanted).sink_ipc(selected)
+        pl.scan_ipc(path).filter(request.asks_for()).sink_ipc(selected)
         path = selected
     return (KernelFile(request.rank, path),)

@@ -24,15 +24,13 @@ from polars.io.plugins import register_io_source
 from trace_export.model import KERNELS, KernelFile, conform
 from trace_export.ordering import is_ordered
 from trace_export.sources.shared.timestamps import valid_tasks
+from trace_export.sources.source import TaskRequest
 
 PIECE_ROWS: Final = 1 << 16
 """Rows of a piece, 2 MB in memory."""
 WAYS: Final = 16
 COLLECTED: Final = 8
 """As many pieces of tasks are collected before any is written."""
-
-MOVES_OR_COMPUTES = pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
-"""The category of kernels by the column `nccl`."""
 
 _TIMES = ("start_ns", "end_ns")
 
@@ -72,6 +70,25 @@ class TaskWriter:
         self._collected += tasks.height
         if self._collected >= COLLECTED * self._piece_rows:
             self._write_pieces()
+
+    def add_of(
+        self, request: TaskRequest, tasks: pl.DataFrame, names: Mapping[int, str], missing: str, *, memory: bool = False
+    ) -> None:
+        """Adds those of the `tasks` of several processes that are of the ranks of a request: process, stream, start_ns,
+        end_ns, what (a number of `names`; one without a name is called `missing`), nccl (0 or 1), and where devices are
+        ranks, device. `memory`: they copy or fill."""
+        parts = pl.DataFrame(request.parts(), {"process": pl.Int64, "rank": pl.Int32, "only": pl.Int64}, orient="row")
+        here = tasks.join(parts, on="process")
+        if request.devices:
+            here = here.filter(pl.col("only").is_null() | (pl.col("only") == pl.col("device")))
+        kind = pl.when(pl.col("nccl") != 0).then(pl.lit("communication")).otherwise(pl.lit("compute"))
+        here = here.with_columns(
+            texts_of(here["what"], names, missing),
+            stream=pl.format("stream {}", pl.col("stream")),
+            category=pl.lit("memory") if memory else kind,
+        )
+        for (rank,), part in here.partition_by("rank", as_dict=True).items():
+            self.add(rank, part)
 
     def files(self) -> tuple[KernelFile, ...]:
         """The files of all ranks, by rank. Nothing can be added afterwards."""
