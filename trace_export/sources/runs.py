@@ -31,6 +31,7 @@ from trace_export.errors import UsageError
 from trace_export.model import INT, Note, Profile
 from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
+from trace_export.sources.shared.names import WINDOW_FOLDER
 from trace_export.units import EPOCH_NS, utc
 
 SAME_HOST_NS = 60 * 10**9
@@ -50,8 +51,6 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 """A number in a file's name; `place` where it counts parts of a job and no windows."""
-_WINDOW_FOLDER = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
-"""A folder of one window, as torchtitan makes them; the files in each have the same names."""
 _MACHINE = re.compile(
     r"^rank[-_]?\d+$|machine|node|host|server|worker|trainer|pod|instance|(?:vm|ip|gpu|npu|dgx|hgx)[-_]?\d|\d+\.\d+\.\d+\.\d+",
     re.IGNORECASE,
@@ -269,7 +268,7 @@ def jobs_in(runs: Sequence[JobRun]) -> list[str]:
     if any(len(of_run) != 1 or () in of_run for of_run in tops):
         return []
     names = list(dict.fromkeys(next(iter(of_run))[0] for of_run in tops))
-    made = any(_WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
+    made = any(WINDOW_FOLDER.fullmatch(name) or _CAPTURE.search(name) for name in names)
     return names if len(names) > 1 and not made else []
 
 
@@ -367,7 +366,7 @@ def _without_window(source: str) -> tuple[str, dict[str, int]]:
     place in the job by its name: {"rank": 3}."""
     folder, _, file = source.rpartition("/")
     name = _NUMBER.sub(lambda match: match["place"] or "0", file)
-    while _WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
+    while WINDOW_FOLDER.fullmatch(folder.rpartition("/")[2]):
         folder = folder.rpartition("/")[0]
     place = {match[2].lower(): int(match[3]) for match in _NUMBER.finditer(file) if match["place"]}
     return f"{folder}/{name}", place

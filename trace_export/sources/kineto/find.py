@@ -9,7 +9,7 @@ from pathlib import Path
 from trace_export.files import PACKED, Unpacked
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.not_here import NOT_FETCHED, json_of_others, no_trace_because, starts_pointer
-from trace_export.sources.shared.names import rank_in, rank_in_folders
+from trace_export.sources.shared.names import WINDOW_FOLDER, rank_in, rank_in_folders
 from trace_export.sources.source import Source
 
 OURS = tuple(".pt.trace.json" + packed for packed in PACKED)
@@ -19,8 +19,6 @@ _ENDINGS = (*(".json" + packed for packed in PACKED), ".zip", *PERFETTO)
 
 _HANDLER = re.compile(r"(?P<worker>.+)\.(?P<time>\d{10,20})\.pt\.trace\.json(?:\.(?:gz|zip|zst|bz2|xz))?")
 _WORKER = re.compile(r"(?P<host>.+)_(?P<pid>\d{1,10})")
-_WINDOW = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
-"""Folders of the windows of one run, as torchtitan writes them; their files have the same names."""
 _HEADER = re.compile(rb'"(?:baseTimeNanoseconds|distributedInfo|deviceProperties)"\s*:')
 _EVENTS = b'"traceEvents"'
 _EVENT = re.compile(
@@ -53,7 +51,7 @@ def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
     handler = _HANDLER.fullmatch(name)
     worker = _WORKER.fullmatch(handler["worker"]) if handler else None
     number = rank_in(name)
-    home = folder.parent if folder != root and _WINDOW.fullmatch(folder.name) else folder
+    home = folder.parent if folder != root and WINDOW_FOLDER.fullmatch(folder.name) else folder
     if worker is None or number is not None:
         number = alone if number is None else number
         return Source("kineto", folder / name, host_of(root, home), rank=number, rank_origin="assumed")

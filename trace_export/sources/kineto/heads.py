@@ -82,7 +82,7 @@ def _others(text: _Text, begins: Positions, layout: re.Match[bytes], wanted: Wan
         events, rest = rest[same], rest[~same]
         at = begins[events] + len(before_category)
         category, end, _ = text.content[at[0] : at[0] + _KEY].partition(b'"')
-        if end and b"\\" not in category and not wanted.has(category.decode("utf-8", "replace")):
+        if end and b"\\" not in category and wanted.common(category.decode("utf-8", "replace")) is None:
             others[events] = True
             if wanted.marks is not None:
                 name = at + len(category)

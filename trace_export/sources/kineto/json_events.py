@@ -7,9 +7,9 @@ JSON reader takes for the kernels of that trace alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 
 import msgspec
 import polars as pl
@@ -112,18 +112,23 @@ class Wanted:
         return "|".join(parts)
 
     @cached_property
-    def _common(self) -> _Common:
-        return _Common(self.categories)
+    def common(self) -> Callable[[Value], str | None]:
+        """Category in the file → the common one, None where it is not wanted."""
+        wanted = re.compile(self.categories)
 
-    def has(self, category: str) -> bool:
-        return self._common[category] is not None
+        def common(category: Value) -> str | None:
+            if isinstance(category, str) and wanted.fullmatch(category):
+                return COMMON_CATEGORIES.get(category, category)
+            return None
+
+        return lru_cache(_MOST_CATEGORIES)(common)
 
     def of(self, events: Sequence[Event]) -> list[Event]:
         """The wanted ones among `events`, with their common categories."""
-        common, kept = self._common, []
+        common, kept = self.common, []
         for event in events:
             if event.ph == "X":
-                category = common[event.cat] or self._category_of_mark(event)
+                category = common(event.cat) or self._category_of_mark(event)
             else:
                 category = THREAD_NAME if self.threads and event.ph == "M" and event.name == THREAD_NAME else None
             if category is not None:
@@ -134,21 +139,6 @@ class Wanted:
     def _category_of_mark(self, event: Event) -> Value:
         marked = self.marks is not None and isinstance(event.name, str) and event.name.startswith(self.marks)
         return event.cat if marked else None
-
-
-class _Common(dict[Value, str | None]):
-    """Category in the file → the common one, None where it is not wanted."""
-
-    def __init__(self, categories: str) -> None:
-        self._wanted = re.compile(categories)
-
-    def __missing__(self, category: Value) -> str | None:
-        common = None
-        if isinstance(category, str) and self._wanted.fullmatch(category):
-            common = COMMON_CATEGORIES.get(category, category)
-        if len(self) < _MOST_CATEGORIES:
-            self[category] = common
-        return common
 
 
 def whole_number(value: object) -> int | None:

@@ -65,8 +65,8 @@ class PerfettoTrace(TraceFile):
     def __init__(self, path: Path, wanted: Wanted) -> None:
         """Of operators and of frames of Python those are read that are `wanted`. Raises SourceError."""
         super().__init__(path)
-        self._operators = wanted.has("cpu_op")
-        self._host = (*_HOST, FRAME) if wanted.has(FRAME) else _HOST
+        self._operators = wanted.common("cpu_op") is not None
+        self._host = _HOST if wanted.common(FRAME) is None else (*_HOST, FRAME)
         self.header = {"baseTimeNanoseconds": 0}
         self._names: dict[int, str] = {}
         self._categories: dict[int, str] = {}

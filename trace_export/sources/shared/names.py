@@ -12,6 +12,8 @@ LONGEST_NAME = 1024
 read; otherwise a small file could stand for texts of any total size. Names of kernels are a tenth as long."""
 
 _RANK = re.compile(r"(?<![tpdce]p[_-])(?<!local[_-])(?<!node[_-])rank[_-]?(\d{1,7})(?!\d)", re.IGNORECASE)
+WINDOW_FOLDER = re.compile(r"(?:iteration|iter|global_step|step)[_-]?\d{1,12}", re.IGNORECASE)
+"""A folder of one window of a run, as torchtitan makes them; the files in each have the same names."""
 _NO_HOSTS = {"", "localhost", "localhost.localdomain", "(none)"}
 
 
