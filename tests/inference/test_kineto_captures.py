@@ -10,7 +10,6 @@ from samples.generators.kineto_trace import MAIN, Trace
 from samples.generators.unmarked import AUTOGRAD, Program, write
 from tests.inference.tools import SMALL, captures, profiles, spans, truth
 from trace_export.sources.kineto import unmarked
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions, Source
 
@@ -19,7 +18,7 @@ def test_in_traces_of_2021_the_nodes_name_the_thread_of_autograd(tmp_path: Path)
     """They name no thread, number no operator, and say no rank."""
     blocks = write(tmp_path, replace(SMALL, operators=True), kineto="2021", threads=False)
     for path in captures("kineto", tmp_path):
-        assert unmarked.read_process(path, Ranges.none()).named == {MAIN + AUTOGRAD}
+        assert unmarked.read_process(path).named == {MAIN + AUTOGRAD}
     for rank, profile in enumerate(profiles("kineto", tmp_path)):
         wanted = truth("kineto", [block for block in blocks if block.rank == rank])
         assert [row[1:] for row in spans(profile)] == [row[1:] for row in wanted]

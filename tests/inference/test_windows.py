@@ -14,7 +14,6 @@ from trace_export.inference.infer import Passes, infer
 from trace_export.inference.threads import Threads, find_threads
 from trace_export.inference.work import Work
 from trace_export.sources.nsys.unmarked import read_processes
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
 
 WINDOWS = 200
@@ -57,7 +56,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Work, Threa
         folder: Path = tmp_path_factory.mktemp(f"program{number}")
         write(folder, program)
         with Database(folder / "node0.sqlite") as db:
-            for _, process in read_processes(db, Ranges.none(), {}, None):
+            for _, process in read_processes(db, {}, None):
                 threads = find_threads(process.work, process.named, frozenset(), None)
                 assert isinstance(threads, Threads)
                 whole = infer(process.work, threads, None, NO_STEPS)

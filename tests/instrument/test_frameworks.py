@@ -26,7 +26,6 @@ from trace_export.sources.find import find
 from trace_export.sources.kineto.unmarked import read_process
 from trace_export.sources.merge import merge
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.rules import OWN
 from trace_export.sources.read import read
 from trace_export.sources.source import ReadOptions
@@ -226,7 +225,7 @@ def test_sequence_numbers_of_a_real_trace_pair_its_passes(tmp_path: Path, name: 
     """
     train("train_torch.py", 2, name, 2, 4, tmp_path, "profiled", model)
     for rank in range(2):
-        rows = read_process(tmp_path / f"trace{rank}.pt.trace.json.gz", Ranges.none()).operators
+        rows = read_process(tmp_path / f"trace{rank}.pt.trace.json.gz").operators
         marks = rows.filter(pl.col("name").str.contains("^te:[FBW]")).sort("start")
         truth = marks.select("start", "end", kind=pl.col("name").str.slice(3, 1), text=pl.col("name").str.slice(4))
         bare = rows.filter(~pl.col("name").str.starts_with("te:"))

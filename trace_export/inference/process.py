@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.inference.infer import Passes, Refusal, infer
-from trace_export.inference.pieces import Evidence, cut_sets
+from trace_export.inference.pieces import Evidence, Piece, cut_sets
 from trace_export.inference.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.inference.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.inference.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
@@ -27,12 +27,11 @@ TRANSFERS = {"role": pl.String(), "op": pl.String(), "start": pl.Int64(), "end":
 class Process:
     """`devices`: how many kernels ran on each of its GPUs. `named`: the threads whose names are those of the autograd
     engine; `first_thread`: the one that the process began with (None: of those that launched work the one with the
-    least number). `beside`: the ranges around its steps and optimizers: role, kind, start, end. `operators`: see
-    sequence_numbers.OPERATORS; may be empty. `untimed`: how much device work has invalid times and is not in `work`."""
+    least number). `operators`: see sequence_numbers.OPERATORS; may be empty. `untimed`: how much device work has
+    invalid times and is not in `work`."""
 
     work: Work
     devices: Mapping[int, int]
-    beside: pl.DataFrame
     named: frozenset[int] = frozenset()
     first_thread: int | None = None
     operators: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=OPERATORS))
@@ -58,20 +57,25 @@ class Inferred(NamedTuple):
     untimed: int = 0
 
 
-def find_blocks(process: Process) -> Inferred:
+def find_blocks(process: Process, beside: pl.DataFrame) -> Inferred:
     """The blocks of a process: by the sequence numbers of its operators where they were recorded, else by its launches
-    alone."""
-    work, operators = process.work, process.operators
-    recorded, first = _recorded_optimizers(process), process.first_thread
+    alone. `beside`: the ranges around its steps and optimizers: role, kind, start, end."""
+    work, operators, first = process.work, process.operators, process.first_thread
+    optimizers = beside.filter(kind="OPT").select("start", "end")
+    recorded = None if optimizers.is_empty() else optimizers
     if first is None:
         first = min(work.thread[work.role == COMPUTE].tolist(), default=None)
     threads = find_threads(work, process.named, engine_threads(operators), first, optimizer=recorded is not None)
     if isinstance(threads, str):
-        return _on_one_thread(process, threads)
-    begins = process.beside.filter(role="step")["start"].sort().to_numpy()
+        return _on_one_thread(process, threads, recorded)
+    begins = beside.filter(role="step")["start"].sort().to_numpy()
     passes = infer(work, threads, None if recorded is None else recorded.to_numpy(), begins)
     cuts = next(cut_sets(passes.timeline))
-    numbered = by_numbers(passes.timeline, operators, threads, cuts, _optimizers(process, passes), _own_weights(passes))
+    if recorded is None:
+        optimizers = _intervals(passes, [piece for piece in passes.passes if piece.kind == "OPT"])
+    main = passes.timeline.main
+    own = [p for p in passes.passes if p.kind == "W" and main[p.begin : p.end].all()]  # of the calling thread alone
+    numbered = by_numbers(passes.timeline, operators, threads, cuts, optimizers, _intervals(passes, own))
     forwards = sum(piece.kind == "F" for piece in passes.passes)
     device = min(process.devices, default=None)
     if numbered is None and not forwards:
@@ -132,39 +136,25 @@ def _in_steps(begins: Ints, launched: Ints) -> Ints:
     return np.bincount(np.maximum(np.searchsorted(begins, launched, side="right") - 1, 0), minlength=len(begins))
 
 
-def _on_one_thread(process: Process, why: str) -> Inferred:
+def _on_one_thread(process: Process, why: str, optimizers: pl.DataFrame | None) -> Inferred:
     """The blocks of a process whose calling thread runs the backwards, too: by sequence numbers, if they were recorded;
-    `why` says why nothing else tells them apart."""
+    `why` says why nothing else tells them apart. `optimizers`: start and end of their ranges, if there are any."""
     work, operators = process.work, process.operators
     main = calling_thread(operators)
     if main is None:
         return nothing(why)
     timeline = Timeline.of(work, main, frozenset())
     cuts = next(cut_sets(timeline))
-    numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, _recorded_optimizers(process))
+    numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, optimizers)
     if numbered is None:
         return nothing(why)
     return _inferred(process, main, _numbered_blocks(timeline, numbered))
 
 
-def _optimizers(process: Process, passes: Passes) -> pl.DataFrame:
-    """start and end (CPU time) of each optimizer: of its range, else of what was launched."""
-    recorded, launch = _recorded_optimizers(process), passes.timeline.launch
-    rows = [(launch[p.begin], launch[p.end - 1]) for p in passes.passes if p.kind == "OPT"]
-    return pl.DataFrame(rows, INTERVAL, orient="row") if recorded is None else recorded
-
-
-def _own_weights(passes: Passes) -> pl.DataFrame:
-    """start and end (CPU time) of each weight gradient that the calling thread launched alone."""
-    main, launch = passes.timeline.main, passes.timeline.launch
-    alone = [p for p in passes.passes if p.kind == "W" and main[p.begin : p.end].all()]
-    return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in alone], INTERVAL, orient="row")
-
-
-def _recorded_optimizers(process: Process) -> pl.DataFrame | None:
-    """start and end of the ranges of optimizers; None without any."""
-    ranges = process.beside.filter(kind="OPT").select("start", "end")
-    return None if ranges.is_empty() else ranges
+def _intervals(passes: Passes, pieces: Sequence[Piece]) -> pl.DataFrame:
+    """start and end (CPU time) of the launches of these pieces."""
+    launch = passes.timeline.launch
+    return pl.DataFrame([(launch[p.begin], launch[p.end - 1]) for p in pieces], INTERVAL, orient="row")
 
 
 def _numbered_blocks(timeline: Timeline, numbered: Numbered) -> pl.DataFrame:

@@ -6,7 +6,7 @@ it was open, launch and work joined by their correlation id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import chain
@@ -198,10 +198,12 @@ class _Events(reader.Opened):
             return ()
         return (0,) if not ranges.marked or 0 in ranges.partial else ()
 
-    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(
+        self, processes: Collection[int] | None, operators: Mapping[int, pl.DataFrame]
+    ) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.kineto.unmarked import read_process  # takes as long as reading 5 MB
 
-        yield 0, read_process(self.source.path, others)
+        yield 0, read_process(self.source.path)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         error = SourceError(self.source.path, "no pass is named", "look at all of it with `full`")

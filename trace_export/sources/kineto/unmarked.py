@@ -20,7 +20,6 @@ from trace_export.sources.kineto.gpu_work import STREAM
 from trace_export.sources.kineto.json_events import THREAD_NAME, Wanted, thread
 from trace_export.sources.kineto.trace import open_trace
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
-from trace_export.sources.ranges.ranges import Ranges
 
 WANTED = Wanted(rf"\w+_runtime|Runtime|\w+_driver|cpu_op|user_annotation|Operator|{DEVICE_CATEGORIES}", threads=True)
 
@@ -42,8 +41,8 @@ class _Taken(NamedTuple):
     named: pl.DataFrame
 
 
-def read_process(path: Path, ranges: Ranges) -> Process:
-    """The process of a trace; `ranges`: those around its steps and optimizers."""
+def read_process(path: Path) -> Process:
+    """The process of a trace."""
     with open_trace(path, WANTED) as trace:
         pieces = [_taken(events) for events in trace.events()]
     calls, every, operators, annotations, named = (pl.concat(frames) for frames in zip(*pieces, strict=True))
@@ -54,7 +53,7 @@ def read_process(path: Path, ranges: Ranges) -> Process:
     devices = Counter(dict(tasks["device"].value_counts().iter_rows()))
     engine = _engine(annotations) if operators.is_empty() and named.is_empty() else named["thread"]
     untimed = every.height - tasks.height
-    return Process(work, devices, ranges.frame, frozenset(engine), operators=operators, untimed=untimed)
+    return Process(work, devices, frozenset(engine), operators=operators, untimed=untimed)
 
 
 def _taken(events: pl.DataFrame) -> _Taken:

@@ -8,7 +8,7 @@ partners, nor copies, which run beside the block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named, operators
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
@@ -109,10 +109,12 @@ class _Export(reader.Opened):
         in_part = frozenset[int]() if self._db.shortened else ranges.partial
         return (autograd_threads(self._db).keys() - ranges.marked) | in_part
 
-    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(
+        self, processes: Collection[int] | None, operators: Mapping[int, pl.DataFrame]
+    ) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.nsys.unmarked import read_processes  # with what it needs 30 ms
 
-        return read_processes(self._db, others, operators(self.recorded()) if named.operators else {}, of)
+        return read_processes(self._db, operators, processes)
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no NVTX ranges in the file: it was captured without NVTX, or the program has no ranges"

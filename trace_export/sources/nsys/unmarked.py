@@ -7,7 +7,7 @@ launches of the autograd engine tell the engine's calls apart. 25 bytes a call a
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,6 @@ from trace_export.inference.work import COMPUTE, DEVICE_CALLS, LONGEST, Ints, wo
 from trace_export.sources.nsys.cupti import GRAPH_TABLE, KERNEL_TABLE, LAUNCH_TABLE, listed
 from trace_export.sources.nsys.session import NAMES, THREADS, autograd_threads
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, ORPHANS
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.shared.sqlite import Database
 from trace_export.sources.shared.timestamps import valid_task_times
 
@@ -35,10 +34,10 @@ Parts = defaultdict[int, list[pl.DataFrame]]
 
 
 def read_processes(
-    db: Database, ranges: Ranges, operators: dict[int, pl.DataFrame], wanted: Collection[int] | None
+    db: Database, operators: Mapping[int, pl.DataFrame], wanted: Collection[int] | None
 ) -> Iterator[tuple[int, Process]]:
-    """The `wanted` processes (None: all) that computed anything on the GPU, one after another; `ranges`: those around
-    their steps and optimizers, `operators`: the ranges around operators."""
+    """The `wanted` processes (None: all) that computed anything on the GPU, one after another; `operators`: the ranges
+    around operators."""
     tasks, devices, untimed = _tasks(db, wanted)
     calls = _calls(db, tasks)
     what, stream, name, names = _kinds(db, tasks)
@@ -54,7 +53,6 @@ def read_processes(
                 Process(
                     work,
                     devices[process],
-                    ranges.frame.filter(process=process),
                     named=autograd.get(process, frozenset()),
                     first_thread=process * THREADS | process % THREADS,
                     operators=operators.get(process, pl.DataFrame(schema=OPERATORS)),

@@ -21,7 +21,7 @@ on without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
@@ -57,7 +57,7 @@ from trace_export.sources.ranges.blocks import blocks, with_steps
 from trace_export.sources.ranges.by_launch import LAUNCHES, Parts, Piece, attribute
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named
+from trace_export.sources.ranges.named import NameCounts, Named, operators
 from trace_export.sources.ranges.profile import Content, Host, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, gather, other_ranges
 from trace_export.sources.ranges.ranks import ByProcess, in_starts
@@ -120,9 +120,9 @@ class Opened(Protocol):
         ...
 
     def launches(
-        self, processes: Collection[int] | None, named: Named, others: Ranges
+        self, processes: Collection[int] | None, operators: Mapping[int, pl.DataFrame]
     ) -> Iterator[tuple[int, Process]]:
-        """The launches of these processes; `others`: the ranges of steps and optimizers."""
+        """The launches of these processes; `operators`: see named.operators, of those in which ranges name them."""
         ...
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
@@ -301,17 +301,15 @@ def _find_passes(part: _Part, processes: Collection[int] | None) -> None:
         from trace_export.inference.process import find_blocks, nothing  # with what they need 30 ms
 
         others = other_ranges(part.named.ranges, part.dialects, only=part.options.infer == "only")
-        launched = part.opened.launches(processes, part.named, others)
-        part.inferred |= {
-            process: nothing(SEVERAL) if runs_several(one.devices) else _in_steps(process, find_blocks(one), others)
-            for process, one in launched
-        }
-
-
-def _in_steps(process: int, inferred: Inferred, others: Ranges) -> Inferred:
-    """The inferred blocks of a process, with their steps by the `others` of its ranges and their launches."""
-    rows = inferred.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
-    return inferred._replace(blocks=with_steps(rows, others.of("step"), "launched").drop("process"))
+        named = operators(part.opened.recorded()) if part.named.operators else {}
+        for process, one in part.opened.launches(processes, named):
+            if runs_several(one.devices):
+                part.inferred[process] = nothing(SEVERAL)
+                continue
+            inferred = find_blocks(one, others.frame.filter(process=process))
+            blocks = inferred.blocks.with_columns(process=pl.lit(process, pl.Int64), step=pl.lit(None, INT))
+            stepped = with_steps(blocks, others.of("step"), "launched").drop("process")
+            part.inferred[process] = inferred._replace(blocks=stepped)
 
 
 def _check(part: _Part) -> None:

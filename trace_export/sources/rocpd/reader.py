@@ -20,7 +20,7 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.attribution import DEVICE_SHIFT
 from trace_export.sources.ranges.by_launch import Piece
 from trace_export.sources.ranges.dialects import Dialects
-from trace_export.sources.ranges.named import NameCounts, Named, operators
+from trace_export.sources.ranges.named import NameCounts, Named
 from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
@@ -96,12 +96,13 @@ class _Processes(reader.Opened):
         others = (tables for tables in self._processes if tables.process not in named_in_full)
         return {tables.process for tables in others if _has_kernels(tables)}
 
-    def launches(self, of: Collection[int] | None, named: Named, others: Ranges) -> Iterator[tuple[int, Process]]:
+    def launches(
+        self, processes: Collection[int] | None, operators: Mapping[int, pl.DataFrame]
+    ) -> Iterator[tuple[int, Process]]:
         from trace_export.sources.rocpd.unmarked import read_process as read_launches  # with what it needs 30 ms
 
-        of_processes = operators(self.recorded()) if named.operators else {}
-        for tables in self._processes if of is None else self._of(of):
-            yield tables.process, read_launches(tables, others, of_processes.get(tables.process))
+        for tables in self._processes if processes is None else self._of(processes):
+            yield tables.process, read_launches(tables, operators.get(tables.process))
 
     def no_ranges(self, counts: NameCounts) -> SourceError | None:
         what = "no ROCTx ranges in the database: it was recorded without --marker-trace, or the program has no ranges"

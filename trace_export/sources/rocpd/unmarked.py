@@ -16,7 +16,6 @@ from trace_export.inference.process import Process
 from trace_export.inference.sequence_numbers import OPERATORS
 from trace_export.inference.work import CALLS, DEVICE_CALLS, LONGEST, TASKS, coded, work_of
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES
-from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.rocpd import capture
 from trace_export.sources.rocpd.tables import RCCL, Tables
 from trace_export.sources.shared.timestamps import valid_task_times
@@ -24,15 +23,15 @@ from trace_export.sources.shared.timestamps import valid_task_times
 _SENDING = ["ncclSend", "ncclRecv"]
 
 
-def read_process(tables: Tables, ranges: Ranges, operators: pl.DataFrame | None) -> Process:
-    """A process; `ranges`: those around steps and optimizers; `operators`: those around operators, if they have any."""
+def read_process(tables: Tables, operators: pl.DataFrame | None) -> Process:
+    """A process; `operators`: the ranges around operators, if they have any."""
     tasks, devices, untimed = _tasks(tables)
     calls = _calls(tables)
     numbers, codes = coded(tasks["name"])
     names, tasks = _names(tables, numbers), tasks.with_columns(codes)
     work = work_of(calls, tasks, KernelNames(names), _between(tables, tasks, calls, names))
     named = pl.DataFrame(schema=OPERATORS) if operators is None else operators
-    return Process(work, devices, ranges.frame.filter(process=tables.process), operators=named, untimed=untimed)
+    return Process(work, devices, operators=named, untimed=untimed)
 
 
 def _calls(tables: Tables) -> pl.DataFrame:
