@@ -13,7 +13,6 @@ from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
 from trace_export.inference.kinds import (
     by_kind,
-    join_parts,
     kinds,
     likeness,
     occurrences,
@@ -46,11 +45,11 @@ def shown(text: str, pieces: object) -> str:
     return ", ".join(" ".join([kind, *rows[begin:end]]) for kind, begin, end in pieces)  # type: ignore[attr-defined]
 
 
-def step(text: str, evidence: str = "transfers") -> Step:
+def step(text: str) -> Step:
     line = timeline(text)
     pieces, cut = split(line, cuts(text))
     pieces = give_fills_to_backwards(line, join_weights(line, pieces, cut))
-    return Step(line, tuple(pieces), evidence)  # type: ignore[arg-type]
+    return Step(line, tuple(pieces))
 
 
 def rows(text: str, result: list[Rows]) -> list[str]:
@@ -169,19 +168,11 @@ def test_weights_are_cut_off_the_forward_after_them() -> None:
     assert rows(text, split_weights_from_forwards(one, one.own)) == ["e g x", "e g x", "g g g", "e g x"]
 
 
-def test_a_part_of_a_forward_that_a_wait_cut_off_is_joined_to_it() -> None:
-    text = "a b c | d | A B | a b c | d | C D"
-    one = step(text)
-    pieces, early = join_parts(one, one.own, [0, 1, 0, 1], {0, 1})
-    assert [piece for piece in rows(text, pieces) if piece] == ["a b c d", "a b c d"]
-    assert early == {0}
-
-
 def test_forwards_repeat() -> None:
     text = "e a b a b A B a b C D , E"
-    assert rows(text, by_repetition(step(text, "waits")) or []) == ["a b", "a b", "a b"]
-    assert by_repetition(step("e a b a c A B a b C D , E", "waits")) is None
-    assert rows("a b a b A , B", by_repetition(step("a b a b A , B", "waits")) or []) == ["a b", "a b"]
+    assert rows(text, by_repetition(step(text)) or []) == ["a b", "a b", "a b"]
+    assert by_repetition(step("e a b a c A B a b C D , E")) is None
+    assert rows("a b a b A , B", by_repetition(step("a b a b A , B")) or []) == ["a b", "a b"]
 
 
 def test_rows_are_read_as_units() -> None:
@@ -326,15 +317,6 @@ def test_where_forwards_and_backwards_alternate_the_first_ones_begin_like_the_ot
     assert found_in(f"{one} s t {one} s t {one}") == (expected * 3, [])
 
 
-def test_what_follows_another_forward_once_is_no_part_of_it() -> None:
-    """Nor is a whole forward between two transfers, however short."""
-    text = "a b c d e | f g | A B , C D"
-    assert passes_of(step(text)).refused == ""
-    pieces, early = join_parts(step(text), step(text).own, [0, 1], {0, 1})
-    assert rows(text, pieces) == ["a b c d e", "f g"]
-    assert early == {0, 1}
-
-
 def test_forwards_between_which_nothing_was_sent_are_refused() -> None:
     """The wait inside the only forward of a cut step with two backwards would make it two."""
     text = "g a g . g a g | A B , C D u"
@@ -407,7 +389,7 @@ def test_what_a_cut_step_has_too_many_of_is_no_evaluation() -> None:
 
 
 def test_one_row_before_one_backward_is_a_forward_only_where_no_other_backward_may_follow() -> None:
-    one = step("a b a b a b A", "waits")
+    one = step("a b a b a b A")
     assert [piece.kind for piece in passes_of(one).passes] == ["F", "B"]
     assert passes_of(replace(one, ended=False)).refused.startswith("nothing that separates forwards")
 

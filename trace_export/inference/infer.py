@@ -100,7 +100,7 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     steps = _steps(timeline, pieces, boundaries)
     last = len(steps) - 1
     ended = bool(steps) and steps[last][-1].kind == "OPT"
-    results = [_step_passes(timeline, step, cuts.evidence, ended=n < last or ended) for n, step in enumerate(steps)]
+    results = [_step_passes(timeline, step, ended=n < last or ended) for n, step in enumerate(steps)]
     results = _with_known_beginnings(timeline, steps, results)
     for number in {0, last if not ended else 0} if results else ():
         if unlike_the_rest(timeline, results, number):
@@ -113,10 +113,10 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
     return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
 
 
-def _step_passes(timeline: Timeline, pieces: list[Piece], evidence: Evidence, *, ended: bool) -> StepPasses:
+def _step_passes(timeline: Timeline, pieces: list[Piece], *, ended: bool) -> StepPasses:
     if not any(piece.kind in "BW" for piece in pieces):
         return StepPasses([piece for piece in pieces if piece.kind == "OPT"], "")
-    return passes_of(Step(timeline, tuple(pieces), evidence, ended))
+    return passes_of(Step(timeline, tuple(pieces), ended))
 
 
 def _refused(pieces: list[Piece], why: str) -> StepPasses:

@@ -22,28 +22,22 @@ def by_kind(step: Step, signature: Codes, least: float) -> tuple[list[Rows], lis
     """The forwards of a step and the weight gradients of the calling thread; None for too many kinds of piece.
 
     Pieces are of one kind if `signature` of their kernels is as alike as `least`. Kinds seen before the first backward
-    are forwards, but for one that is seen once (initialisation); a small kind that always follows or leads another is
-    part of it. A kind seen only later is weight gradients, if it consists of products and sums.
+    are forwards, but for one that is seen once (initialisation). A kind seen only later is weight gradients, if it
+    consists of products and sums.
 
     Example: with two backwards, `a b | a b | A B | g g | C D | g g` is forwards `a b`, `a b`, weights `g g`, `g g`.
     """
     pieces = split_weights_from_forwards(step, [rows for rows in step.own if rows.begin < rows.end])
-    live = [n for n, rows in enumerate(pieces) if step.time(rows) >= SHORT * step.usual]
-    kind_of_piece = kinds([pieces[n].of(signature) for n in live], least)
+    live = [rows for rows in pieces if step.time(rows) >= SHORT * step.usual]
+    kind_of_piece = kinds([rows.of(signature) for rows in live], least)
     if kind_of_piece is None:
         return None
-    labels = [-1] * len(pieces)
-    for n, kind in zip(live, kind_of_piece, strict=True):
-        labels[n] = kind
-    early = {labels[n] for n in live if pieces[n].begin < step.first_backward}
-    if step.evidence != "transfers":
-        pieces, early = join_parts(step, pieces, labels, early)
+    of_kind = list(zip(live, kind_of_piece, strict=True))
+    early = {kind for rows, kind in of_kind if rows.begin < step.first_backward}
     timeline = step.timeline
     forwards: list[tuple[Rows, int]] = []
     weights: list[Rows] = []
-    for rows, kind in zip(pieces, labels, strict=True):
-        if rows.begin == rows.end or kind < 0:
-            continue
+    for rows, kind in of_kind:
         if kind in early and rows.begin < step.last_backward:
             forwards.append((rows, kind))
         elif rows.begin > step.first_backward and timeline.multiplies(*rows) and timeline.is_weight(*rows):
@@ -83,41 +77,6 @@ def split_weights_from_forwards(step: Step, pieces: list[Rows]) -> list[Rows]:
             cut = next((at for at in cuts if head(timeline, at, rows.end) in heads), None)
         out += [rows] if cut is None else [Rows(rows.begin, cut), Rows(cut, rows.end)]
     return out
-
-
-def join_parts(step: Step, pieces: list[Rows], labels: list[int], early: set[int]) -> tuple[list[Rows], set[int]]:
-    """The pieces and the kinds of forwards, where there are more of these than backwards: a small kind that always
-    follows or leads another one directly is joined to it, and leaves an empty piece. A kind seen once shows nothing.
-
-    Example: `a b | c | A B`, `a b | c | C D`, … is `a b c` each, where `|` is a wait inside the forward.
-    """
-    pieces, early = list(pieces), set(early)
-    at = {
-        kind: [n for n, k in enumerate(labels) if k == kind and pieces[n].begin < step.last_backward] for kind in early
-    }
-    size = {kind: pieces[labels.index(kind)] for kind in early}
-    for kind in sorted(early, key=lambda kind: size[kind].end - size[kind].begin):
-        if sum(len(at[k]) for k in early) <= step.backwards:
-            break
-        for side in (-1, 1):
-            others = [n + side for n in at[kind]]
-            enough = sum(len(at[k]) for k in early) - len(at[kind]) >= step.backwards
-            if len(at[kind]) > 1 and enough and all(_joins(pieces, labels, n, n + side, early) for n in at[kind]):
-                pairs = sorted(zip(at[kind], others, strict=True), reverse=side > 0)
-                for n, other in pairs:
-                    both = (pieces[n], pieces[other])
-                    pieces[other] = Rows(min(r.begin for r in both), max(r.end for r in both))
-                    pieces[n] = Rows(pieces[n].end, pieces[n].end)
-                early.discard(kind)
-                break
-    return pieces, early
-
-
-def _joins(pieces: list[Rows], labels: list[int], n: int, other: int, early: set[int]) -> bool:
-    """Whether piece `n` directly follows or leads the `other`, of another kind of forward."""
-    if not 0 <= other < len(pieces) or labels[other] not in early or labels[other] == labels[n]:
-        return False
-    return pieces[min(n, other)].end == pieces[max(n, other)].begin
 
 
 def head(timeline: Timeline, begin: int, end: int) -> bytes:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from trace_export.inference.kernel_names import Codes
-from trace_export.inference.pieces import Evidence, Piece
+from trace_export.inference.pieces import Piece
 from trace_export.inference.work import Timeline
 
 
@@ -27,12 +27,10 @@ SHORT = 0.04
 
 @dataclass(frozen=True)
 class Step:
-    """`pieces` from the end of one optimizer to that of the next. `evidence`: what cut them. `ended`: the capture does
-    not end inside the step."""
+    """`pieces` from the end of one optimizer to that of the next. `ended`: the capture does not end inside the step."""
 
     timeline: Timeline
     pieces: tuple[Piece, ...]
-    evidence: Evidence
     ended: bool = True
 
     @cached_property
