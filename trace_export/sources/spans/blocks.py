@@ -150,7 +150,7 @@ def _begins_run(passes: pl.DataFrame, key: list[str], at: int, step: int) -> boo
 
 
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (rank, kind, start_ns, end_ns), `in_sequence` if each step counts from its own zero.
+    """`rows` (rank, kind, start_ns, end_ns), each step after the one before if each counts from its own zero.
 
     Then most ranks seem to work on several steps at once. On one clock a rank does not, though its receives for a step
     may begin before the one before has ended, and so do its blocks before those of other ranks.
@@ -161,12 +161,10 @@ def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:
     steps = work.group_by("rank", "run", "step").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
     begins = pl.col("start_ns") < pl.col("end_ns").shift(1).over("rank")
     overlap = steps.sort("rank", "start_ns").select((begins.mean() > MOST).fill_null(False)).item()
-    return in_sequence(rows, rows.filter(pl.col("op").is_null())) if overlap else rows
-
-
-def in_sequence(rows: pl.DataFrame, blocks: pl.DataFrame) -> pl.DataFrame:
-    """`rows` (step, start_ns, end_ns) with each step after the previous one, see `step_zeros`."""
-    moved = rows.join(step_zeros(rows, blocks), on="step", how="left", nulls_equal=True, maintain_order="left")
+    if not overlap:
+        return rows
+    zeros = step_zeros(rows, rows.filter(pl.col("op").is_null()))
+    moved = rows.join(zeros, on="step", how="left", nulls_equal=True, maintain_order="left")
     return moved.with_columns(pl.col("start_ns", "end_ns") + pl.col("zero_ns")).drop("zero_ns")
 
 
