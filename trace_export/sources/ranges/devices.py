@@ -18,7 +18,6 @@ from trace_export.model import Note, Profile
 from trace_export.selection import Numbers
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.by_launch import WHOLE, Parts
-from trace_export.sources.ranges.profile import with_activity
 from trace_export.sources.ranges.ranges import COMMUNICATION, Ranges
 from trace_export.sources.ranges.ranks import ByProcess, check_names, from_names
 
@@ -143,8 +142,9 @@ class Attributed:
 
     @cached_property
     def worked(self) -> pl.DataFrame:
-        """The result of `with_activity`."""
-        return with_activity(self.ranges, self.activity)
+        """The ranges with the columns of `GpuActivity.frame`; no GPU work in any of them where there is no activity."""
+        by_range = self.activity or GpuActivity.none(self.ranges.frame)
+        return self.ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
 def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Parts], GpuActivity]) -> Attributed:
@@ -164,7 +164,7 @@ def attributed(path: Path, ranges: Ranges, attribute: Callable[[pl.DataFrame, Pa
         return Attributed(ranges, attribute(ranges.frame, alone) if alone else activity, Devices(idle=idle), gpus)
     parts = _parts(ranges.frame, several)
     split = _split(ranges.frame, parts)
-    worked = with_activity(replace(ranges, frame=split), attribute(split, {**parts, **alone}))
+    worked = Attributed(replace(ranges, frame=split), attribute(split, {**parts, **alone})).worked
     blocks = _placed_blocks(path, worked)
     empty = {part for devices in parts.values() for part in devices.values()}.difference(blocks["process"])
     parts = {process: {d: part for d, part in parts[process].items() if part not in empty} for process in parts}

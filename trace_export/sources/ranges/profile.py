@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.model import Declared, Note, Schema, conform
 from trace_export.sources.ranges import notes as range_notes
-from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import declared
-from trace_export.sources.ranges.ranges import Ranges
-
-if TYPE_CHECKING:
-    from trace_export.sources.ranges.devices import Attributed
+from trace_export.sources.ranges.devices import Attributed
 
 
 @dataclass(frozen=True)
@@ -42,12 +37,6 @@ class Host:
     label: str
     offset_ns: int = 0
     epoch: str | None = None
-
-
-def with_activity(ranges: Ranges, activity: GpuActivity | None) -> pl.DataFrame:
-    """The ranges with the columns of `GpuActivity.frame`; no GPU work in any of them where there is no `activity`."""
-    by_range = activity or GpuActivity.none(ranges.frame)
-    return ranges.frame.join(by_range.frame(), on="id", maintain_order="left")
 
 
 def marked(path: Path, work: Attributed, passes: pl.DataFrame, p2p: pl.DataFrame, collectives: pl.DataFrame) -> Content:
