@@ -26,7 +26,6 @@ from trace_export.sources.folders import SearchResult
 from trace_export.sources.input_files import bytes_in, files_of, releases_gil, seconds
 from trace_export.sources.merge import merge
 from trace_export.sources.read import read, read_group, read_tasks
-from trace_export.sources.shared.kept_tasks import are_kept
 from trace_export.sources.source import Group, ReadOptions, Source, TaskRequest
 from trace_export.sources.spans import span_table
 from trace_export.sources.spans.columns import Columns
@@ -360,7 +359,7 @@ def read_device_tasks(
         devices = {process: dict(part.select("rank", "device").iter_rows()) for (process,), part in several}
         size, kept = size_of.get(source.path, 0), options.read.keep_tasks
         wanted.append(TaskRequest(source, options.detail, numbers, window, folder, size, kept, devices))
-    workers = _workers(options, [Group((w.source,)) for w in wanted if not are_kept(w)], tasks=True)
+    workers = _workers(options, [Group((w.source,)) for w in wanted if w.kept_file is None], tasks=True)
     results = work.run(read_tasks, wanted, workers, counted(progress, "reading device tasks", len(wanted)))
     files = tuple(file for r in results if isinstance(r, tuple) for file in r)
     return files, [r for r in results if isinstance(r, TraceExportError)]

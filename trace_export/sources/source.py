@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,7 +55,7 @@ class ReadOptions:
     look for the optimizer among the kernels, where it is not marked. `beginning`: of a large source only this many
     first pieces (rows or bytes, see the readers), with named passes as the CPU saw them; 0: all of it. A reader that
     left something out says so in `Profile.recorded_until`. `keep_tasks`: a folder where a reader that comes by all
-    device tasks meanwhile keeps them for `TaskRequest.kept` (see shared.kept_tasks)."""
+    device tasks meanwhile keeps them for `TaskRequest.kept_file`."""
 
     host_ranges: bool = False
     ranks: Numbers | None = None
@@ -63,6 +64,12 @@ class ReadOptions:
     optimizer: bool = False
     beginning: int = 0
     keep_tasks: Path | None = None
+
+
+def kept_file(folder: Path, source: Path) -> Path:
+    """Where the tasks of a source that is one process are kept: an Arrow file with the columns of model.KERNELS, sorted
+    by start_ns."""
+    return folder / f"{hashlib.blake2b(bytes(source), digest_size=16).hexdigest()}.arrow"
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,12 @@ class TaskRequest:
     def rank(self) -> int:
         """The rank of a source that is one process."""
         return next(iter(self.ranks.values()))
+
+    @property
+    def kept_file(self) -> Path | None:
+        """The file of all device tasks of the source where its reader kept them, so that it need not be read again."""
+        file = None if self.kept is None else kept_file(self.kept, self.path)
+        return file if file is not None and file.exists() else None
 
     def parts(self) -> list[tuple[int | None, int, int | None]]:
         """The process, the rank and the device of each file; the device is None where a process is one rank."""

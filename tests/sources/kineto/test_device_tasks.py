@@ -14,7 +14,7 @@ from trace_export.choices import Detail
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import device_tasks
 from trace_export.sources.kineto.reader import read_tasks
-from trace_export.sources.shared import chrome_json, kept_tasks
+from trace_export.sources.shared import chrome_json
 from trace_export.sources.source import Source, TaskRequest
 
 
@@ -152,7 +152,7 @@ def test_tasks_that_cannot_be_kept_are_read(tmp_path: Path) -> None:
     path = many_tasks(tmp_path / "t.json")
     expected = tasks(path)
     full = OSError(28, "No space left on device")
-    with patch.object(kept_tasks, "keep", side_effect=full):
+    with patch.object(Path, "rename", side_effect=full):
         assert loaded(path, keep_tasks=tmp_path).spans.height == 1
     request = TaskRequest(Source("kineto", path, "machine0"), "kernels", {0: 0}, None, tmp_path, kept=tmp_path)
     (file,) = read_tasks(request)

@@ -12,10 +12,9 @@ from trace_export.model import KernelFile
 from trace_export.sources.kineto.gpu_work import IS_NCCL
 from trace_export.sources.kineto.json_events import Wanted
 from trace_export.sources.kineto.trace import open_trace
-from trace_export.sources.shared import kept_tasks
 from trace_export.sources.shared.task_writer import TaskWriter
 from trace_export.sources.shared.timestamps import valid_task_times
-from trace_export.sources.source import TaskRequest
+from trace_export.sources.source import TaskRequest, kept_file
 
 DEVICE_CATEGORIES = r"[Kk]ernel|mtia_ccp_events|(?:gpu_|mlu_|GCU_)?(?:[Mm]em|MEM)(?:cpy|set|CPY|SET)"
 """The categories of device tasks, as a regular expression."""
@@ -87,10 +86,11 @@ class KeptTasks:
                 self._tasks.add(events)
 
     def close(self) -> None:
-        """Puts the tasks where `kept_tasks.taken` finds them."""
+        """Puts the file of the tasks, if there are any, where `TaskRequest.kept_file` finds it."""
         if self._tasks is not None and self._folder is not None:
             with self._given_up():
-                kept_tasks.keep(self._folder, self._source, self._tasks.files())
+                for file in self._tasks.files():
+                    file.path.rename(kept_file(self._folder, self._source))
 
     @contextmanager
     def _given_up(self) -> Iterator[None]:
@@ -102,8 +102,8 @@ class KeptTasks:
 
 def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
     """The device tasks of a trace. Raises SourceError when the file is not a trace."""
-    if not request.devices and (kept := kept_tasks.taken(request)) is not None:
-        return kept
+    if not request.devices and (kept := request.kept_file) is not None:
+        return (KernelFile(request.rank, _selected(kept, request)),)
     with open_trace(request.path, TASKS) as trace:
         tasks_of = {
             device: DeviceTasks(request.folder, rank, trace.offset_ns, request.asks_for())
@@ -113,6 +113,15 @@ def read_tasks(request: TaskRequest) -> tuple[KernelFile, ...]:
             for device, tasks in tasks_of.items():
                 tasks.add(events if device is None else events.filter(pl.col("device") == f"{device}"))
     return tuple(file for tasks in tasks_of.values() for file in tasks.files())
+
+
+def _selected(kept: Path, request: TaskRequest) -> Path:
+    """The file of those of the kept tasks that the request asks for."""
+    if request.detail == "kernels" and request.window_ns is None:
+        return kept
+    selected = request.folder / f"selected.{kept.name}"
+    pl.scan_ipc(kept).filter(request.asks_for()).sink_ipc(selected)
+    return selected
 
 
 def _with_device(file: KernelFile, device: str | None) -> KernelFile:
