@@ -11,44 +11,32 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 
-import msgspec
 import polars as pl
+from msgspec.structs import astuple
 
 from trace_export.model import COUNTERS, INT, TEXT, TIME, Note, Schema, conform, empty
 from trace_export.sources.ascend.marker_blocks import MARKS, STEPS
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.notes import unmatched
 from trace_export.sources.shared import chrome_json
-from trace_export.sources.shared.chrome_json import Events, JsonTrace, Value
+from trace_export.sources.shared.chrome_json import Events, JsonTrace
 from trace_export.units import EPOCH_NS
 
-_COUNTED = {"kb": "KB", "mhz": "MHz", "read": "MB/s", "write": "MB/s", "throughput": "MB/s", "hit_rate": "%"}
-"""The counters that are kept: the value in `args` → unit."""
-_IN_FILE = {
-    "kb": "KB", "mhz": "MHz", "read": "Read(MB/s)", "write": "Write(MB/s)", "throughput": "Throughput(MB/s)",
-    "hit_rate": "Hit Rate(%)",
+_COUNTED = {
+    "KB": "KB", "MHz": "MHz", "Read(MB/s)": "MB/s", "Write(MB/s)": "MB/s", "Throughput(MB/s)": "MB/s",
+    "Hit Rate(%)": "%",
 }  # fmt: skip
-
-
-class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
-    """The name of a process or thread, and the values of `_COUNTED`."""
-
-    name: Value = None
-    kb: Value = None
-    mhz: Value = None
-    read: Value = None
-    write: Value = None
-    throughput: Value = None
-    hit_rate: Value = None
+"""The counters that are kept: the value in `args` → unit."""
+_Arguments = chrome_json.arguments("name", *_COUNTED)
+"""The name of a process or thread, and the values of `_COUNTED`."""
 
 
 class _Event(chrome_json.Event, gc=False):
     """An event as it is written, with its arguments."""
 
-    args: _Arguments | None = None
+    args: _Arguments | None = None  # type: ignore[valid-type]
 
 
 _NO_ARGUMENTS = _Arguments()
@@ -150,7 +138,7 @@ def _of_use(dialects: Dialects, events: Sequence[_Event]) -> list[_Event]:
             return relative or event.name in named
         if event.ph == "M":
             return event.name in ("process_name", "thread_name")
-        return event.ph == "C" and any(getattr(event.args, name, None) is not None for name in _COUNTED)
+        return event.ph == "C" and event.args is not None and any(v is not None for v in astuple(event.args)[1:])
 
     return list(filter(is_of_use, events))
 
@@ -164,13 +152,13 @@ def _microseconds(event: _Event) -> float | None:
 def _columns(events: Sequence[_Event]) -> pl.DataFrame:
     """`events` as `KEPT`."""
     columns = chrome_json.texts_of(events, "ph", "name", "pid", "tid")
-    args = [event.args or _NO_ARGUMENTS for event in events]
-    columns.append(chrome_json.texts("title", [one.name for one in args]))
+    titles, *counted = chrome_json.argument_columns(events, _NO_ARGUMENTS)
+    columns.append(chrome_json.texts("title", titles))
     times = chrome_json.times(events)
     values = [pl.col(name) for name in _COUNTED]
     unit = pl.coalesce(pl.when(v.is_not_null()).then(pl.lit(u)) for v, u in zip(values, _COUNTED.values(), strict=True))
     samples = pl.DataFrame(
-        [chrome_json.numbers(name, list(map(attrgetter(name), args)), pl.Float64) for name in _COUNTED]
+        [chrome_json.numbers(name, column, pl.Float64) for name, column in zip(_COUNTED, counted, strict=True)]
     ).select(value=pl.coalesce(values), unit=unit)
     return conform(pl.DataFrame([*columns, *times.rename({"start": "start_ns", "end": "end_ns"}), *samples]), KEPT)
 

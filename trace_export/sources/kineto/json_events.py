@@ -11,9 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 
-import msgspec
 import polars as pl
-from msgspec.structs import astuple
 
 from trace_export.sources.kineto import heads
 from trace_export.sources.shared import chrome_json
@@ -50,37 +48,14 @@ CLOCK_AND_RANK = frozenset({"baseTimeNanoseconds", "distributedInfo"})
 _MOST_CATEGORIES = 1000
 
 
-def _attribute(column: str) -> str:
-    return column.lower().replace(" ", "_")
-
-
-_IN_FILE = {_attribute(column): column for column in NUMBERS + TEXTS} | {"args_name": "name"}
-
-
-class _Arguments(msgspec.Struct, gc=False, rename=_IN_FILE):
-    """A field for each of `NUMBERS` and `TEXTS`, in their order."""
-
-    correlation: Value = None
-    external_id: Value = None
-    src_rank: Value = None
-    dst_rank: Value = None
-    seq: Value = None
-    in_msg_nelems: Value = None
-    out_msg_nelems: Value = None
-    sequence_number: Value = None
-    stream: Value = None
-    device: Value = None
-    collective_name: Value = None
-    process_group_name: Value = None
-    dtype: Value = None
-    args_name: Value = None
+_Arguments = chrome_json.arguments(*NUMBERS, *TEXTS[:-1], "name")
 
 
 class Event(chrome_json.Event, gc=False):
     """An event as it is written, with its category and arguments."""
 
     cat: Value = None
-    args: _Arguments | None = None
+    args: _Arguments | None = None  # type: ignore[valid-type]
 
 
 _NO_ARGUMENTS = _Arguments()
@@ -154,9 +129,7 @@ def whole_number(value: object) -> int | None:
 def columns_of(events: Sequence[Event]) -> pl.DataFrame:
     """`events` with the columns of `SCHEMA`."""
     columns = chrome_json.texts_of(events, "cat", "name", "pid", "tid")
-    rows = [astuple(event.args or _NO_ARGUMENTS) for event in events] or [astuple(_NO_ARGUMENTS)]
-    for name, column in zip(NUMBERS + TEXTS, zip(*rows, strict=True), strict=True):
-        values = list(column[: len(events)])
+    for name, values in zip(NUMBERS + TEXTS, chrome_json.argument_columns(events, _NO_ARGUMENTS), strict=True):
         columns.append(texts(name, values) if name in TEXTS else numbers(name, values, pl.Int64))
     ends = chrome_json.times(events)
     timed = pl.col("end").is_not_null()

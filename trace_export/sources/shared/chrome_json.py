@@ -347,6 +347,18 @@ class Event(msgspec.Struct, gc=False):
     dur: msgspec.Raw = ABSENT
 
 
+def arguments(*names: str) -> type[msgspec.Struct]:
+    """The structure of the arguments of an event that have these names in the file, in this order."""
+    fields = {f"argument_{number}": name for number, name in enumerate(names)}
+    return msgspec.defstruct("Arguments", [(field, Value, None) for field in fields], rename=fields, gc=False)
+
+
+def argument_columns(events: Sequence[Any], none: msgspec.Struct) -> list[list[Value]]:
+    """The arguments of events (`args`), field by field; `none` stands for those of an event without any."""
+    rows = [msgspec.structs.astuple(event.args or none) for event in events] or [msgspec.structs.astuple(none)]
+    return [list(column[: len(events)]) for column in zip(*rows, strict=True)]
+
+
 def texts_of(events: Sequence[Event], *fields: str) -> list[pl.Series]:
     """These fields of events as columns of text."""
     return [texts(name, list(map(attrgetter(name), events))) for name in fields]
