@@ -168,8 +168,8 @@ NOTES: dict[str, Explanation] = {
     ),
     "forwards-unknown": Explanation(
         "In a capture without named passes, the forwards of a step could not be told from its other work, often "
-        "because the capture has only a part of the step, or sequence numbers and launches disagree on how many there "
-        "are. The backwards are certain and are drawn; the forwards are not.",
+        "because the capture has only a part of the step. The backwards are certain and are drawn; the forwards are "
+        "not.",
         "Capture whole steps, or mark the passes in the training script ([how](collect/instrument.md)).",
     ),
     "host-times": Explanation(

@@ -2,13 +2,10 @@
 
 import numpy as np
 import polars as pl
-import pytest
 
-from tests.support.launches import ENGINE, MAIN, work
-from trace_export.inference.infer import infer
-from trace_export.inference.process import agreed
+from tests.support.launches import ENGINE, MAIN
 from trace_export.inference.sequence_numbers import OPERATORS, backward_calls, forward_ranges, numbered_passes
-from trace_export.inference.threads import ENGINE_NODE, Threads, engine_threads
+from trace_export.inference.threads import ENGINE_NODE, engine_threads
 
 NODE = f"{ENGINE_NODE}: MmBackward0"
 
@@ -80,24 +77,3 @@ def test_engine_threads_are_those_of_nodes_but_the_one_of_the_operators() -> Non
     rows = [(MAIN, 0, 5, "aten::mm", 3), (MAIN, 10, 15, NODE, 3), *nodes(2, 1)]
     assert engine_threads(operators(*rows)) == frozenset({ENGINE})
     assert engine_threads(operators()) == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("second", "kinds", "why"),
-    [
-        ("FFBB", "FFBBFFBB", []),
-        ("FFFFBBBB", "FFBBFFFFBBBB", []),  # two stages follow each other: what launches show as one pass is two
-        ("FFFBBB", "FFBBBBB", ["3 forwards by sequence numbers and 2 by launches"]),
-        ("FBB", "FFBBBB", ["1 forwards by sequence numbers and 2 by launches"]),
-    ],
-)
-def test_a_step_in_which_numbers_and_launches_disagree_keeps_its_backwards_alone(
-    second: str, kinds: str, why: list[str]
-) -> None:
-    step = "a b | a b | A B , C D u"
-    result = infer(work(f"{step} {step}"), Threads(MAIN, frozenset({ENGINE})), None, np.zeros(0, np.int64))
-    begin = int(result.timeline.launch[result.steps[1]])
-    launched = [1_000, 2_000, 3_000, 4_000, *range(begin, begin + len(second))]
-    blocks, refused = agreed(result, pl.DataFrame({"kind": list("FFBB" + second), "launched": launched}))
-    assert "".join(blocks["kind"]) == kinds
-    assert [(one.step, one.why) for one in refused] == [(1, reason) for reason in why]

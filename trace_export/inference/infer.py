@@ -37,13 +37,11 @@ MUCH_MORE = 1.5
 @dataclass(frozen=True)
 class Passes:
     """The passes of a process in order, as rows of the timeline; and for each step whose forwards are unknown its
-    number, how many backwards it has, and why. `steps`: the row at which each begins. `evidence`: what cut the
-    pieces."""
+    number, how many backwards it has, and why. `evidence`: what cut the pieces."""
 
     timeline: Timeline
     passes: list[Piece]
     refused: list[Refusal]
-    steps: list[int]
     evidence: Evidence
 
     @property
@@ -109,8 +107,7 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
         passes += one.passes
         if one.refused:
             refused.append(Refusal(number, sum(piece.kind == "B" for piece in step), one.refused))
-    begins = [step[0].begin for step in steps]
-    return Passes(timeline, split_weights(timeline, passes), refused, begins, cuts.evidence)
+    return Passes(timeline, split_weights(timeline, passes), refused, cuts.evidence)
 
 
 def _step_passes(timeline: Timeline, pieces: list[Piece], *, ended: bool) -> StepPasses:

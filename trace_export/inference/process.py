@@ -13,7 +13,7 @@ from trace_export.inference.infer import Passes, Refusal, infer
 from trace_export.inference.pieces import Evidence, Piece, cut_sets
 from trace_export.inference.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.inference.threads import Threads, calling_thread, engine_threads, find_threads
-from trace_export.inference.work import COMPUTE, Counts, Ints, Timeline, Work, pipeline_transfers
+from trace_export.inference.work import COMPUTE, Counts, Timeline, Work, pipeline_transfers
 
 BLOCKS = {"kind": pl.String(), "start": pl.Int64(), "end": pl.Int64(), "launched": pl.Int64(), "pair": pl.Int32()}
 """An inferred block: its time on the device, when its first work was launched, and `pair` if sequence numbers say it
@@ -82,9 +82,7 @@ def find_blocks(process: Process, beside: pl.DataFrame) -> Inferred:
         return nothing(str(passes.refused[0]) if passes.refused else "no backward was launched", device)
     blocks, refused = _blocks(passes), passes.refused
     if numbered is not None:
-        blocks, refused = agreed(passes, _numbered_blocks(passes.timeline, numbered))
-        if refused and (blocks["kind"] != "F").all():
-            return nothing(str(refused[0]), device)
+        blocks, refused = _numbered_blocks(passes.timeline, numbered), []
     evidence = passes.evidence if numbered is None else None
     return _inferred(process, threads.main, blocks.sort("launched"), refused, evidence)
 
@@ -101,27 +99,6 @@ def _inferred(
     )  # fmt: skip
 
 
-def agreed(passes: Passes, blocks: pl.DataFrame) -> tuple[pl.DataFrame, list[Refusal]]:
-    """The `blocks` that sequence numbers give, without the forwards of those steps that the launches explain by another
-    number of forwards; and these steps. Twice as many are no contradiction: where two stages of a rank follow each
-    other without a transfer, launches show two passes as one.
-
-    Example: three forwards by number and four by the launches of the same step are dropped, and its backwards stay.
-    """
-    begins = passes.timeline.launch[passes.steps]
-    forwards = [piece.begin for piece in passes.passes if piece.kind == "F"]
-    explained = _in_steps(begins, passes.timeline.launch[forwards])
-    numbered, backwards = (_in_steps(begins, blocks.filter(kind=kind)["launched"].to_numpy()) for kind in "FB")
-    differing = (explained > 0) & (explained != numbered) & (2 * explained != numbered)
-    refused = [
-        Refusal(n, int(backwards[n]), f"{numbered[n]} forwards by sequence numbers and {explained[n]} by launches")
-        for n in np.flatnonzero(differing).tolist()
-    ]
-    step = np.maximum(np.searchsorted(begins, blocks["launched"].to_numpy(), side="right") - 1, 0)
-    left_out = pl.Series(differing[step], dtype=pl.Boolean) & (blocks["kind"] == "F")
-    return blocks.filter(~left_out), refused
-
-
 def outside_share(work: Work, blocks: pl.DataFrame) -> float:
     """The share of the time of computing that begins in none of the `blocks` (start, end)."""
     rows = work.role == COMPUTE
@@ -129,11 +106,6 @@ def outside_share(work: Work, blocks: pl.DataFrame) -> float:
     begins, ends = (np.sort(blocks[column].to_numpy()) for column in ("start", "end"))
     inside = np.searchsorted(begins, start, side="right") > np.searchsorted(ends, start, side="right")
     return float(length[~inside].sum() / length.sum()) if len(length) and length.sum() else 0.0
-
-
-def _in_steps(begins: Ints, launched: Ints) -> Ints:
-    """How many of the moments lie in each step, given where they begin."""
-    return np.bincount(np.maximum(np.searchsorted(begins, launched, side="right") - 1, 0), minlength=len(begins))
 
 
 def _on_one_thread(process: Process, why: str, optimizers: pl.DataFrame | None) -> Inferred:
