@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,10 @@ def read(source: Source, options: ReadOptions) -> Profile:
 def read_group(group: Group, options: ReadOptions) -> list[Result]:
     """The tables of each source of a group, or its error, as `read` gives them for each alone."""
     results = _read(group.sources, options)
-    return [_usable(result, source) for source, result in zip(group.sources, results, strict=True)]
+    return [
+        result if isinstance(result, SourceError) else caught(source.path, partial(_usable, result, source))
+        for source, result in zip(group.sources, results, strict=True)
+    ]
 
 
 def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
@@ -50,20 +54,14 @@ def _read(sources: Sequence[Source], options: ReadOptions) -> Sequence[Result]:
         return [*_read(sources[:middle], options), *_read(sources[middle:], options)]
 
 
-def _usable(result: Result, source: Source) -> Result:
-    """The result without rows that no later part of the program can use."""
-    if isinstance(result, SourceError):
-        return result
-    return caught(source.path, lambda: _with_notes(result, source))
-
-
-def _with_notes(profile: Profile, source: Source) -> Profile:
+def _usable(profile: Profile, source: Source) -> Profile:
+    """The profile without rows that no later part of the program can use."""
     profile = without_invalid_times(profile, source.path)
     _check_processes(profile, source)
     if source.pid is not None:
         profile = replace(profile, ranks=profile.ranks.with_columns(pid=pl.lit(source.pid, TIME)))
     notes = tuple(replace(note, where=path_text(note.where)) for note in profile.notes)
-    earlier = tuple(_with_notes(start, source) for start in profile.earlier)
+    earlier = tuple(_usable(start, source) for start in profile.earlier)
     return replace(profile, notes=(*notes, *_host_times(profile, source)), earlier=earlier)
 
 

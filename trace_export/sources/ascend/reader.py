@@ -288,7 +288,7 @@ def _completed(part: Recorded, spans: pl.DataFrame, profile: Profile) -> tuple[p
     if not missing:
         return spans, []
     from trace_export.sources.ascend import kernel_inference
-    from trace_export.sources.ranges.inferred import alike
+    from trace_export.sources.ranges.content import alike
 
     kernels, *_ = kernel_inference.possible(part.kernels.all())
     inferred = _of_kernels(kernels, part, profile)

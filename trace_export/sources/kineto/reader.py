@@ -27,7 +27,6 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.by_launch import GRAPH_LAUNCHES, KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
-from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.ranges.transfers import KERNELS
@@ -135,7 +134,7 @@ class _Events(reader.Opened):
         name = trace.header.get("host_name")
         key = str(name)[:LONGEST_NAME] if isinstance(name, str) and is_host(name) else source.host
         self.source = source
-        self.host = Host(key, key, trace.offset_ns)
+        self.host = reader.Host(key, key, trace.offset_ns)
         self.world = _job(trace, "world_size") or None
         self.pending: list[Event] = []
         self._trace = trace

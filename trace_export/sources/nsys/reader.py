@@ -36,7 +36,6 @@ from trace_export.sources.ranges import reader
 from trace_export.sources.ranges.by_launch import KERNEL_LAUNCHES, Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
-from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.shared.batch import Result
@@ -89,7 +88,8 @@ class _Export(reader.Opened):
         self._tasks = Counter[int]()
         """How many GPU tasks each process has, once they were read, which is for the processes `_attributed`."""
         self._attributed: set[int] = set()
-        self.host = Host(self._session.host or source.host, self._session.label or source.host, self._session.offset_ns)
+        session = self._session
+        self.host = reader.Host(session.host or source.host, session.label or source.host, session.offset_ns)
         self.short = not db.shortened.isdisjoint(table.lower() for table in EVENTS)
 
     def named(self, dialects: Dialects) -> Named:

@@ -9,9 +9,9 @@
 | 5 check | an error where there is nothing to draw | here, the adapter |
 | 6 work | the GPU work in each range; passes of the rest where names say only some | `devices.py`, `attribution.py` |
 | 7 tables | blocks, transfers and collectives | `blocks.py`, `transfers.py`, at once |
-| 8 content | notes on them, and what the launches add | `profile.py`, `launches` |
+| 8 content | notes on them, and what the launches add | `content.py` |
 | 9 ranks | who each process is | the adapter, `ranks.py` |
-| 10 profile | the tables in unix time | `profile.py`, at once |
+| 10 profile | the tables in unix time | here, at once |
 
 What is worked out process by process is worked out at once for the processes of all sources: most of the time that a
 small source takes goes into the calls of the table library, and not into its rows. The number of a process becomes
@@ -50,15 +50,22 @@ from trace_export.model import (
     conform,
     empty,
 )  # fmt: skip
-from trace_export.sources.ranges import inferred as launches
 from trace_export.sources.ranges import notes as range_notes
 from trace_export.sources.ranges.attribution import GpuActivity
 from trace_export.sources.ranges.blocks import blocks, with_steps
 from trace_export.sources.ranges.by_launch import LAUNCHES, Parts, Piece, attribute
+from trace_export.sources.ranges.content import (
+    Content,
+    completed,
+    from_launches,
+    left_out,
+    marked,
+    most_frequent_reason,
+    not_asked_for,
+)
 from trace_export.sources.ranges.devices import SEVERAL, Attributed, attributed, runs_several
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named, operators
-from trace_export.sources.ranges.profile import Content, Host, in_unix_time, marked
 from trace_export.sources.ranges.ranges import Ranges, gather, other_ranges
 from trace_export.sources.ranges.ranks import ByProcess, in_starts
 from trace_export.sources.ranges.transfers import collectives, collectives_of, transfers, transfers_of
@@ -74,6 +81,17 @@ MOST_PROCESSES = 1024
 _BITS = 40
 _HALF = 1 << (_BITS - 1)
 """The number of a process has 40 bits; the first may be a sign."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The clock domain of a source: its `key` and its `label`. Session times and `offset_ns` are unix times, or times
+    since its `epoch` (see model.HOSTS)."""
+
+    key: str
+    label: str
+    offset_ns: int = 0
+    epoch: str | None = None
 
 
 class Opened(Protocol):
@@ -324,7 +342,7 @@ def _check(part: _Part) -> None:
         if error is not None:
             raise error
         return
-    why = launches.most_frequent_reason(part.inferred.values()) if part.inferred else ""
+    why = most_frequent_reason(part.inferred.values()) if part.inferred else ""
     counts = opened.counted_names()
     if not why and (error := opened.no_ranges(counts)):
         raise error
@@ -387,7 +405,7 @@ def _describe(part: _Part) -> None:
     unnamed = part.unnamed
     in_part = {process: one for process, one in part.inferred.items() if process not in unnamed}
     if any(not one.impossible for one in unnamed.values()):
-        content = launches.content(path, unnamed)
+        content = from_launches(path, unnamed)
         if kernels is not None:
             p2p = transfers_of(kernels)
             content = replace(content, p2p=p2p if p2p.height else content.p2p, collectives=collectives_of(kernels))
@@ -399,7 +417,7 @@ def _describe(part: _Part) -> None:
         if part.far:
             text = f"sends, receives and collectives {UNTIMED}"
             named = replace(named, notes=(*named.notes, Note("times-unusable", "warning", text, str(path), part.far)))
-        part.contents.append(launches.completed(path, named, in_part) if in_part else named)
+        part.contents.append(completed(path, named, in_part) if in_part else named)
 
 
 def _collectives_called(part: _Part, content: Content) -> pl.DataFrame:
@@ -436,11 +454,11 @@ def _rank(part: _Part) -> None:
         ranks = ranks if options.ranks is None else ranks.filter(options.ranks.holds("rank"))
         part.starts.append(_Start(ranks, opened.world, notes))
     first = min(int(content.blocks["start"].to_numpy().min()) for content in part.contents)
-    left_out = [] if opened.short and part.ranges.marked else launches.left_out(part.path, part.unnamed)
+    absent = [] if opened.short and part.ranges.marked else left_out(part.path, part.unnamed)
     if part.ranges.marked and (options.infer == "off" or options.host_ranges):
         others = set(opened.without_passes(part.ranges) or ()) - part.ranges.marked
-        left_out += launches.not_asked_for(part.path, len(others), "--host" if options.host_ranges else "--infer off")
-    part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched), *left_out]
+        absent += not_asked_for(part.path, len(others), "--host" if options.host_ranges else "--infer off")
+    part.notes = [*opened.notes(first), *range_notes.unmatched(part.path, part.ranges.unmatched), *absent]
 
 
 def _make_profiles(parts: Sequence[_Part]) -> None:
@@ -468,7 +486,7 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
 
     def table(name: str, schema: Schema) -> pl.DataFrame:
         rows = _distinct([[getattr(content, name) for content in part.contents] for part in parts])
-        return in_unix_time(pl.concat(rows, how="diagonal_relaxed"), places, schema)
+        return _in_unix_time(pl.concat(rows, how="diagonal_relaxed"), places, schema)
 
     rows = [(host.key, source.machine, host.label, host.epoch) for host, source in zip(hosts, sources, strict=True)]
     whole = Profile(
@@ -482,6 +500,18 @@ def _make_profiles(parts: Sequence[_Part]) -> None:
     for part in parts:
         profiles = [_finished(part, start, next(made)) for start in part.starts]
         part.result = replace(profiles[-1], earlier=tuple(profiles[:-1]))
+
+
+def _in_unix_time(rows: pl.DataFrame, ranks: pl.DataFrame, schema: Schema) -> pl.DataFrame:
+    """Rows of processes in session time → rows of ranks in unix time (`schema`), by start. `ranks`: process, rank,
+    offset_ns."""
+    placed = (
+        rows.drop("rank", strict=False)
+        .join(ranks, on="process", maintain_order="left")
+        .with_columns(start_ns=pl.col("start") + pl.col("offset_ns"), end_ns=pl.col("end") + pl.col("offset_ns"))
+        .sort("start_ns", "rank", maintain_order=True)
+    )
+    return conform(placed, schema)
 
 
 def _finished(part: _Part, start: _Start, tables: Profile) -> Profile:

@@ -21,7 +21,6 @@ from trace_export.sources.ranges.attribution import DEVICE_SHIFT
 from trace_export.sources.ranges.by_launch import Piece
 from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.named import NameCounts, Named
-from trace_export.sources.ranges.profile import Host
 from trace_export.sources.ranges.ranges import Ranges
 from trace_export.sources.ranges.ranks import ByProcess, assigned, from_names, from_stages
 from trace_export.sources.rocpd import capture
@@ -80,7 +79,7 @@ class _Processes(reader.Opened):
         self._facts = facts
         """Of all processes of the file."""
         first = facts[processes[0].process]
-        self.host = Host(first.host or source.host, first.label or source.host, epoch=EPOCH)
+        self.host = reader.Host(first.host or source.host, first.label or source.host, epoch=EPOCH)
         self.world = first.world
         events = {tables.name(table).lower() for tables in processes for table in ("region", "kernel_dispatch")}
         self.short = not processes[0].db.shortened.isdisjoint(events)

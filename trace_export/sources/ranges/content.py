@@ -1,18 +1,20 @@
-"""The blocks that were inferred in the processes of a source, as its content, and notes on them."""
+"""The content of a source: the blocks that ranges name and those that were inferred, with what belongs to them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from trace_export.model import OUTSIDE, WORK_KINDS, Declared, Note
+from trace_export.sources.ranges import notes as range_notes
+from trace_export.sources.ranges.blocks import declared
+from trace_export.sources.ranges.devices import Attributed
 from trace_export.sources.ranges.notes import counted_as_idle, impossible_times, without_launch, without_times
-from trace_export.sources.ranges.profile import Content
 from trace_export.sources.ranges.transfers import ALONE
 
 if TYPE_CHECKING:
@@ -27,7 +29,34 @@ SEPARATED = {
 BY_NUMBERS = "blocks inferred from operators' sequence numbers, because no pass is named"
 
 
-def content(path: Path, inferred: Mapping[int, Inferred]) -> Content:
+@dataclass(frozen=True)
+class Content:
+    """The content of a source, or of some of its processes: `blocks`, `p2p` and `collectives` have process, start and
+    end in session time, and otherwise columns of SPANS, P2P and COLLECTIVES. `outside`: by process, as far as that is
+    known, see `outside` in model.RANKS."""
+
+    blocks: pl.DataFrame
+    p2p: pl.DataFrame
+    collectives: pl.DataFrame
+    declared: Declared
+    notes: tuple[Note, ...]
+    outside: Mapping[int, float] = field(default_factory=dict)
+
+
+def marked(path: Path, work: Attributed, passes: pl.DataFrame, p2p: pl.DataFrame, collectives: pl.DataFrame) -> Content:
+    """The content of the processes whose passes are named: the blocks `passes`, transfers and collectives, by the
+    `work` in their ranges. Raises SourceError when no GPU work was launched in a block."""
+    ranges, activity = work.ranges, work.activity
+    if passes.is_empty():
+        raise range_notes.no_work(path, activity)
+    worked = ranges.frame if activity is None else work.worked
+    notes = (*range_notes.of_ranges(path, ranges, worked, activity), *range_notes.of_transfers(path, p2p))
+    moved = p2p.filter(~pl.col("exchange").fill_null(False)) if p2p["exchange"].any() else p2p
+    shares = {} if activity is None else activity.outside_shares()
+    return Content(passes.drop("id"), moved, collectives, declared(ranges, passes), notes, shares)
+
+
+def from_launches(path: Path, inferred: Mapping[int, Inferred]) -> Content:
     """The content of the processes with inferred blocks (process → result)."""
     with_blocks = {process: one for process, one in inferred.items() if not one.impossible}
     number = {process: pl.lit(process, pl.Int64).alias("process") for process in with_blocks}
