@@ -15,10 +15,9 @@ from trace_export.inference.first_forwards import beginnings
 from trace_export.inference.forwards import SAME_STEMS, StepPasses, passes_of
 from trace_export.inference.kinds import MOST_KINDS, SURPLUS, likeness
 from trace_export.inference.pieces import (
-    Cuts,
     Evidence,
     Piece,
-    cut_sets,
+    cuts_of,
     give_fills_to_backwards,
     join_weights,
     split,
@@ -44,11 +43,6 @@ class Passes:
     refused: list[Refusal]
     evidence: Evidence
 
-    @property
-    def accepted(self) -> bool:
-        """Whether the forwards of a step are known."""
-        return any(piece.kind == "F" for piece in self.passes)
-
 
 class Refusal(NamedTuple):
     step: int
@@ -66,32 +60,10 @@ def infer(work: Work, threads: Threads, optimizer: Ints | None, boundaries: Ints
     `boundaries`: launch times at which steps begin, for a process whose optimizer is not found.
     """
     timeline = Timeline.of(work, *threads)
-    best: Passes | None = None
-    for cuts in cut_sets(timeline):
-        attempt = _by(timeline, cuts, _updates(timeline, optimizer), boundaries)
-        if best is None or attempt.accepted:
-            best = attempt
-        if attempt.accepted:
-            break
-    assert best is not None  # there is a set of cuts, though it may be empty
-    return best
-
-
-def _updates(timeline: Timeline, optimizer: Ints | None) -> tuple[Ints, bool]:
-    """The rows of the optimizer, and whether ranges say so."""
-    if optimizer is None or not len(optimizer):
-        return np.flatnonzero(timeline.names.optimizer[timeline.name] & timeline.main), False
-    begins = np.searchsorted(timeline.launch, optimizer[:, 0])
-    ends = np.searchsorted(timeline.launch, optimizer[:, 1])
-    rows = [np.arange(a, b) for a, b in zip(begins, ends, strict=True)]
-    inside = np.unique(np.concatenate(rows))
-    return inside[timeline.main[inside]], True
-
-
-def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: Ints) -> Passes:
+    cuts, (updates, exact) = cuts_of(timeline), _updates(timeline, optimizer)
     pieces, cut = split(timeline, cuts)
     pieces = join_weights(timeline, pieces, cut)
-    pieces = with_optimizers(timeline, pieces, updates[0], exact=updates[1])
+    pieces = with_optimizers(timeline, pieces, updates, exact=exact)
     pieces = without_truncated_end(give_fills_to_backwards(timeline, pieces))
     passes: list[Piece] = []
     refused = []
@@ -108,6 +80,17 @@ def _by(timeline: Timeline, cuts: Cuts, updates: tuple[Ints, bool], boundaries: 
         if one.refused:
             refused.append(Refusal(number, sum(piece.kind == "B" for piece in step), one.refused))
     return Passes(timeline, split_weights(timeline, passes), refused, cuts.evidence)
+
+
+def _updates(timeline: Timeline, optimizer: Ints | None) -> tuple[Ints, bool]:
+    """The rows of the optimizer, and whether ranges say so."""
+    if optimizer is None or not len(optimizer):
+        return np.flatnonzero(timeline.names.optimizer[timeline.name] & timeline.main), False
+    begins = np.searchsorted(timeline.launch, optimizer[:, 0])
+    ends = np.searchsorted(timeline.launch, optimizer[:, 1])
+    rows = [np.arange(a, b) for a, b in zip(begins, ends, strict=True)]
+    inside = np.unique(np.concatenate(rows))
+    return inside[timeline.main[inside]], True
 
 
 def _step_passes(timeline: Timeline, pieces: list[Piece], *, ended: bool) -> StepPasses:

@@ -7,7 +7,6 @@ the engine's, `+` a sum of the calling thread, `1` its fill, `.` any other call 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -38,17 +37,11 @@ class Piece(NamedTuple):
     end: int
 
 
-def cut_sets(timeline: Timeline) -> Iterator[Cuts]:
-    """The cuts that may stand for transfers, the most certain first.
-
-    Every two passes of a stage have a transfer between them, unless the thread changes there too. NCCL's sends and
-    receives are launched by the calling thread; without any, activations go through the host, and its waits show
-    them.
-    """
-    if len(timeline.transfers):
-        yield Cuts("transfers", timeline.transfers)
-    if len(timeline.waits) or not len(timeline.transfers):
-        yield Cuts("waits", timeline.waits)
+def cuts_of(timeline: Timeline) -> Cuts:
+    """The cuts between passes: every two of a stage have a transfer between them, unless the thread changes there too.
+    NCCL's sends and receives are launched by the calling thread; without any, activations go through the host, and its
+    waits show them."""
+    return Cuts("transfers", timeline.transfers) if len(timeline.transfers) else Cuts("waits", timeline.waits)
 
 
 def split(timeline: Timeline, cuts: Cuts) -> tuple[list[Piece], set[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.inference.infer import Passes, Refusal, infer
-from trace_export.inference.pieces import Evidence, Piece, cut_sets
+from trace_export.inference.pieces import Evidence, Piece, cuts_of
 from trace_export.inference.sequence_numbers import OPERATORS, Numbered, by_numbers
 from trace_export.inference.threads import Threads, calling_thread, engine_threads, find_threads
 from trace_export.inference.work import COMPUTE, Counts, Timeline, Work, pipeline_transfers
@@ -70,7 +70,7 @@ def find_blocks(process: Process, beside: pl.DataFrame) -> Inferred:
         return _on_one_thread(process, threads, recorded)
     begins = beside.filter(role="step")["start"].sort().to_numpy()
     passes = infer(work, threads, None if recorded is None else recorded.to_numpy(), begins)
-    cuts = next(cut_sets(passes.timeline))
+    cuts = cuts_of(passes.timeline)
     if recorded is None:
         optimizers = _intervals(passes, [piece for piece in passes.passes if piece.kind == "OPT"])
     main = passes.timeline.main
@@ -116,7 +116,7 @@ def _on_one_thread(process: Process, why: str, optimizers: pl.DataFrame | None) 
     if main is None:
         return nothing(why)
     timeline = Timeline.of(work, main, frozenset())
-    cuts = next(cut_sets(timeline))
+    cuts = cuts_of(timeline)
     numbered = by_numbers(timeline, operators, Threads(main, frozenset()), cuts, optimizers)
     if numbered is None:
         return nothing(why)
