@@ -20,7 +20,7 @@ def listed(numbers: Numbers) -> list[int]:
 
 def test_what_is_not_in_the_data_is_told_beside_what_is() -> None:
     five = Numbers.of([5])
-    assert not_in_data("rank", five, pl.Series([0, 1])) == "--ranks 5: rank 5 is not in the data, which has rank 0-1"
+    assert not_in_data("rank", five, pl.Series([0, 1])) == "--ranks 5: rank 5 is not in the data, which has ranks 0-1"
     nothing = not_in_data("rank", five, pl.Series([], dtype=pl.Int32))
     assert nothing == "--ranks 5: rank 5 is not in the data"
 

@@ -568,7 +568,8 @@ NOTES: dict[str, Explanation] = {
         "A stream runs one task after the other. A kernel, or on Ascend a marked range, that ends more than 0.1 ms "
         "after the next one of its stream began has a wrong duration: it was cut where the next one begins. "
         "(Programmatic launches overlap by less.) The last one of a stream was cut if it lasts longer than everything "
-        "before it. A marked range was cut at the end of its last kernel if, unlike others, it ends long after that. "
+        "before it. A marked range was cut at the end of its last kernel if, unlike others, it ends long after that. A "
+        "transfer was cut that takes twice as long as all others between its ranks, and ends after the next one began. "
         "Kernels of NCCL and those within one graph are not compared.",
         "Nothing if few. Otherwise collect the profile again with a newer version of the profiler.",
     ),

@@ -180,8 +180,9 @@ def not_in_data(what: str, asked: Numbers | None, existing: pl.Series) -> str:
         return ""
     has = Numbers.of(existing.drop_nulls().unique())
     lacking = asked.without(has)
-    there = f", which has {what} {has}" if has.ranges else ""
-    return f"--{what}s {asked}: {what} {lacking} is not in the data{there}" if lacking.ranges else ""
+    there = f", which has {has.named(what)}" if has.ranges else ""
+    are = "is" if lacking.count() == 1 else "are"
+    return f"--{what}s {asked}: {lacking.named(what)} {are} not in the data{there}" if lacking.ranges else ""
 
 
 def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:

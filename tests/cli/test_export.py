@@ -78,9 +78,9 @@ def test_what_there_is_to_choose_from(
 @pytest.mark.parametrize(
     ("chosen", "level", "text"),
     [
-        (("--ranks", "0-100"), "warning", "--ranks 0-100: rank 4-100 is not in the data, which has rank 0-3"),
-        (("--steps", "2-3,9"), "note", "--steps 2-3,9: step 9 is not in the data, which has step 2-4"),
-        (("--stages", "3,4"), "note", "--stages 3,4: stage 4 is not in the data, which has stage 0-3"),
+        (("--ranks", "0-100"), "warning", "--ranks 0-100: ranks 4-100 are not in the data, which has ranks 0-3"),
+        (("--steps", "2-3,9"), "note", "--steps 2-3,9: step 9 is not in the data, which has steps 2-4"),
+        (("--stages", "3,4"), "note", "--stages 3,4: stage 4 is not in the data, which has stages 0-3"),
     ],
 )
 def test_what_was_asked_for_and_is_not_there_is_named(

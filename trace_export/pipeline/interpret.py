@@ -79,7 +79,8 @@ def prepared(profile: Profile) -> Profile:
     profile = without_doubles(profile)  # what was recorded twice counts once
     profile = evaluations.set_apart(profile)  # forwards that are of no training step
     profile = with_ids(without_merged(profile))  # inferred passes that may be two each are left out
-    return transfers.name_peers(profile)  # ranks for numbers in communicators
+    profile = transfers.name_peers(profile)  # ranks for numbers in communicators
+    return transfers.with_possible_ends(profile)
 
 
 def interpret_further(profile: Profile, earlier: Profile) -> Profile:
@@ -89,6 +90,7 @@ def interpret_further(profile: Profile, earlier: Profile) -> Profile:
     profile = transfers.name_peers(
         replace(profile, hosts=earlier.hosts, ranks=earlier.ranks, declared=earlier.declared)
     )
+    profile = transfers.with_possible_ends(profile)
     return with_messages(transfers.find_peers(conclude(_labelled(profile), earlier.interpreted.recognition)))
 
 

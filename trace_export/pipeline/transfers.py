@@ -1,6 +1,6 @@
-"""Completes point-to-point transfers in five steps: the ranks that a source's numbers mean (`name_peers`), whether a
-kernel sends, receives or does both (`split_fused`), the block to which each side belongs (`label`) and its step
-(`in_steps`), and who is on the other side (`find_peers`).
+"""Completes point-to-point transfers: the ranks that a source's numbers mean (`name_peers`), the ends that can be
+(`with_possible_ends`), whether a kernel sends, receives or does both (`split_fused`), the block to which each side
+belongs (`label`) and its step (`in_steps`), and who is on the other side (`find_peers`).
 
 A rank sends the result of the previous block and receives the input of the next one, among those that give or take
 anything: `F3 send recv B0` on a middle stage sends the result of F3 and receives the gradients for B0. On the last
@@ -13,17 +13,20 @@ from dataclasses import replace
 
 import polars as pl
 
-from trace_export.model import INT, P2P, Profile, conform
+from trace_export.model import INT, P2P, Note, Profile, conform
 from trace_export.ordering import ordered
 from trace_export.pipeline.stages import depth
 from trace_export.schedules.passes import PAIRS
 from trace_export.schedules.schedule import virtual_stage
-from trace_export.tolerances import GRID_NS
+from trace_export.tolerances import GRID_NS, OVERLAP_NS
 
 LABELS = ("direction", "microbatch", "chunk")
 _NUMBERS = ["kind", "microbatch", "chunk"]
 NO_STEP = -1
 """In place of the step of an evaluation's forward, which is null: to have no step is not to have an unknown one."""
+FEW, LONG = 3, 2
+"""Of more than this many transfers one that takes this many times as long as all others may have a wrong end."""
+BEFORE_IT = pl.max_horizontal(pl.col("start_ns") - pl.col("begun"), OVERLAP_NS)
 _SILENT = (pl.col("role") == "both") & pl.col("peer").is_null() & pl.col("direction").is_null()
 
 
@@ -35,6 +38,39 @@ def name_peers(profile: Profile) -> Profile:
         return profile
     named = profile.p2p.join(names, on=["group", "member"], how="left", maintain_order="left")
     return replace(profile, p2p=conform(named.with_columns(peer=pl.coalesce("peer", "named")), P2P))
+
+
+def with_possible_ends(profile: Profile) -> Profile:
+    """`profile`, in which no transfer takes twice as long as all others between the same ranks and ends after the next
+    one of them has begun, or, if it is the last, takes longer than all that its rank did before: one after the other
+    uses their channel, so that the end is a wrong record, and would move the clock of a host by as much. A receive ends
+    as late as it can instead, and a send as soon: then neither says more of the clocks than is true."""
+    channel = ("rank", "group", "role", "peer", "direction")
+    rows = profile.p2p.select(*channel, "start_ns", "end_ns", length=pl.col("end_ns") - pl.col("start_ns"))
+    two = pl.col("length").top_k(2)
+    lengths = rows.group_by(channel).agg(
+        least=pl.col("length").min(), usual=two.min(), most=two.max(), number=pl.col("length").count()
+    )
+    odd = lengths.filter(pl.col("number") > FEW, pl.col("most") > LONG * pl.col("usual"))
+    if odd.is_empty():
+        return profile
+    of_odd = rows.with_row_index("row").join(odd, on=channel, nulls_equal=True).sort("start_ns", "row")
+    of_odd = of_odd.join(rows.group_by("rank").agg(begun=pl.col("start_ns").min()), on="rank", maintain_order="left")
+    next_ns = pl.col("start_ns").shift(-1).over(channel)
+    past = (pl.col("end_ns") - next_ns > OVERLAP_NS) | (next_ns.is_null() & (pl.col("length") > BEFORE_IT))
+    latest = pl.coalesce(next_ns, pl.col("start_ns") + pl.col("usual"))
+    soonest = pl.min_horizontal(latest, pl.col("start_ns") + pl.col("least"))
+    wrong = of_odd.with_columns(past=past, end=pl.when(role="send").then(soonest).otherwise(latest))
+    wrong = wrong.filter("past", pl.col("length") == pl.col("most"))
+    if wrong.is_empty():
+        return profile
+    ends = wrong.select("row", "end")
+    cut = profile.p2p.with_row_index("row").join(ends, on="row", how="left", maintain_order="left")
+    text = "transfers that end after the next one between the same ranks began, cut: when they ended is unknown"
+    where = profile.ranks.filter(pl.col("rank").is_in(wrong["rank"].implode()))["source"].drop_nulls()
+    note = Note("tasks-past-next", "warning", text, where[0] if len(where) else "", len(wrong))
+    cut = conform(cut.with_columns(end_ns=pl.coalesce("end", "end_ns")), P2P)
+    return replace(profile, p2p=cut).with_notes([note])
 
 
 def split_fused(profile: Profile) -> Profile:

@@ -252,7 +252,7 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
         text += "; --run N chooses another, --run all takes all"
     notes = [Note("runs-not-read", "warning" if jobs else "note", text, str(run.recordings[0].path), len(others))]
     if not complete:
-        lacks = f"; rank {run.missing} is missing" if run.missing.ranges else ""
+        lacks = f"; {run.missing.named('rank')} missing" if run.missing.ranges else ""
         text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks{lacks}"
         notes.append(Note("run-incomplete", "warning", text, str(run.recordings[0].path)))
     return (run,), notes
