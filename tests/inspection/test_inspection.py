@@ -8,7 +8,9 @@ import trace_export
 from samples.generators import ascend, data_parallel, paddle
 from samples.generators.kineto_trace import Trace
 from tests.conftest import Cli
+from tests.support.profiles import profile, span
 from tests.support.torch_traces import one_block
+from trace_export.writers.tables import write_csv
 
 
 def test_one_of_each_is_no_plural(tmp_path: Path) -> None:
@@ -72,3 +74,13 @@ def test_hosts_that_nothing_connects_are_told_of(hosts: int, aligned: bool, tmp_
     verdict = trace_export.inspect(tmp_path).verdict
     assert ("no messages, only the order of the blocks" in verdict) is aligned
     assert ("nothing connects them, so they are not aligned" in verdict) is not aligned
+
+
+def test_a_clock_that_was_set_back_makes_no_step_of_less_than_nothing(tmp_path: Path) -> None:
+    starts = {(0, 0): 9_000, (0, 1): 9_100, (1, 0): 9_000, (1, 1): 4_100}
+    blocks = [
+        span(rank, kind, 0, at + later, at + later + 5, step=step)
+        for (rank, step), at in starts.items() for kind, later in (("F", 0), ("B", 10))
+    ]  # fmt: skip
+    write_csv(profile(blocks, {0: 0, 1: 1}), tmp_path / "spans.csv")
+    assert trace_export.inspect(tmp_path / "spans.csv").ranks["step_ns"].to_list() == [100, None]

@@ -165,6 +165,7 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 def _by_step(profile: Profile) -> pl.DataFrame:
     """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians of whole
     steps, if there is one, and mean_step_ns."""
+    apart = pl.col("start_ns").diff().over("rank", *SEGMENT)
     whole, of_whole = profile.steps.select(*STEP_KEY, "whole"), pl.col("whole") | ~pl.col("whole").any()
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
@@ -177,7 +178,7 @@ def _by_step(profile: Profile) -> pl.DataFrame:
         )
         .sort(RANK_STEP_KEY)
         .with_columns(
-            step_ns=pl.col("start_ns").diff().over("rank", *SEGMENT),
+            step_ns=pl.when(apart >= 0).then(apart),  # else its clock was set back
             before_ns=pl.col("start_ns").shift().over("rank", *SEGMENT),
         )
         .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
