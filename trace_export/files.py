@@ -54,6 +54,14 @@ def is_file(path: Path) -> bool:
         return False
 
 
+def is_empty(path: Path) -> bool:
+    """Whether a regular file without a byte is at `path`, as one whose export or copy did not finish."""
+    try:
+        return path.is_file() and not path.stat().st_size
+    except OSError:
+        return False
+
+
 def is_folder(path: Path) -> bool:
     """The same for a folder."""
     try:

@@ -11,6 +11,7 @@ import pytest
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.one_source import read
 from tests.support.torch_traces import notes, one_block, times
+from trace_export.errors import SourceError
 from trace_export.sources.find import find
 from trace_export.sources.kineto.reader import read_tasks
 from trace_export.sources.merge import merge
@@ -188,3 +189,15 @@ def test_numbers_are_assumed_from_the_order_only_where_no_name_says_them(tmp_pat
         one_block(Trace(rank=None, host=None)).write(tmp_path / name.format(rank))
     whole, _ = merge(read(source, ReadOptions()) for source in find(tmp_path).sources)
     assert ("rank-numbers-assumed" in {note.code for note in whole.notes}) == said
+
+
+def test_an_empty_file_that_is_called_like_the_traces_is_told_of(tmp_path: Path) -> None:
+    """As where the disk was full. Other empty files are none of the job's traces."""
+    for rank in range(2):
+        one_block().write(tmp_path / f"rank-{rank}.json")
+    for name in ("rank-2.json", "settings.json"):
+        (tmp_path / name).touch()
+    sources = find(tmp_path).sources
+    assert [source.path.name for source in sources] == ["rank-0.json", "rank-1.json", "rank-2.json"]
+    with pytest.raises(SourceError, match=r"rank-2.json is empty; its export or copy did not finish"):
+        read(sources[2], ReadOptions())

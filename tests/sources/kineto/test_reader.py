@@ -485,7 +485,7 @@ def test_lists_inside_an_event_hold_no_events(tmp_path: Path, layout: str) -> No
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        (b"", "holds no list of trace events"),
+        (b"", "is empty; its export or copy did not finish"),
         (b"[]", "no annotation is named like a pipeline block"),
         (b'{"traceEvents": 3}', "holds no list of trace events"),
         (b'{"schemaVersion": x, "traceEvents": []}', "what stands before its events is not valid JSON"),

@@ -6,7 +6,7 @@ import codecs
 import re
 from pathlib import Path
 
-from trace_export.files import PACKED, Unpacked
+from trace_export.files import PACKED, Unpacked, is_empty
 from trace_export.sources.folders import Folder, SearchResult, Unrecognised, host_of
 from trace_export.sources.not_here import NOT_FETCHED, json_of_others, no_trace_because, starts_pointer
 from trace_export.sources.shared.names import WINDOW_FOLDER, rank_in, rank_in_folders
@@ -37,12 +37,19 @@ def traces(root: Path, folders: list[Folder]) -> SearchResult:
     unrecognised: list[Unrecognised] = []
     for folder in folders:
         looks = {name: _no_trace(folder.path / name) for name in folder.files if name.endswith(_ENDINGS)}
-        unrecognised += [look for look in looks.values() if look]
-        files = [name for name, look in looks.items() if not look]
-        of_one = len({re.sub(r"\d+", "", name) for name in files}) == 1  # perhaps its windows
+        patterns = {_pattern(name) for name, look in looks.items() if not look}
+        empty = {name for name in looks if _pattern(name) in patterns and is_empty(folder.path / name)}
+        unrecognised += [look for name, look in looks.items() if look and name not in empty]
+        files = [name for name, look in looks.items() if not look or name in empty]
+        of_one = len(patterns) == 1  # perhaps its windows
         alone = rank_in_folders(root, folder.path) if of_one else None
         sources += [_source(root, folder.path, name, alone) for name in files]
     return SearchResult(tuple(sources), unrecognised=tuple(unrecognised))
+
+
+def _pattern(name: str) -> str:
+    """The name without its numbers, which the traces of a job share."""
+    return re.sub(r"\d+", "", name)
 
 
 def _source(root: Path, folder: Path, name: str, alone: int | None) -> Source:
