@@ -54,8 +54,12 @@ def is_file(path: Path) -> bool:
         return False
 
 
+EMPTY: Final = "is empty; its export or copy did not finish"
+"""What is said of a file without a byte."""
+
+
 def is_empty(path: Path) -> bool:
-    """Whether a regular file without a byte is at `path`, as one whose export or copy did not finish."""
+    """Whether a regular file without a byte is at `path`."""
     try:
         return path.is_file() and not path.stat().st_size
     except OSError:

@@ -193,7 +193,7 @@ def test_a_beginning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no header of the recorder in this file"),
+        ("", "is empty; its export or copy did not finish"),
         ("F,5,0,0,,,1,1,h\n", "no header of the recorder in this file"),
         (HEADER, "no block in this file"),
         (TEXT.replace("blocks\":1", "blocks\":2"), "was written in version 2 of the format"),

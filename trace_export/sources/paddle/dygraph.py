@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_text
+from trace_export.files import EMPTY, is_empty, open_text
 from trace_export.model import HOSTS, RANKS, SPANS, Declared, Note, Profile, conform
 from trace_export.sources.paddle.reader import RANK_ORDER
 from trace_export.sources.shared.batch import each
@@ -42,6 +42,8 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
     """
     events = pl.concat([_parse(b""), *_events(source.path)])
     good = events.drop_nulls(["ph", "ts", *BLOCK[:2]]).filter(pl.col("ts") < LATEST_MS)
+    if events.is_empty() and is_empty(source.path):
+        raise SourceError(source.path, EMPTY, "copy it again")
     if good.is_empty():
         raise SourceError(source.path, "no pipeline event in this file", 'enable "profiling" in pp_configs')
     spans = _spans(good, source.rank or 0)

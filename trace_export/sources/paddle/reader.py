@@ -16,6 +16,7 @@ from functools import partial
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
+from trace_export.files import EMPTY, is_empty
 from trace_export.model import HOSTS, INT, P2P, RANKS, SPANS, Declared, Note, Profile, RankOrder, conform, empty
 from trace_export.sources.paddle.log_scanner import Scanner, drain, last_ends, latest_us, line_of, scan
 from trace_export.sources.shared.batch import Result, caught, split
@@ -78,6 +79,8 @@ def _scanned(source: Source, options: ReadOptions) -> _Log:
     if scanner.malformed:
         where = f"{source.path}:{line_of(source.path, scanner.first_malformed)}"
         malformed = Note("records-malformed", "warning", "malformed records, left out", where, scanner.malformed)
+    if not scanner.waiting and is_empty(source.path):
+        raise SourceError(source.path, EMPTY, "copy it again")
     if not scanner.waiting:
         raise SourceError(
             source.path,

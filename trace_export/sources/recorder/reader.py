@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.errors import SourceError, path_text
-from trace_export.files import end_of, is_file
+from trace_export.files import EMPTY, end_of, is_empty, is_file
 from trace_export.model import HOSTS, INT, RANKS, SPANS, TIME, Declared, Note, Profile, conform
 from trace_export.sources.recorder.find import EARLIER, is_other
 from trace_export.sources.recorder.lines import BLOCKS, Header, Scanner, pieces
@@ -45,7 +45,8 @@ def read_one(source: Source, options: ReadOptions) -> Profile:
                 recorded_until = {path_text(source.path): _last_end_ns(source.path, header)}
                 break
     if header is None:
-        raise SourceError(source.path, "no header of the recorder in this file", "record it again")
+        what = EMPTY if is_empty(source.path) else "no header of the recorder in this file"
+        raise SourceError(source.path, what, "record it again")
     blocks = pl.concat(frames)
     if blocks.is_empty():
         raise SourceError(source.path, "no block in this file", "record it again, for longer")

@@ -12,6 +12,8 @@ from trace_export.sources.shared import sqlite
 from trace_export.sources.source import Source
 
 SUFFIXES = (".db", ".sqlite", ".sqlite3", ".rpd")
+OURS = re.compile(r".+_results\.db")
+"""What rocprofv3 calls a database. An unreadable one is taken for one: the reader says what is wrong with it."""
 OTHER_OUTPUT = re.compile(
     r"(?:.+_)?(?:kernel|marker_api|hip_api|hsa_api|rccl_api|memory_copy)_trace\.(?P<csv>csv)|(?:.+_)?results\.pftrace"
 )
@@ -29,7 +31,7 @@ def databases(root: Path, folders: list[Folder]) -> SearchResult:
                 others.append(Unrecognised("rocpd", str(folder.path / name), what))
         for path in (folder.path / name for name in folder.files if name.endswith(SUFFIXES)):
             tables = sqlite.tables_of(path)
-            if is_rocpd(tables):
+            if is_rocpd(tables) or (not tables and OURS.fullmatch(path.name)):
                 sources.append(Source("rocpd", path, host_of(root, folder.path)))
             elif {"rocpd_api", "rocpd_op"} <= tables:
                 what = "a database of rocmProfileData (runTracer.sh), which is not read; record with rocprofv3"

@@ -24,7 +24,7 @@ import orjson
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import Unpacked, end_of, is_empty
+from trace_export.files import EMPTY, Unpacked, end_of, is_empty
 from trace_export.model import Note
 from trace_export.units import thousandths
 
@@ -213,10 +213,8 @@ class JsonTrace(TraceFile, Generic[Kind]):
         while (match := re.search(rb'"traceEvents"\s*:\s*\[', start)) is None:
             data = self._read(self._at_once)
             if not data or len(start) > MAX_HEADER:
-                what = "is empty; its export or copy did not finish"
-                if start or not is_empty(self.path):
-                    what = "holds no list of trace events"
-                raise SourceError(self.path, what, AGAIN)
+                empty = not start and is_empty(self.path)
+                raise SourceError(self.path, EMPTY if empty else "holds no list of trace events", AGAIN)
             start += data
         try:
             header = orjson.loads(start[: match.start()].removeprefix(codecs.BOM_UTF8) + b'"traceEvents":[]}')

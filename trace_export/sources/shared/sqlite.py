@@ -27,7 +27,7 @@ from urllib.parse import quote
 import polars as pl
 
 from trace_export.errors import SourceError
-from trace_export.files import open_file
+from trace_export.files import EMPTY, open_file
 from trace_export.scratch import scratch_folder
 from trace_export.sources.shared import sqlite_beginning
 from trace_export.sources.shared.names import LONGEST_NAME
@@ -319,7 +319,7 @@ def _check_header(path: Path) -> bool:
     except OSError as error:
         raise SourceError(path, f"cannot be opened ({error.strerror})") from error
     if not header:
-        raise SourceError(path, "is empty; its export or copy did not finish", _AGAIN)
+        raise SourceError(path, EMPTY, _AGAIN)
     if not header.startswith(MAGIC):
         raise SourceError(path, "is not an SQLite database")
     page = int.from_bytes(header[16:18])
