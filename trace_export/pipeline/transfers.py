@@ -44,9 +44,11 @@ def with_possible_ends(profile: Profile) -> Profile:
     """`profile`, in which no transfer takes twice as long as all others between the same ranks and ends after the next
     one of them has begun, or, if it is the last, takes longer than all that its rank did before: one after the other
     uses their channel, so that the end is a wrong record, and would move the clock of a host by as much. A receive ends
-    as late as it can instead, and a send as soon: then neither says more of the clocks than is true."""
+    as late as it can instead, and a send as soon: then neither says more of the clocks than is true. Transfers with
+    neither a peer nor a direction may be of several channels, and stay as they are."""
     channel = ("rank", "group", "role", "peer", "direction")
-    rows = profile.p2p.select(*channel, "start_ns", "end_ns", length=pl.col("end_ns") - pl.col("start_ns"))
+    rows = profile.p2p.with_row_index("row").filter(pl.any_horizontal(pl.col("peer", "direction").is_not_null()))
+    rows = rows.select("row", *channel, "start_ns", "end_ns", length=pl.col("end_ns") - pl.col("start_ns"))
     two = pl.col("length").top_k(2)
     lengths = rows.group_by(channel).agg(
         least=pl.col("length").min(), usual=two.min(), most=two.max(), number=pl.col("length").count()
@@ -54,7 +56,7 @@ def with_possible_ends(profile: Profile) -> Profile:
     odd = lengths.filter(pl.col("number") > FEW, pl.col("most") > LONG * pl.col("usual"))
     if odd.is_empty():
         return profile
-    of_odd = rows.with_row_index("row").join(odd, on=channel, nulls_equal=True).sort("start_ns", "row")
+    of_odd = rows.join(odd, on=channel, nulls_equal=True).sort("start_ns", "row")
     of_odd = of_odd.join(rows.group_by("rank").agg(begun=pl.col("start_ns").min()), on="rank", maintain_order="left")
     next_ns = pl.col("start_ns").shift(-1).over(channel)
     past = (pl.col("end_ns") - next_ns > OVERLAP_NS) | (next_ns.is_null() & (pl.col("length") > BEFORE_IT))
