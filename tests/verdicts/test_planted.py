@@ -16,7 +16,7 @@ from samples.generators import operation_table
 from samples.generators.data_parallel import WRITERS, Job, simulate
 from samples.generators.pipeline import MS, US
 from tests.support.command import command
-from tests.support.rows import seeds
+from tests.support.rows import seeds, slow
 from tests.verdicts.cases import (
     AWAITED,
     IN_PARTS,
@@ -337,6 +337,29 @@ def test_what_a_rank_of_a_late_stage_is_later_by_is_a_cause_of_its_own(seed: int
     """The stage costs no more for it."""
     job, form, cases = drawn_late(seed)
     each_is_named(tmp_path, job, form, cases, rel=0.15)
+
+
+@pytest.mark.parametrize("form", ["table", "kineto", *slow(["paddle", "nsys", "work"])])
+def test_a_slow_stage_costs_only_what_a_late_one_leaves(form: str, tmp_path: Path) -> None:
+    """As long as a host is late, another stage that is slow costs little, and the late host comes first."""
+    sound = Job(stages=3, replicas=1, jitter=0.01, hosts=3, launch=50 * US)
+    late, slower = replace(sound, held={(0, 1): 3 * MS}), replace(sound, slow={(0, 2): 1.2})
+    job = replace(late, slow=slower.slow)
+    at_late, at_slow = ({"stage": stage, "ranks": [stage]} for stage in (1, 2))
+    first = Case("late stage", form, job, slower, at_late)
+    second = Case("slow stage", form, job, late, at_slow)
+    each_is_named(tmp_path, job, form, [first, second], rel=0.15)
+    assert is_at(causes(report(tmp_path, job, form))[0], at_late)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 4))
+def test_a_link_is_slow_beside_links_whose_transfers_launches_hide(seed: int, tmp_path: Path) -> None:
+    """A block starts no later after such a transfer than after another block: it seems to take no time."""
+    sound = Job(stages=3, replicas=1, microbatches=9, lead=20 * US, launch=250 * US, hop=100 * US)
+    sound = replace(sound, schedule=("1f1b", "zb-h1", "interleaved", "gpipe")[seed])
+    slow_link = replace(sound, links={(0, 1): 8 * MS, (1, 0): 8 * MS})
+    case = Case("slow link", "paddle", slow_link, sound, {"src_rank": 0, "dst_rank": 1})
+    assert not judge(tmp_path, case).wrong
 
 
 @pytest.mark.parametrize("seed", seeds(2, 16))

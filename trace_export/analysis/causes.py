@@ -3,7 +3,7 @@ one is its gain."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,7 +17,7 @@ from trace_export.analysis.typical import ALIKE, Typical
 from trace_export.memory import give_back
 from trace_export.ordering import distinct
 from trace_export.steps.graph import COLLECTIVE, OPTIMIZER, POINT, TRANSFER, WORK, Flags, Floats, Ints, needs_transfer
-from trace_export.steps.replay import Change, Windows
+from trace_export.steps.replay import Change, Scenario, Windows
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,20 @@ class Candidate:
     @property
     def late(self) -> bool:
         return all(change.late for change in self.changes)
+
+
+def scenario(typical: Typical, candidates: Sequence[Candidate], gone: Collection[int] = ()) -> Scenario:
+    """A run with all causes but those `gone`, by their numbers among the `candidates`: without a late start all others
+    are left, because they may hold a step as long. Other delays are no longer than usual, because operations may wait
+    for something that nobody recorded."""
+    length, delay = typical.length.copy(), typical.usual_delay.copy()
+    for n, each in enumerate(candidates):
+        for change in each.changes:
+            if n in gone and not change.late:
+                length[change.rows] *= change.values / np.maximum(typical.length[change.rows], 1.0)
+            elif n not in gone and change.late:
+                delay[change.rows] += change.costs(typical.usual)
+    return length, delay
 
 
 class Candidates:
@@ -180,10 +194,14 @@ class Candidates:
         means[:] = left
         return quick, level
 
-    def _slow_items(self, rows: Ints, key: Ints, alike: Ints, groups: list[Group]) -> Iterator[tuple[Slow, Change]]:
+    def _slow_items(
+        self, rows: Ints, key: Ints, alike: Ints, groups: list[Group], least: float = 0.0
+    ) -> Iterator[tuple[Slow, Change]]:
         """The slow groups of the operations `rows`, whose lengths are compared by the item `key`: each with the change
-        in which these are as long as their peers."""
-        items = mean_lengths(key, Sums.of(self.typical.length[rows]), alike)
+        in which these are as long as their peers. What seems to take no time takes at most the `least` that can be
+        seen."""
+        lengths = self.typical.length[rows]
+        items = mean_lengths(key, Sums.of(np.where(lengths > 0, lengths, least)), alike)
         mean = items.mean
         left = mean.copy()  # of each item without the causes before: those are no gain of this one
         for slow in slow_groups(items, groups):
@@ -212,7 +230,7 @@ class Candidates:
         ends = pairs[codes // kinds]
         links = np.stack([ranks[ends // len(ranks)], ranks[ends % len(ranks)], codes % kinds])
         alike, groups = self.compared.link_alike(links), self.compared.link_groups(links)
-        for slow, quick in self._slow_items(rows, key, alike, groups):
+        for slow, quick in self._slow_items(rows, key, alike, groups, least):
             if quick.costs(self.usual).mean() <= least:
                 continue
             place = self.compared.link_place(links[:, slow.items], graph.kinds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import polars as pl
 
-from trace_export.analysis.causes import WORTH, Candidate, Candidates
+from trace_export.analysis.causes import WORTH, Candidate, Candidates, scenario
 from trace_export.analysis.hidden import hidden
 from trace_export.analysis.trust import Trust, trust
 from trace_export.analysis.typical import ALIKE, Overhead, Typical
@@ -98,26 +98,22 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         )
     path = CriticalPath(graph, replay.windows)
     optimizer = path.optimizer_ns
-    usual_and_measured = replay.step_lengths([typical.usual, (typical.length, typical.delay)])
-    measured = float(usual_and_measured.mean(axis=0)[1])
+    usual, measured = replay.means([typical.usual, (typical.length, typical.delay)]).tolist()
     give_back()
     candidates = Candidates(typical, every, measured).all()
-    asked = [change for each in candidates for change in (*each.changes, each.even) if change is not None]
-    changed = replay.step_lengths(change.of(typical.usual) for change in asked)
-    lengths = np.concatenate([usual_and_measured, changed], axis=1).mean(axis=0)
-    gains = _gains(candidates, float(lengths[0]), lengths[2:])
+    lengths = replay.means(_asked(typical, candidates))
+    gains = _gains(candidates, lengths[0] - lengths[1:])
     late = [
         each.changes[0].rows
         for each, (gain, _) in zip(candidates, gains, strict=True)
         if each.late and gain >= WORTH * measured
     ]
-    kept = usual_and_measured[:, :1] if not late else replay.step_lengths([(typical.length, _kept(typical, late))])
     give_back()
-    sure = trust(typical, replay.windows, late, float(kept.mean(axis=0)[0]), measured)
+    sure = trust(typical, replay.windows, late, float(lengths[0]), measured)
     give_back()
     work = _work(typical, replay.windows, apart)
     prompt, scenarios = zip(*_scenarios(typical, apart), strict=True)
-    steps = [work, *replay.without_launches().means(make() for make in scenarios), *lengths[:2]]
+    steps = [work, *replay.without_launches().means(make() for make in scenarios), usual, measured]
     levels = _levels(list(zip(("work", *prompt, "delays", "late"), steps, strict=True)))
     pause = _pause(levels)
     marked = bool((graph.sort == OPTIMIZER).any())  # else it is in the pause, and no step could do without
@@ -142,12 +138,13 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     return replace(whole, levels=levels.clear()) if whole.incomplete else whole
 
 
-def _kept(typical: Typical, late: Sequence[Ints]) -> Floats:
-    """The delays of a step with some late starts alone."""
-    kept = typical.usual_delay.copy()
-    for members in late:
-        kept[members] = typical.delay[members]
-    return kept
+def _asked(typical: Typical, candidates: Sequence[Candidate]) -> Iterator[Scenario]:
+    """A run with all causes; and without each of them, followed, if it has one, by that with its surplus spread."""
+    yield scenario(typical, candidates)
+    for n, each in enumerate(candidates):
+        yield scenario(typical, candidates, [n])
+        if each.even is not None:
+            yield each.even.of(scenario(typical, candidates))
 
 
 def _rows(graph: Graph, shown: pl.DataFrame) -> Ints:
@@ -197,14 +194,10 @@ def _pause(levels: pl.DataFrame) -> float:
     return float(pause[0]) if len(pause) else 0.0
 
 
-def _gains(candidates: Sequence[Candidate], usual: float, changed: Floats) -> list[tuple[float, float | None]]:
-    """How much shorter a step is without each cause, and with its surplus spread: from the `usual` length, and those
-    with the changes of each candidate."""
-    gains, left = [], iter((changed - usual).tolist())
-    for each in candidates:
-        longer = next(left)
-        gains.append((longer if each.late else -longer, None if each.even is None else -next(left)))
-    return gains
+def _gains(candidates: Sequence[Candidate], shorter: Floats) -> list[tuple[float, float | None]]:
+    """How much `shorter` a step is without each cause, and with its surplus spread; in the order of `_asked`."""
+    left = iter(shorter.tolist())
+    return [(next(left), None if each.even is None else next(left)) for each in candidates]
 
 
 def _seen(typical: Typical, windows: Windows, cause: Candidate) -> tuple[int | None, int | None]:

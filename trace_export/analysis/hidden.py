@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from trace_export.analysis import cause_words
-from trace_export.analysis.causes import Candidate
+from trace_export.analysis.causes import Candidate, scenario
 from trace_export.analysis.typical import Typical
-from trace_export.steps.replay import Replay, Scenario
+from trace_export.steps.replay import Replay
 
 MORE = 0.01
 """Causes hide one another if all of them gain more than each by itself, by this share of a step."""
@@ -28,34 +28,17 @@ def hidden(
     least = MORE * step_ns
     if len(placed) < 2:
         return None
-    if _gain([candidates[n] for n in placed], typical, replay) < sum(gains[n] for n in placed) + least:
+    base, shortest = replay.means(scenario(typical, candidates, gone) for gone in ((), placed)).tolist()
+    if base - shortest < sum(gains[n] for n in placed) + least:
         return None
-    alone = [_scenario(typical, [candidates[m] for m in placed if m != n], [candidates[n]]) for n in placed]
-    lengths = replay.means([_scenario(typical, [candidates[n] for n in placed], []), *alone])
-    parts = [n for n, left in zip(placed, lengths[1:], strict=True) if left - lengths[0] >= gains[n] + least]
+    others = [[m for m in placed if m != n] for n in placed]
+    lengths = replay.means(scenario(typical, candidates, gone) for gone in others).tolist()
+    parts = [n for n, length in zip(placed, lengths, strict=True) if length - shortest >= gains[n] + least]
     if len(parts) < 2:
         return None
-    gain = _gain([candidates[n] for n in parts], typical, replay)
-    return (
-        (_joint(typical, [candidates[n] for n in parts]), gain, parts)
-        if gain >= sum(gains[n] for n in parts) + least
-        else None
-    )
-
-
-def _gain(causes: Sequence[Candidate], typical: Typical, replay: Replay) -> float:
-    with_, without = replay.means([_scenario(typical, [], causes), _scenario(typical, causes, [])])
-    return float(with_ - without)
-
-
-def _scenario(typical: Typical, gone: Sequence[Candidate], left: Sequence[Candidate]) -> Scenario:
-    """A step without the causes `gone`, and with only the late starts `left`."""
-    length, delay = typical.length.copy(), typical.usual_delay.copy()
-    for change in (change for each in gone for change in each.changes if not change.late):
-        length[change.rows] *= change.values / np.maximum(typical.length[change.rows], 1.0)
-    for change in (change for each in left for change in each.changes if change.late):
-        delay[change.rows] = typical.delay[change.rows]
-    return length, delay
+    gain = base - float(replay.means([scenario(typical, candidates, parts)])[0])
+    joint = _joint(typical, [candidates[n] for n in parts])
+    return (joint, gain, parts) if gain >= sum(gains[n] for n in parts) + least else None
 
 
 def _joint(typical: Typical, parts: Sequence[Candidate]) -> Candidate:
