@@ -11,9 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from samples.generators.data_parallel import WRITERS, Job, simulate
+from samples.generators.pipeline import MS
 from tests.support.command import command
 from tests.support.rows import seeds
 from tests.verdicts.cases import drawn, drawn_sound
@@ -67,6 +69,23 @@ def test_nothing_is_named_in_a_cut_capture_of_a_sound_job(seed: int, tmp_path: P
     schedule = "1f1b" if job.schedule == "vee" else job.schedule
     document = report_of_cut(tmp_path, replace(job, steps=max(5, job.steps), schedule=schedule), random.Random(seed))
     assert not causes(document)
+
+
+@pytest.mark.parametrize("seed", seeds(1, 6))
+def test_a_link_is_slow_in_a_table_that_begins_inside_a_step(seed: int, tmp_path: Path) -> None:
+    """The rank that waits for it is neither late, because inputs of its first blocks are cut off, nor does it lack
+    weight gradients, because it idles only after its backwards."""
+    sound = Job(stages=4, replicas=3, schedule="gpipe", microbatches=12, steps=6, jitter=0.01, seed=seed)
+    ends = sound.rank(1, 1), sound.rank(1, 2)
+    job = replace(sound, links={ends: 20 * MS, ends[::-1]: 20 * MS})
+    run = WRITERS["work"](tmp_path, job)
+    (file,) = tmp_path.rglob("*.parquet")
+    rows = pl.read_parquet(file)
+    begin = rows["start_ns"].min() + round(0.6 * run.step_ns)  # type: ignore[operator]
+    rows.filter(pl.col("start_ns") > begin).write_parquet(file)
+    first = causes(json.loads(command("report", file, "--json", "--jobs", 1).stdout))[0]
+    assert is_at(first, {"src_rank": ends[0], "dst_rank": ends[1]})
+    assert first["facts"]["gain_ns"] == pytest.approx(run.step_ns - simulate(sound).step_ns, rel=0.1)
 
 
 @pytest.mark.parametrize("ranks", [{1}, {0, 1}])

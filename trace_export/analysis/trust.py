@@ -91,7 +91,12 @@ def trust(typical: Typical, windows: Windows, late: Sequence[Ints], replayed: fl
         replayed / measured if measured else 1.0,
         graph.overlap,
         unknown / max(1.0, time),
-        (*_lacking(graph), *_after_backwards(idle), *_blind(graph), *_before(typical, windows, measured)),
+        (
+            *_lacking(graph),
+            *_after_backwards(idle, graph.recorded.ranks),
+            *_blind(graph),
+            *_before(typical, windows, measured),
+        ),
     )
 
 
@@ -155,14 +160,17 @@ def _before(typical: Typical, windows: Windows, measured: float) -> list[str]:
     return [f"what rank {rank} did before the first step" for rank in late.tolist()]
 
 
-def _after_backwards(idle: pl.DataFrame) -> list[str]:
-    """`Trust.lacking` of ranks whose weight gradients seem not to be recorded."""
+def _after_backwards(idle: pl.DataFrame, ranks: pl.DataFrame) -> list[str]:
+    """`Trust.lacking` of ranks whose weight gradients seem not to be recorded. All ranks of a stage run one program: if
+    only some of them idle so, these start late, or a link holds them up."""
     odd = (
         ~pl.col("split")
         & (pl.col("after_b") > AFTER * pl.col("mean"))
         & (pl.col("after_b") > BESIDE * pl.col("after_f"))
     )
-    return [f"what rank {rank} waits for after its backwards" for rank in idle.filter(odd)["rank"].to_list()]
+    stage = idle.select("rank").join(ranks, on="rank", how="left", maintain_order="left")["stage"]
+    of_stage = idle.filter(odd.all().over(stage))["rank"].to_list()
+    return [f"what rank {rank} waits for after its backwards" for rank in of_stage]
 
 
 def _lacking(graph: Graph) -> tuple[str, ...]:

@@ -101,10 +101,7 @@ def _seen(recorded: Recorded, names: Names) -> _Seen:
     pauses = _goes_on(recorded, lanes, first, operations, waits, names)
     waits = waits.and_also(*pauses, _origins(recorded, first, operations, [waits, *pauses], names))
     together = run_together(recorded, operations, waits, names)
-    fed = np.zeros(len(blocks), np.bool_)
-    fed[recorded.edges["dst"].to_numpy()] = True
-    blind, count = blocks["lacks"].to_numpy() & ~fed, len(operations)
-    marks = (_longer(marked, count - len(marked)) for marked in (first, blind, guessed))
+    marks = (_longer(marked, len(operations) - len(marked)) for marked in (first, recorded.blind, guessed))
     return _Seen(operations, waits.and_also(*together) if together else waits, *marks)
 
 

@@ -42,7 +42,8 @@ def transfers(edges: pl.DataFrame, blocks: pl.DataFrame, hosts: pl.DataFrame) ->
 
     `edges`: the columns of `WAY`, src, dst (rows of `blocks`) and timed, whether there is a message. `blocks`: rank,
     start, end, ended (when its rank was done with what was before, 0 at the begin of a recording), free (when it was
-    within a step, null for the first block of one: its rank may have paused before), work. `hosts`: rank, host.
+    within a step, null for the first block of one: its rank may have paused before), work (not where its input was not
+    recorded). `hosts`: rank, host.
     """
     forward = (edges["direction"] == "F").to_numpy().astype(np.int64)
     number = packed(edges["src_rank"].to_numpy(), edges["dst_rank"].to_numpy(), forward)

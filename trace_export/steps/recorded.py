@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from trace_export.model import INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
@@ -62,6 +63,13 @@ class Recorded:
     stages: int
     stage_ranks: int
     of_host: bool
+
+    @property
+    def blind(self) -> npt.NDArray[np.bool_]:
+        """The blocks that need an input from another rank which was not recorded."""
+        blind: npt.NDArray[np.bool_] = self.blocks["lacks"].to_numpy(writable=True)
+        blind[self.edges["dst"].to_numpy()] = False
+        return blind
 
 
 def recorded(profile: Profile) -> Recorded:

@@ -126,7 +126,7 @@ def _transfer_times(
             {
                 "rank": pl.Series(operations.rank[:count], dtype=pl.Int32), "start": operations.start[:count],
                 "end": operations.end[:count], "ended": _done_before(lanes, first, joint, operations),
-                "work": operations.sort[:count] == WORK,
+                "work": (operations.sort[:count] == WORK) & ~recorded.blind,
             }
         ).with_columns(free=pl.when(pl.Series(~first)).then("ended"))  # fmt: skip
         hosts = recorded.ranks.select("rank", "host")
