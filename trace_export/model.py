@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -375,6 +376,11 @@ class Profile:
         if self.interpretation is None:
             raise ValueError("the profile has not been interpreted: call pipeline.interpret first")
         return self.interpretation
+
+    @cached_property
+    def ranks_with_blocks(self) -> pl.DataFrame:
+        """The rows of `ranks` that have blocks in `spans`."""
+        return self.ranks.join(self.spans.select("rank").unique(), on="rank", how="semi")
 
     def passes(self) -> pl.DataFrame:
         """The passes (`PASSES`) of the blocks in `spans`, by id, with the times that these now have. Raises ValueError

@@ -283,8 +283,7 @@ def _around(profile: Profile, cause: Mapping[str, Any]) -> Profile:
     if not cause["ranks"] or profile.ranks["stage"].null_count():
         return profile
     ends = [rank for rank in (cause["src_rank"], cause["dst_rank"]) if rank is not None] or cause["ranks"]
-    ranks = profile.ranks.select("rank", "stage").join(data_parallel(profile.ranks), on="rank")
-    ranks = ranks.join(profile.spans.select("rank").unique(), on="rank", how="semi")
+    ranks = profile.ranks_with_blocks.select("rank", "stage").join(data_parallel(profile.ranks), on="rank")
     replica = ranks.filter(pl.col("rank") == ends[0])["replica"]
     far = pl.col("replica").ne_missing(replica[0]) if len(replica) else pl.lit(False)
     near = ranks.sort(far, ~pl.col("rank").is_in(ends), "rank").unique("stage", keep="first")
@@ -302,8 +301,7 @@ def _both_around(a: Profile, b: Profile, cause: Mapping[str, Any]) -> tuple[Prof
 
 def _has(profile: Profile, ranks: pl.DataFrame) -> bool:
     """Whether all of the `ranks` have blocks on the same stages here."""
-    here = profile.ranks.join(profile.spans, on="rank", how="semi")
-    return ranks.join(here, on=["rank", "stage"], how="anti").is_empty()
+    return ranks.join(profile.ranks_with_blocks, on=["rank", "stage"], how="anti").is_empty()
 
 
 def _only(profile: Profile, ranks: pl.DataFrame) -> Profile:
@@ -349,7 +347,7 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
         notes.append(Note("model-not-drawn", "note", text))
     if untimed := sum(file.untimed for file in profile.kernels):
         notes.append(Note("times-unusable", "warning", f"device tasks {UNTIMED}", count=untimed))
-    ranks = profile.ranks.join(profile.spans, on="rank", how="semi")
+    ranks = profile.ranks_with_blocks
     if options.drawing["tracks"] == "stage" and ranks.height > MANY_RANKS:
         read = "" if detail == "spans" else "; device tasks of the others were not read"
         text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"

@@ -95,7 +95,7 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
     rows = [(n, row) for n, row in enumerate(causes.iter_rows(named=True)) if row["code"] in SLOW and row["sentence"]]
     of_stage = {rank for _, row in rows for rank in row["ranks"] if row["code"] == "slow-stage"}
     apart = {rank for _, row in rows for rank in row["ranks"] if row["code"] != "slow-stage"}
-    drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi").sort("replica", "rank")
+    drawn = profile.ranks_with_blocks.sort("replica", "rank")
     wanted = []
     for n, row in rows[:CAUSES]:
         first = drawn.filter(pl.col("rank").is_in(row["ranks"])).head(1)
@@ -391,7 +391,7 @@ def _gaps(both: pl.DataFrame) -> Iterator[Part]:
 
 def forwards(profile: Profile) -> pl.DataFrame:
     """The forwards of some steps on the first rank of each stage, with its `stage`."""
-    drawn = profile.ranks.drop_nulls("stage").join(profile.spans.select("rank"), on="rank", how="semi")
+    drawn = profile.ranks_with_blocks.drop_nulls("stage")
     first = drawn.sort("replica", "rank").unique("stage", keep="first", maintain_order=True).select("rank", "stage")
     return _some_steps(profile, []).filter(pl.col("kind") == "F").join(first, on="rank", maintain_order="left")
 

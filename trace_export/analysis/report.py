@@ -235,7 +235,7 @@ def _marked(table: ReportTable, inferred: float, host: float) -> ReportTable:
 
 
 def _hosts(profile: Profile) -> list[str]:
-    drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi").select("host").unique()
+    drawn = profile.ranks_with_blocks.select("host").unique()
     labelled = drawn.join(profile.hosts, on="host", how="left").sort("machine", "host")
     return labelled.select(pl.coalesce("label", "host").fill_null("?")).to_series().to_list()
 
@@ -250,7 +250,7 @@ def _started(profile: Profile, steps: pl.DataFrame) -> int | None:
 
 def _clocks(profile: Profile) -> str:
     """How uncertain clocks make waits between hosts, as a part of a sentence."""
-    if profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")["host"].n_unique() < 2:
+    if profile.ranks_with_blocks["host"].n_unique() < 2:
         return ""
     errors = profile.clocks["sd_ns"].drop_nulls().to_numpy()
     if not len(errors):

@@ -78,7 +78,7 @@ def run_figures(measured: Bubbles, explanation: Explanation, slowdown: Slowdown 
 
 def _traits(profile: Profile) -> dict[str, str | int]:
     spans, plan = profile.spans, profile.interpreted.recognition.named
-    ranks = profile.ranks.join(spans.select("rank").unique(), on="rank", how="semi")
+    ranks = profile.ranks_with_blocks
     work = spans.select("kind", "microbatch", "chunk").filter(pl.col("kind").is_in(WORK_KINDS))
     return {
         "schedule": "unknown" if plan is None else TITLES[plan.name],

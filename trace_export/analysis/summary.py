@@ -52,7 +52,7 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
     """The summary of an interpreted and aligned profile, whose bubbles were `measured`, with the notes that apply to it
     now."""
     profile, all_steps = measured.profile, measured.steps
-    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    drawn = profile.ranks_with_blocks
     recognition = profile.interpreted.recognition
     named = pl.when(pl.col("kind").is_null()).then(pl.lit("other")).otherwise("kind").alias("kind")
     counts = profile.spans.select(named).group_by("kind").len().sort("kind")
@@ -93,7 +93,7 @@ def host_share(profile: Profile) -> float:
 
 def outside_share(profile: Profile) -> float | None:
     """The largest share of a device's computing that lies outside all blocks; None where it is too little to say."""
-    shares = profile.ranks.join(profile.spans, on="rank", how="semi")["outside"].drop_nulls().to_list()
+    shares = profile.ranks_with_blocks["outside"].drop_nulls().to_list()
     most = max(shares, default=0.0)
     return most if most >= OUTSIDE else None
 

@@ -259,7 +259,7 @@ def _look(explanation: Explanation) -> str:
 
 
 def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
-    drawn = profile.ranks.join(profile.spans.select("rank"), on="rank", how="semi")
+    drawn = profile.ranks_with_blocks
     errors, statuses = profile.clocks["sd_ns"].drop_nulls().to_list(), set(profile.clocks["status"])
     hosts = 1 if statuses == {"single-host"} else drawn["host"].n_unique()  # so of a table, whatever hosts it names
     clocks = profile.clocks.join(drawn, on="host", how="semi")

@@ -198,7 +198,7 @@ def _counts(table: pl.DataFrame, name: str) -> pl.DataFrame:
 
 def _facts(profile: Profile, ranks: pl.DataFrame, size: int, lacks: Absent | None) -> dict[str, Any]:
     """Numbers about the run as a whole; `ranks` as `_ranks` made them, and what it `lacks`."""
-    drawn = profile.ranks.join(profile.spans, on="rank", how="semi")
+    drawn = profile.ranks_with_blocks
     recognition = profile.interpreted.recognition
     if profile.recorded_until:  # whose ends differ, so that not every side of a message was read
         ends = profile.p2p.filter(role="send").select(src="rank", dst="peer")

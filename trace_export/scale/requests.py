@@ -71,7 +71,7 @@ def overview_page(report: Path, located: Located) -> list[Path]:
 
 def write_overview_page(run: Run, report: Path, outputs: Outputs) -> str:
     """Writes the overview beside the page of a report; its name, "" where the chart shows all ranks."""
-    ranks = run.profile.ranks.join(run.profile.spans, on="rank", how="semi")
+    ranks = run.profile.ranks_with_blocks
     if ranks.height <= CHART_RANKS:
         return ""
     result = of_run(run, ranks["source"].n_unique())
