@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.model import EDGES, STEP_KEY, Placement, Profile
-from trace_export.ordering import ordered, repeated, stretches
+from trace_export.ordering import only, ordered, repeated, stretches
 from trace_export.schedules.data_edges import data_edges
 from trace_export.schedules.schedule import virtual_stage
 
@@ -19,7 +19,8 @@ def pass_edges(passes: pl.DataFrame, stages: int, placement: Placement) -> pl.Da
     the schema `PASSES`, of a pipeline of this many `stages`. O(n log n) in their number.
     """
     placed = pl.all_horizontal(pl.col("microbatch", "stage", "replica").is_not_null())
-    linked = passes.filter(pl.col("kind") != "W", placed)
+    columns = ["id", "rank", "stage", "replica", *STEP_KEY, "kind", "microbatch", "chunk", "start_ns"]
+    linked = only(passes.select(columns), (pl.col("kind") != "W") & placed)
     if linked.is_empty():
         return pl.DataFrame(schema=EDGES)
     linked = ordered(linked.with_columns(pl.col(STEP_KEY).fill_null(0)), "rank", "start_ns")

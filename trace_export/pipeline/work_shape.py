@@ -9,8 +9,8 @@ from typing import Literal
 
 import polars as pl
 
-from trace_export.model import RANK_STEP_KEY, STEP_KEY
-from trace_export.ordering import group_number
+from trace_export.model import RANK_STEP_KEY
+from trace_export.ordering import group_number, ordered
 from trace_export.pipeline.steps import in_fullest, with_step_numbers
 from trace_export.schedules.passes import BACKWARDS, FORWARDS
 
@@ -26,8 +26,10 @@ _BACKWARD = pl.col("kind") != "F"
 def sample(spans: pl.DataFrame, steps: int = STEPS_SAMPLED) -> pl.DataFrame:
     """`SAMPLE_COLUMNS` of the F, B, W and FB blocks of the fullest steps; a block without run counts as of the first,
     one without step as of that between two optimizers."""
-    blocks = with_step_numbers(spans.select(SAMPLE_COLUMNS)).with_columns(pl.col(STEP_KEY).fill_null(0))
-    return blocks.filter(in_fullest(blocks, steps))
+    blocks = spans.select(SAMPLE_COLUMNS).with_columns(pl.col("run").fill_null(0))
+    if blocks["step"].null_count():
+        blocks = with_step_numbers(blocks).with_columns(pl.col("step").fill_null(0))
+    return ordered(blocks.filter(in_fullest(blocks, steps)), "rank", "start_ns", "end_ns")
 
 
 def placement(spans: pl.DataFrame, *, continued: bool = False) -> Literal["loop", "vee"] | None:

@@ -221,7 +221,7 @@ def _claims(part: Profile) -> list[tuple[object, ...]]:
     claims: list[tuple[object, ...]] = [(*part.ranks["rank"], part.spans.height, start.sum(), end.sum())]
     if finer_than_ms(start).any() or finer_than_ms(end).any():
         folder = Path(str(part.ranks["source"].first())).parent
-        claims += [(folder, place, *part.spans.select("start_ns", "end_ns").row(place)) for place in (0, -1)]
+        claims += [(folder, place, start[place], end[place]) for place in (0, -1)]
     return claims
 
 

@@ -62,7 +62,7 @@ class KernelsOfAll(Kernels):
 
     def _of_each(self, rows: pl.DataFrame, look: Callable[[Kernels, pl.DataFrame], pl.Series]) -> pl.Series:
         answers = [
-            part.select("at").with_columns(answer=look(self.parts[part["capture"][0]].looks, part))
+            pl.DataFrame([part["at"], look(self.parts[part["capture"][0]].looks, part).alias("answer")])
             for part in rows.with_row_index("at").partition_by("capture")
         ]
         return pl.concat(answers).sort("at")["answer"]
