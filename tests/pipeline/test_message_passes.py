@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import AscendRun
 from tests.support.profiles import ORIGIN, concluded, profile, span, table
 from trace_export import load
-from trace_export.clocks.apply import correct
+from trace_export.clocks.apply import correct_profile
 from trace_export.model import CLOCKS, MESSAGES, Profile, conform
 from trace_export.pipeline.message_passes import link
 
@@ -121,7 +121,7 @@ def test_what_follows_from_the_times_moves_with_the_clocks() -> None:
     whole = link(two_ranks())
     clocks = pl.DataFrame({"host": ["node-b"], "offset_ns": [at(SKEW)], "drift": [0.0], "reference_ns": [0]})
     hosts = pl.when(pl.col("rank") == 1).then(pl.lit("node-b")).otherwise("host").alias("host")
-    moved = correct(replace(whole, ranks=whole.ranks.with_columns(hosts)), conform(clocks, CLOCKS)).messages
+    moved = correct_profile(replace(whole, ranks=whole.ranks.with_columns(hosts)), conform(clocks, CLOCKS)).messages
     assert moved["wire_ns"].to_list() == [at(20)] * 4
     assert (moved["ready_ns"] - ORIGIN).to_list() == [at(end) for end in (100, 200, 340, 600)]
 

@@ -60,7 +60,7 @@ def align(
         from trace_export.clocks.overlaps import overlapping, set_back
 
         _refuse_set_back(set_back(profile))
-        moved = apply.correct(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
+        moved = apply.correct_profile(profile, _with_offsets(apply.uncorrected(profile.ranks, "wall"), by_host))
         edges = block_messages(moved, prompt=moved.messages.is_empty())
         unplaced = set(moved.without_wall_clock) - set(by_host)
         observed = moved.messages, moved.collectives, moved.ranks, edges
@@ -77,7 +77,7 @@ def align(
             fit = replace(fit, clocks=unknown, shown_twice=shown_twice)
         clocks = _checked(moved, fit, by_host, strict=how == "strict", max_error_ns=max_error_ns)
     clocks = _with_offsets(clocks, by_host)
-    done = replace(apply.correct(profile, clocks), clocks=clocks)
+    done = replace(apply.correct_profile(profile, clocks), clocks=clocks)
     return done.with_notes(notes.of_alignment(profile, clocks, fit))
 
 

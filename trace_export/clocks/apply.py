@@ -28,7 +28,7 @@ Sides = list[tuple[str, list[str]]]
 """Columns of times, with the column of the rank whose clock showed them."""
 
 
-def corrected(time: pl.Expr, offset: pl.Expr | int, drift: pl.Expr | float, reference: pl.Expr | int) -> pl.Expr:
+def corrected_time(time: pl.Expr, offset: pl.Expr | int, drift: pl.Expr | float, reference: pl.Expr | int) -> pl.Expr:
     """The corrected `time` (ns) of a clock; `offset` and `reference` in ns."""
     return time - offset - (drift * (time - reference)).round().cast(TIME)
 
@@ -59,16 +59,16 @@ def _with_corrected(frame: pl.DataFrame, times: list[str], clocks: pl.DataFrame)
     first = [pl.col(c).fill_null(0) for c in CLOCK]
     for time in times:
         if later.is_empty():
-            frame = frame.with_columns(corrected(pl.col(time), *first))
+            frame = frame.with_columns(corrected_time(pl.col(time), *first))
             continue
         asked = frame.select("host", pl.col(time).alias("from_ns")).with_row_index("row").sort("from_ns")
         at = asked.join_asof(later, on="from_ns", by="host", check_sortedness=False).sort("row")
         clock = [pl.coalesce(at[name], here) for name, here in zip(CLOCK, first, strict=True)]
-        frame = frame.with_columns(corrected(pl.col(time), *clock))
+        frame = frame.with_columns(corrected_time(pl.col(time), *clock))
     return frame
 
 
-def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
+def correct_profile(profile: Profile, clocks: pl.DataFrame) -> Profile:
     """`profile` with every column of times corrected by `clocks` (schema `CLOCKS`). The order within a rank stays.
 
     Raises AlignmentError where a corrected time does not fit Int64.
@@ -76,11 +76,11 @@ def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
     one = [("rank", ["start_ns", "end_ns"])]
     return replace(
         profile,
-        spans=_correct(profile.spans, profile.ranks, clocks, one),
-        evaluations=_correct(profile.evaluations, profile.ranks, clocks, one),
-        p2p=_correct(profile.p2p, profile.ranks, clocks, one),
-        collectives=_correct(profile.collectives, profile.ranks, clocks, one),
-        counters=_correct(profile.counters, profile.ranks, clocks, [("rank", ["ts_ns"])]),
+        spans=_correct_table(profile.spans, profile.ranks, clocks, one),
+        evaluations=_correct_table(profile.evaluations, profile.ranks, clocks, one),
+        p2p=_correct_table(profile.p2p, profile.ranks, clocks, one),
+        collectives=_correct_table(profile.collectives, profile.ranks, clocks, one),
+        counters=_correct_table(profile.counters, profile.ranks, clocks, [("rank", ["ts_ns"])]),
         messages=correct_messages(profile.messages, profile.ranks, clocks),
     )
 
@@ -88,11 +88,11 @@ def correct(profile: Profile, clocks: pl.DataFrame) -> Profile:
 def correct_messages(messages: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     """`messages` (schema `MESSAGES`) with each side on the corrected clock of its own rank. Raises AlignmentError."""
     sides = [("src_rank", ["send_start_ns", "send_end_ns", "ready_ns"]), ("dst_rank", ["recv_start_ns", "recv_end_ns"])]
-    moved = _correct(messages, ranks, clocks, sides)
+    moved = _correct_table(messages, ranks, clocks, sides)
     return messages if moved is messages else moved.with_columns(wire_ns=WIRE_NS)
 
 
-def _correct(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sides: Sides) -> pl.DataFrame:
+def _correct_table(frame: pl.DataFrame, ranks: pl.DataFrame, clocks: pl.DataFrame, sides: Sides) -> pl.DataFrame:
     if frame.is_empty() or is_identity(clocks):
         return frame
     columns = frame.columns
@@ -172,7 +172,7 @@ def task_batches(profile: Profile, rank: int, rows: int = 1 << 20) -> Iterator[p
 def recorded_window(window_ns: tuple[int, int], clock: pl.DataFrame) -> tuple[int, int]:
     """A window of corrected time in the clock of a host (`clock` as from `clock_of`), at most 2 ns wider each way.
 
-    Inverse of `corrected`: with u = t - reference and v the corrected time less the reference and plus the offset,
+    Inverse of `corrected_time`: with u = t - reference and v the corrected time less the reference and plus the offset,
     v = u - drift * u, so u = v + v * drift / (1 - drift).
     """
     if clock.is_empty():

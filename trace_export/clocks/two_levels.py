@@ -88,4 +88,4 @@ def on_shared_axis(times: pl.DataFrame, columns: list[str], placed: pl.DataFrame
     second = placed.select("offset_ns", "drift", "reference_ns", axis="host")
     joined = times.join(second, on="axis", how="left", maintain_order="left")
     clock = [pl.col(name).fill_null(0) for name in apply.CLOCK]
-    return joined.with_columns(apply.corrected(pl.col(c), *clock) for c in columns).select(times.columns)
+    return joined.with_columns(apply.corrected_time(pl.col(c), *clock) for c in columns).select(times.columns)

@@ -15,7 +15,7 @@ from pathlib import Path
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
-from trace_export.clocks.apply import correct
+from trace_export.clocks.apply import correct_profile
 from trace_export.errors import TraceExportError
 from trace_export.live.growth import Growth
 from trace_export.live.steady_clocks import steadied
@@ -133,7 +133,7 @@ class Window:
         profile = self._finished(profile, newest.number)
         if profile.spans.is_empty():
             return []
-        profile = correct(interpret_further(profile, reference), reference.clocks)
+        profile = correct_profile(interpret_further(profile, reference), reference.clocks)
         profile = with_whole_steps(replace(profile, clocks=reference.clocks), self._wanted.source, one_clock=True)
         finished = _steps(profile)
         self._further_steps += len(finished)
@@ -154,7 +154,7 @@ class Window:
         clocks, notes = steadied(self._clocks, run.clocks)
         steady = run.profile
         if clocks is not run.clocks and set(clocks["host"]) == set(profile.ranks["host"]):
-            steady = replace(correct(profile, clocks), clocks=clocks, steps=steady.steps, notes=steady.notes)
+            steady = replace(correct_profile(profile, clocks), clocks=clocks, steps=steady.steps, notes=steady.notes)
         self._known = steady
         self._clocks, self._further_steps = clocks, 0
         steps = _unchanged(_steps(steady), self.steps)
