@@ -37,6 +37,7 @@ from trace_export.options import (
 )
 from trace_export.read import load_options
 from trace_export.selection import Selection
+from trace_export.writers.formats import BY_NAME
 from trace_export.writers.paths import heat_map_path, report_page
 from trace_export.writers.pictures.style import FigureStyle as FigureStyle
 
@@ -175,6 +176,7 @@ def report(
         if page:
             raise UsageError("`html` and `heat_map` are two files", "ask for one of them", parameter="heat_map")
         format = arguments.choice(heat_map, "heat_map", HeatMapFormat)
+        BY_NAME[format].ensure_installed()  # before anything is read
         picture = heat_map_path(out, wanted.source.log_dir, format)
     with outputs(wanted, force=values["force"]) as files, ExitStack() as stack:
         files.check(filter(None, [page, picture]))

@@ -247,7 +247,8 @@ def folder_and_files(value: object, parameter: str, *, table: bool = False) -> t
     for file in files:
         if not is_file(file):
             what = "is a folder" if is_folder(file) else "no such file"
-            raise UsageError(about(file, what), "give one folder, or any number of files", parameter=parameter)
+            remedy = "give one folder, such as the one above several, or any number of files"
+            raise UsageError(about(file, what), remedy)
     common = Path(os.path.commonpath([file.absolute().parent for file in files]))
     return common, tuple(file.absolute() for file in files)
 

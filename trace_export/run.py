@@ -482,7 +482,7 @@ class Run:
             content = replace(content, measured=content.measured.of(content.profile.with_notes(notes)))
             write_files(content, options, self.log_dir, outputs, progress)
         if failures and (replaced := outputs.replaced):
-            text = "this file replaced that of an earlier run, and lacks the sources that could not be read"
+            text = "this file replaced that of an earlier run, and lacks what the errors name"
             notes.append(Note("incomplete-replaced", "warning", text, path_text(replaced[0]), len(replaced)))
         if copies := {copy for path in outputs.written if (copy := copy_of_script(path))}:
             text = "the chart that PaddlePaddle's script wrote before is left as it is"
@@ -573,18 +573,25 @@ def compared(a: Run | Baseline, b: Run, limit: float | None, on: str) -> Compari
         second.traits["schedule"], second.traits["chunks"],
     ):  # fmt: skip
         first = a._predicting(first)
-    return replace(compare(first, second, names, limit, on), inputs=b._options.words)
+    comparison = replace(compare(first, second, names, limit, on), inputs=b._options.words)
+    return replace(comparison, predicted=None) if isinstance(a, Run) and _is_same(a, b) else comparison
+
+
+def _is_same(a: Run, b: Run) -> bool:
+    """Whether both are parts of one run, so that neither is what the other predicts."""
+    return a.place == b.place and a._options.run == b._options.run
 
 
 def names_of(a: Run, b: Run) -> tuple[str, str]:
     """What two runs are called beside each other: their folders; where these have one name, with more of their paths,
     and where they are one, with their runs or steps."""
     first, second = a.place, b.place
-    if first == second:
-        if a._options.run != b._options.run:
-            return f"{a.name} run {a._options.run}", f"{b.name} run {b._options.run}"
-        one, other = (f"{run.name} step {run._selection.steps or 'all'}" for run in (a, b))
+    if _is_same(a, b):
+        chosen = (run._selection.steps for run in (a, b))
+        one, other = (f"{a.name} {steps.named('step') if steps else 'all steps'}" for steps in chosen)
         return one, other
+    if first == second:
+        return f"{a.name} run {a._options.run}", f"{b.name} run {b._options.run}"
     for parts in range(1, max(len(first.parts), len(second.parts)) + 1):
         one, other = ("/".join(path.parts[-parts:]) for path in (first, second))
         if one != other:
@@ -648,7 +655,10 @@ class Request:
         if options.chosen:
             read = Numbers.of(profile.ranks["rank"].to_list())
             text = f"only {read.named('rank')} {'was' if read.count() == 1 else 'were'} read, as chosen"
-            profile = profile.with_notes([Note("ranks-chosen", "detail", text)])
+            others = [  # that they are not here is no surprise
+                replace(note, level="detail") if note.code == "ranks-absent" else note for note in profile.notes
+            ]
+            profile = replace(profile, notes=()).with_notes([*others, Note("ranks-chosen", "detail", text)])
         return made(profile, failures=tuple(failures), _sizes=size_of)
 
     def keeping_tasks(self, stack: ExitStack) -> Request:

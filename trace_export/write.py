@@ -338,6 +338,11 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
     if drawn and content.explanation is not None and path_parts(content, content.explanation).is_empty():
         text = "no step that is drawn has a critical path, which ends where the next step begins"
         notes.append(Note("critical-path-not-drawn", "note", f"{text}; choose other steps with --steps"))
+    ranks = profile.ranks_with_blocks
+    if drawn and options.drawing["tracks"] == "stage" and ranks.height > MANY_RANKS:
+        read = "" if detail == "spans" else "; device tasks of the others were not read"
+        text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
+        notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
     if not any(BY_NAME[name].kind == "trace" for name in options.formats):
         return notes
     parts = profile.steps.filter(~pl.col("whole")).join(profile.spans, on=STEP_KEY, how="semi", nulls_equal=True)
@@ -347,11 +352,6 @@ def announce(content: Content, options: WriteOptions) -> list[Note]:
         notes.append(Note("model-not-drawn", "note", text))
     if untimed := sum(file.untimed for file in profile.kernels):
         notes.append(Note("times-unusable", "warning", f"device tasks {UNTIMED}", count=untimed))
-    ranks = profile.ranks_with_blocks
-    if options.drawing["tracks"] == "stage" and ranks.height > MANY_RANKS:
-        read = "" if detail == "spans" else "; device tasks of the others were not read"
-        text = f"{ranks['stage'].n_unique()} of {ranks.height} ranks are drawn, the first of each stage{read}"
-        notes.append(Note("ranks-not-drawn", "note", f"{text}; --tracks rank draws all"))
     edges, back = drawable_edges(profile)
     if back:
         text = "dependencies point backwards in time (clock error, or CPU times) and are drawn without an arrow"

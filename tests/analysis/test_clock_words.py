@@ -21,28 +21,28 @@ SET = [{"from_ns": 1, "offset_ns": 2, "drift": 0.0, "reference_ns": 0}]
         ([FITTED], "one host, nothing to align"),
         (
             [FITTED, {**FITTED, "offset_ns": -3_200_000, "sd_ns": 525.0}],
-            "2 hosts aligned by p2p, worst ±525 ns (1 sd), at most 9 µs unless a clock was set;"
+            "2 hosts aligned by p2p, worst ±525 ns (1 sd), each off by at most 9 µs unless a clock was set;"
             " farthest off is b, -3.2 ms against a",
         ),
         (
             [{**FITTED, "status": "confirmed"}, {**FITTED, "status": "confirmed"}],
-            "2 hosts aligned by p2p, which agrees with the wall clocks, worst ±500 ns (1 sd), at most 9 µs"
+            "2 hosts aligned by p2p, which agrees with the wall clocks, worst ±500 ns (1 sd), each off by at most 9 µs"
             " unless a clock was set",
         ),
         (
             [FITTED, {**FITTED, "offset_ns": 1000, "steps": SET}, WALL],
-            "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set;"
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), each off by at most 9 µs unless a clock was set;"
             " farthest off is b, +1 µs against a;"
             " c on its wall clock; the correction of b changes once",
         ),
         (
             [{**FITTED, "offset_ns": -600}, {**FITTED, "offset_ns": 400}],  # the reference drifts
-            "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set;"
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), each off by at most 9 µs unless a clock was set;"
             " farthest off is b, +1 µs against a",
         ),
         (
             [{**FITTED, "component": 1}, {**FITTED, "component": 2, "reference_host": "b"}],
-            "2 hosts aligned by p2p, worst ±500 ns (1 sd), at most 9 µs unless a clock was set; 2 groups of"
+            "2 hosts aligned by p2p, worst ±500 ns (1 sd), each off by at most 9 µs unless a clock was set; 2 groups of"
             " hosts that nothing connects, each on its own time axis",
         ),
         (

@@ -185,7 +185,7 @@ def test_missing_ranks_come_first_and_then_the_cause() -> None:
     result = report_of(mark_whole_steps(concluded(part), one_clock=True, all_ranks=True))
     code, text = first(result)
     assert code == "missing-ranks"
-    assert text.startswith("No passes of 3 of 8 ranks are here (ranks 1,5-6, including all of stage 1 of 4)")
+    assert text.startswith("3 of 8 ranks have no blocks here (ranks 1,5-6, including all of stage 1 of 4)")
     assert "slow-stage" in [each.code for each in result.verdict]
     chosen = report_of(
         mark_whole_steps(concluded(part), one_clock=True, all_ranks=False)

@@ -1,5 +1,6 @@
 """What `report` says of a run that lacks ranks."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,25 @@ def test_missing_ranks_in_exports_of_nsight_systems(tmp_path: Path) -> None:
     assert said.code == "missing-ranks"
     assert said.text.startswith("No rank of stages 2-3 of 8 has a profile here")
     assert f"add their profiles to {tmp_path}" in said.next
+
+
+def test_a_slow_host_whose_logs_are_lost_is_not_denied(tmp_path: Path) -> None:
+    """Eight replicas of eight stages on 16 hosts. The others wait for the lost one, which has four ranks of stage 1:
+    nothing among them is slow, and another schedule would not help."""
+    job = Job(stages=8, replicas=8, hosts=16, slow={(replica, 1): 1.05 for replica in range(4)})
+    WRITERS["paddle"](tmp_path, job)
+    shutil.rmtree(tmp_path / "machine2")
+    result = api.report(tmp_path, jobs=1).report
+    missing, nothing, step = result.verdict[:3]
+    lost = f"ranks {job.rank(0, 1)}-{job.rank(3, 1)}"
+    assert missing.code == "missing-ranks"
+    assert f"profiles are missing ({lost})" in missing.text
+    assert missing.facts["ranks"] == lost.removeprefix("ranks ")
+    assert missing.facts["missing"] == 4
+    assert nothing.code == "nothing-stands-out"
+    assert nothing.text.endswith("They may wait for ranks that were not.")
+    assert nothing.next == "read the profiles of all ranks"
+    assert "from ordinary delays and waits for ranks that were not read" in step.text
 
 
 def test_a_cause_without_a_gain_has_no_band(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The sentence that says whether profiles can be drawn."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,27 @@ from trace_export.writers.tables import write_csv
 def test_one_of_each_is_no_plural(tmp_path: Path) -> None:
     one_block().write(tmp_path / "rank0.json")
     assert ": 1 stage, 1 micro-batch, 1 step" in trace_export.inspect(tmp_path).verdict
+
+
+def test_a_log_without_passes_is_described(tmp_path: Path) -> None:
+    """A Paddle program that is not parallel has one job of the type `default` in a step."""
+    paddle.write(tmp_path, stages=1, microbatches=1)
+    log = tmp_path / "workerlog.0"
+    log.write_text(re.sub(r"type = \w+", "type = default", log.read_text()))
+    result = trace_export.inspect(tmp_path)
+    assert "1 stage, no forward or backward;" in result.verdict
+    assert result.facts["microbatches"] is None
+
+
+def test_of_a_warm_up_and_a_step_the_step_is_typical(tmp_path: Path) -> None:
+    """Two step times are known of three steps: the first is ten times as long."""
+    trace = Trace()
+    for step, start in enumerate([0, 10_000, 11_000]):
+        for name, at in (("F0.0", 0), ("B0.0", 300)):
+            trace.range(1_000 + start + at, 1_200 + start + at, f"te:{name} stage=0 step={step} rank=0")
+            trace.kernel(1_050 + start + at, 1_190 + start + at, trace.call(1_020 + start + at))
+    trace.write(tmp_path / "rank0.json")
+    assert trace_export.inspect(tmp_path).facts["step_ns"] == 1_000
 
 
 @pytest.mark.parametrize("device", [True, False])

@@ -172,7 +172,7 @@ def test_stages_and_ranks_that_are_missing_are_named() -> None:
     sizes = Declared(pp=6, tp=1, dp=1)
     done = check(replace(without(made, pl.col("rank") == 1), declared=sizes))
     assert noted(done) == {"ranks-missing": ("warning", 3)}
-    said = "no passes of ranks 1,4-5 are in the data, nor of any rank of stages 1,4-5 of 6; the job has 6 ranks"
+    said = "no blocks of ranks 1,4-5 are in the data, nor of any rank of stages 1,4-5 of 6; the job has 6 ranks"
     assert said in text(done, "ranks-missing")
     without_sizes = check(replace(without(made, pl.col("rank") == 1), declared=Declared(pp=6)))
     assert noted(without_sizes) == {"stages-missing": ("warning", 3)}

@@ -72,6 +72,8 @@ def test_overview_and_report_name_the_same(
             [step[name] for step in document["steps"] if step[name] is not None] for document in (result, report)
         )
         assert mine == pytest.approx(theirs, rel=1e-9)
+    idle = {row["stage"]: row["idle"] for row in result["bands"]}
+    assert idle == pytest.approx({row["stage"]: row["bubble"] for row in report["stage_means"]}, rel=1e-9)
     first, gain = result["causes"][0], simulate(job).step_ns - simulate(replace(job, slow={}, links={})).step_ns
     assert {name: first[name] for name in place} == place
     # Blocks alone hide a part of a slow link: what the receiver would have waited for anyway.

@@ -22,6 +22,7 @@ from samples.generators.job_runs import (
     Plan,
     Recorded,
 )
+from samples.generators.kineto_trace import Trace
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
 from tests.support.rows import crossed, slow
@@ -192,6 +193,20 @@ def test_jobs_that_ran_at_one_time_are_not_merged(name: str, tmp_path: Path) -> 
     run = load(tmp_path)
     assert blocks_in(run) in [passes(blocks) for blocks in truth]
     assert notes(run) == ["runs-not-read"]
+
+
+def test_of_jobs_one_after_the_other_one_names_its_ranks(tmp_path: Path) -> None:
+    """Ten seconds lie between two experiments on one host: their ranks look different, for one counts them alone."""
+    for folder, after_s, rank in (("control", 0, 0), ("control", 0, 1), ("test", 10, None)):
+        trace = Trace(rank=rank, pid=4700 + after_s + (rank or 0), base_ns=(Trace.base_ns or 0) + after_s * 10**9)
+        trace.range(1_000, 9_000, "F0.0.0" if rank is not None else "te:F0.0 stage=0 step=0")
+        trace.kernel(20_000, 30_007, trace.call(5_000, thread=77))
+        (tmp_path / folder).mkdir(exist_ok=True)
+        trace.write(tmp_path / folder / f"trace{rank or 0}.json")
+    run = load(tmp_path)
+    assert run.ranks["rank"].to_list() == [0, 1]
+    (note,) = [note for note in run.notes if note.code == "runs-not-read"]
+    assert "control and test hold different jobs" in note.text
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ OF_CODE: Mapping[str, Sequence[str]] = {
     ),
     "slow-steps": ("{slow_ns}, {ratio} as long as the others ({others_ns})",),
     "certainty": (
-        "agree to about ±{clock_sd_ns}", "(else to {clock_bound_ns})", "by less than {clock_unseen_ns}",
+        "agree to about ±{clock_sd_ns}", "(else two may be {clock_bound_ns} apart)", "by less than {clock_unseen_ns}",
         "micro-batch numbers of {labels_inferred}",
         "{blocks_inferred} of the blocks themselves", "{blocks_host} of the blocks have times",
         "for up to {outside} of their time", *TRUST,
@@ -57,7 +57,7 @@ OF_CODE: Mapping[str, Sequence[str]] = {
     ),
     "clocks": (
         "agree to ±{clock_sd_ns}", "agree to ±{clock_median_ns} (median), ±{clock_sd_ns} at worst",
-        "(else to {clock_bound_ns})", "by less than {clock_unseen_ns}",
+        "(else two may be {clock_bound_ns} apart)", "by less than {clock_unseen_ns}",
     ),
     "missing-ranks": ("({share}) is missing", "({share}) are missing"),
     "difference": (

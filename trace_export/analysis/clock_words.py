@@ -34,7 +34,7 @@ UNSEEN_NS = 200_000
 
 def clocks_line(clocks: pl.DataFrame) -> str:
     """All clocks (`CLOCKS`, with the label of the host) in a line: 8 hosts aligned by p2p+collective, worst ±525 ns (1
-    sd), at most 40 µs unless a clock was set; farthest off is node1, +3.2 ms against node0."""
+    sd), each off by at most 40 µs unless a clock was set; farthest off is node1, +3.2 ms against node0."""
     if len(clocks) < 2:
         return "one host, nothing to align"
     return "; ".join(_clock_facts(clocks))
@@ -49,7 +49,7 @@ def _clock_facts(clocks: pl.DataFrame) -> Iterator[str]:
             text.format(duration(float(worst)))
             for name, text in (
                 ("sd_ns", "worst ±{} (1 sd)"),
-                ("bound_ns", "at most {} unless a clock was set"),
+                ("bound_ns", "each off by at most {} unless a clock was set"),
             )
             if not aligned[name].null_count() and isinstance(worst := aligned[name].max(), float)
         ]
@@ -133,7 +133,7 @@ def conditions(clocks: pl.DataFrame) -> str:
     """What is added to the certainty of clocks: between blocks, late starts look like data on their way; and a clock
     may have been set by much more, with a trace or without."""
     bound = of_blocks_ns(clocks)
-    evenly = "" if bound is None else f" if data take equally long both ways (else to {duration(bound)})"
+    evenly = "" if bound is None else f" if data take equally long both ways (else two may be {duration(bound)} apart)"
     evenly += _while_set(clocks.filter(pl.col("steps").list.len() > 0))
     fitted = clocks.filter(pl.col("status").is_in(["fitted", "confirmed"]))
     if fitted["unseen_step_ns"].null_count():

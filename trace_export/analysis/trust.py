@@ -53,9 +53,7 @@ class Trust:
         if abs(self.replayed_by_measured - 1) > TRUSTED:
             reasons.append(f"the replay takes {self.replayed_by_measured:.0%} of the measured time")
         if self.overlap > TRUSTED_OVERLAP:
-            reasons.append(
-                f"{self.overlap:.1%} of the work began before its input was there (streams overlap, or clocks disagree)"
-            )
+            reasons.append(f"by the recorded times {self.overlap:.1%} of the work began before its input was there")
         if self.unknown_waits > TRUSTED_WAITS:
             reasons.append(f"the ranks wait {self.unknown_waits:.1%} of the time for something that was not recorded")
         if self.lacking:

@@ -86,28 +86,33 @@ def _missing(profile: Profile) -> Iterator[Sentence]:
     if not warned & MISSING:
         return
     lacks = absent(profile)
-    facts = {"ranks": str(lacks.ranks), "world": lacks.world, "stages": str(lacks.stages), "of": lacks.stage_count}
+    facts = {
+        "ranks": str(lacks.ranks), "missing": lacks.count, "world": lacks.world, "stages": str(lacks.stages),
+        "of": lacks.stage_count,
+    }  # fmt: skip
     alone = any(note.code == "machine-alone" for note in profile.notes)
-    missing = "add their profiles to DIR, or mend those that errors and warnings name"
+    missing = "add their profiles to DIR, read the folder that holds all, or mend those that errors and warnings name"
     then = "read the folder above DIR, which holds all machines" if alone else missing
     yield Sentence("missing-ranks", facts, _missing_text(lacks), then)
 
 
 def _missing_text(lacks: Absent) -> str:
     stages = f"{lacks.stages.named('stage')} of {lacks.stage_count}"
-    if lacks.ranks.ranges:
+    which = f" ({lacks.ranks.named('rank')})" if lacks.ranks.ranges else ""
+    if lacks.world and which:
         whole = f", including all of {stages}" if lacks.stages.ranges else ""
-        what = (
-            f"No passes of {lacks.ranks.count()} of {lacks.world} ranks are here ({lacks.ranks.named('rank')}{whole})"
-        )
+        count = lacks.ranks.count()
+        have = "have" if count > 1 else "has"
+        what = f"{count} of {lacks.world} ranks {have} no blocks here ({lacks.ranks.named('rank')}{whole})"
     elif lacks.stages.ranges:
         what = f"No rank of {stages} has a profile here"
     else:
         stage, count, most = lacks.uneven[0]
         what = (
-            f"Stage {stage} has {count} rank{'s' * (count > 1)} here and other stages have {most}: profiles are missing"
+            f"Stage {stage} has {count} rank{'s' * (count > 1)} here and other stages have {most}: profiles are"
+            f" missing{which}"
         )
-    return f"{what}; all that follows is about the others."
+    return f"{what}; all that follows is about the ranks that were read."
 
 
 def step_sentence(
@@ -194,16 +199,18 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
         return f"; how long {who} waits is not known {_unread(explanation)}{why}", facts
     if not parts:
         return (f"; the schedule is {who}" if named else f"; {who} cannot be compared with a model{why}"), facts
-    times = {level: adds for level, adds, _ in parts}
+    times, partial = {level: adds for level, adds, _ in parts}, explanation._graph.recorded.partial
     large = [level for level, _, share in parts[2:] if abs(share) >= SMALL]
-    said, told = [f"{duration(times['work'])} of work"], {"work", *large}
+    optimizer = " with the optimizer" if (profile.spans["kind"] == "OPT").any() else ""  # which no rank is busy with
+    said, told = [f"{duration(times['work'])} of work{optimizer}"], {"work", *large}
     if profile.ranks["stage"].n_unique() > 1:
         much = "next to no"
         if parts[1][2] >= SMALL:
             much, told = f"{duration(times['schedule'])} of", told | {"schedule"}
         said.append(f"{much} waits that {who} has even if all blocks are equal{why}")
     facts["smaller_ns"] = sum(adds for level, adds in times.items() if level not in told)
-    named_parts = sorted(((times[level], LEVELS[level]) for level in large), reverse=True)
+    words = {**LEVELS, "delays": "ordinary delays and waits for ranks that were not read"} if partial else LEVELS
+    named_parts = sorted(((times[level], words[level]) for level in large), reverse=True)
     if abs(facts["smaller_ns"]) >= UNSEEN * explanation.step_ns:
         named_parts.append((facts["smaller_ns"], "smaller parts"))
     said += [f"{duration(adds)} from {words}" for adds, words in named_parts if adds > 0]
@@ -220,21 +227,26 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
     recorded = explanation._graph.recorded
     if recorded.incomplete:
         codes = (PARTIAL | UNKNOWN) - MISSING
-        why = "; ".join(note.text.split("; give")[0] for note in profile.notes if note.code in codes)
+        noted = [note for note in profile.notes if note.code in codes and note.level != "detail"]
+        why = "; ".join(note.text.split("; give")[0] for note in noted)
         text = f"What makes the steps long cannot be told without all stages of the pipeline{why and f': {why}'}."
         return Sentence("causes-unknown", {}, text, "read the profiles of all ranks of a pipeline")
     if explanation.trust.unrecorded:
         text = f"What makes the steps long cannot be told: {cause_words.listed(explanation.trust.doubts)}."
         return Sentence("causes-unknown", {}, text, _look(explanation))
-    among = " among the ranks that were read" if recorded.partial else ""
     beside = "no stage, rank, host or link is slower or later than its peers"
     if recorded.ranks.height == 1:
         beside = "one rank has no peers that it could be compared with"
-    text = f"Nothing stands out{among}: {beside}."
-    others = theory.changes.slice(1).filter(pl.col("saved") > 0)
-    if others.is_empty() or not explanation.trust.gains:
-        return Sentence("nothing-stands-out", {}, text, _look(explanation))
-    best = others.sort("saved", descending=True)
+    if recorded.partial:
+        text = f"Nothing stands out among the ranks that were read: {beside}. They may wait for ranks that were not."
+        return Sentence("nothing-stands-out", {}, text, "read the profiles of all ranks")
+    text = f"Nothing stands out: {beside}."
+    others = theory.changes.slice(1) if explanation.trust.gains else theory.changes.clear()
+    faster = others.filter(pl.col("saved") > 0)
+    if faster.is_empty():
+        none = "" if others.is_empty() else "no schedule of the model is faster; "
+        return Sentence("nothing-stands-out", {}, text, none + _look(explanation))
+    best = faster.sort("saved", descending=True)
     facts = best.select("change", "saved", "in_flight", "band").row(0, named=True)
     what = f"if this is too slow, change the schedule: in the model, {facts['change']} would save"
     return Sentence(
@@ -248,14 +260,14 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
 def _look(explanation: Explanation) -> str:
     """Where to look for the time of a step, where no schedule is known to be faster: the level that adds most."""
     if explanation.trust.unrecorded and not explanation._graph.recorded.partial:
-        return "record all blocks of all ranks"
+        return "record all blocks and transfers of all ranks"
     if explanation.incomplete:
         return "read the profiles of all ranks: most of what these wait for is in the others"
     levels = explanation.levels.slice(2).sort("adds_ns", descending=True).filter(pl.col("share") >= SMALL)
     if levels.is_empty():
         command = "trace-export export DIR --detail kernels"
         return f"make the blocks themselves faster; to see what they run, where kernels were recorded: {command}"
-    return f"if this is too slow, begin with {LEVELS[levels['level'][0]]}; --full says more"
+    return f"if this is too slow, begin with {LEVELS[levels['level'][0]]}, {duration(levels['adds_ns'][0])} of a step"
 
 
 def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
@@ -272,6 +284,8 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
         "clock_unseen_ns": profile.clocks["unseen_step_ns"].max(),
         "clock_groups": unconnected(clocks) if hosts > 1 else 0,
         "wall_clocks": int((clocks["status"] == "wall").sum()) if hosts > 1 else 0,
+        "contradicted": sum(note.count for note in profile.notes if note.code == "stages-contradict"),
+        "ranks_assumed": int((drawn["rank_origin"] == "assumed").sum()),
         "stages_inferred": int(drawn["stage_origin"].is_in(["inferred", "assumed"]).sum()),
         "labels_inferred": float((work["labels"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
         "blocks_inferred": float((work["origin"] == "inferred").fill_null(False).mean() or 0),  # type: ignore[arg-type]
@@ -287,9 +301,9 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
     return Sentence("certainty", facts, f"How sure: {'; '.join(clause for clause, _ in clauses)}.")
 
 
-def _of_ranks(count: int) -> str:
-    """The ranks whose stages are inferred; nothing if there are none."""
-    return {0: "", 1: "the stage of 1 rank"}.get(count, f"the stages of {count} ranks")
+def _of_ranks(what: str, count: int) -> str:
+    """Of how many ranks something is inferred; nothing if there are none."""
+    return {0: "", 1: f"the {what} of 1 rank"}.get(count, f"the {what}s of {count} ranks")
 
 
 def _blocks(share: float) -> str:
@@ -312,7 +326,8 @@ def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> It
         who, whom = ("1 host", "it") if facts["wall_clocks"] == 1 else (f"{facts['wall_clocks']} hosts", "them")
         yield f"{who} could not be aligned, so waits for {whom} may be wrong", True
     inferred = [
-        _of_ranks(facts["stages_inferred"]),
+        _of_ranks("number", facts["ranks_assumed"]),
+        _of_ranks("stage", facts["stages_inferred"]),
         f"the micro-batch numbers of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
         f"{_blocks(facts['blocks_inferred'])} themselves" if facts["blocks_inferred"] else "",
     ]
@@ -324,6 +339,9 @@ def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> It
 
 def _doubts(facts: dict[str, Any], explanation: Explanation) -> Iterator[str]:
     """The reasons why the figures are not those of the whole run, as clauses."""
+    if contradicted := facts["contradicted"]:
+        ranks = "1 rank" if contradicted == 1 else f"{contradicted} ranks"
+        yield f"the stages contradict the order of the blocks on {ranks}, so all of this may be wrong"
     if facts["chosen"]:
         if facts["chosen"].isdigit():
             yield f"only rank {facts['chosen']} was read, so it is compared with no other"

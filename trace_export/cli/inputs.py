@@ -16,6 +16,9 @@ def one_folder(given: Folder) -> str | list[str] | None:
     UsageError for no folder, and for two."""
     words, option = list(given["folder"]), given["log_dir"]
     if option is not None and words not in ([], [option]):
+        if all(map(str.isdecimal, words)):
+            what = f"{' '.join(words)} {'stand' if len(words) > 1 else 'stands'} alone"
+            raise UsageError(what, "give several numbers as one list, such as --devices 0,1,2,3")
         raise UsageError(f"two folders given, {words[0]} and {option}", "give one")
     if not words and not option and not given.get("at"):
         raise UsageError("no folder is given", "name the folder that holds the profiles")

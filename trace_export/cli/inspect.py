@@ -88,6 +88,7 @@ def _beginning(facts: dict[str, Any]) -> str:
 def _show_ranks(ranks: pl.DataFrame) -> None:
     import polars as pl
 
+    from trace_export.analysis.cause_words import ranks_text
     from trace_export.answer import Place, ReportTable
 
     same = [name for name in WORDS if ranks[name].n_unique() == 1]
@@ -107,6 +108,7 @@ def _show_ranks(ranks: pl.DataFrame) -> None:
         name for name in SHOWN if name not in same and not (name != "rank" and ranks[name].null_count() == ranks.height)
     ]
     table = ranks.with_columns(step_ns=ms).select(pl.col(name).alias(SHOWN[name]) for name in columns)
-    note = "in bold: another number of blocks than most ranks have" if len(odd) else ""
+    which = ranks["rank"].gather(odd).to_list()
+    note = f"another number of blocks than most ranks have: {ranks_text(which)}" if which else ""
     terminal.output().print()
     terminal.tables([ReportTable("Ranks", table, note, dict.fromkeys(odd.to_list(), Place()))])

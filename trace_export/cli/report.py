@@ -30,11 +30,9 @@ def report(**given: Unpack[Report]) -> None:
     html = format == "html"
     heat_map = format if format in ("svg", "png") else None
     if path is not None and not html and heat_map is None:
-        raise UsageError(
-            f"--format {format} prints the report and writes no file",
-            "add --format html, svg or png, or end the name in .html",
-            parameter="path",
-        )
+        printed = "--json" if given["json"] else f"--format {format}"
+        remedy = f"leave --out out and add > {path}, or end the name in .html, .svg or .png"
+        raise UsageError(f"{printed} prints on standard output", remedy)
     with terminal.progress(given) as progress:
         options: Reporting = {**part(given, Reporting), "progress": progress}
         done = api.report(one_folder(given), path, html=html, heat_map=heat_map, **options)

@@ -314,7 +314,7 @@ def files(paths: Sequence[Path]) -> None:
         folder = Path(os.path.commonpath([path.parent for path in databases]))
         out.print(f"wrote the table StepTaskInfo into databases below {printable(folder)}: {len(databases)}")
         out.print(f"open it:  the folder {printable(folder)} in MindStudio Insight")
-    pages = [path for path in paths if path.suffix == ".html"]
+    pages = [path for path in paths if path.suffix in (".html", ".svg")]
     if pages:
         out.print(f"open it:  {printable(pages[0])} in a browser")
     traces = (".pftrace", ".pftrace.gz", ".json", ".json.gz")

@@ -8,8 +8,9 @@ from difflib import get_close_matches
 from typing import Any
 
 STEP_TASKS = "trace-export export DIR --step-task-info writes the table that pp_chart writes"
+FOLDER = "the folder is given as it is or as --log_dir DIR, local worker indexes as --devices 0,1"
 HINTS = {
-    "-d": "the folder is given as it is or as --log_dir DIR, local worker indexes as --devices 0,1",
+    "-d": FOLDER, "--profiling-path": FOLDER, "--kernels": "did you mean --detail kernels?",
     "-m": STEP_TASKS, "--mode": STEP_TASKS,
     "-o": "did you mean --out?", "--output": "did you mean --out?", "--output-path": "did you mean --out?",
 }  # fmt: skip

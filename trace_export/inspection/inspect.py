@@ -163,8 +163,8 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 
 
 def _by_step(profile: Profile) -> pl.DataFrame:
-    """rank, and of its steps: microbatches (in a step) and step_ns (from start to start), which are medians of whole
-    steps, if there is one, and mean_step_ns."""
+    """rank, and of its steps: microbatches (in a step) and step_ns (from start to start; of two the shorter, for one
+    may be a warm-up), which are medians of whole steps, if there is one, and mean_step_ns."""
     apart = pl.col("start_ns").diff().over("rank", *SEGMENT)
     whole, of_whole = profile.steps.select(*STEP_KEY, "whole"), pl.col("whole") | ~pl.col("whole").any()
     steps = (
@@ -187,7 +187,7 @@ def _by_step(profile: Profile) -> pl.DataFrame:
     )
     return steps.group_by("rank").agg(
         pl.col("microbatches").filter(of_whole).median().cast(pl.Int64),
-        pl.col("step_ns").filter(of_whole.shift()).median().round().cast(pl.Int64),
+        pl.col("step_ns").filter(of_whole.shift()).quantile(0.5, "lower").cast(pl.Int64),
         mean_step_ns=pl.col("step_ns").mean(),
     )
 
@@ -269,7 +269,9 @@ def _what(facts: dict[str, Any], lacks: Absent | None) -> Iterator[str]:
         )
     least = "at least " if facts["deeper"] else ""
     drawn = f"{facts['stages']} of {least}" if facts["stages"] < facts["all_stages"] else ""
-    size = [f"{drawn}{_counted(facts['all_stages'], 'stage')}", _counted(facts["microbatches"], "micro-batch"), steps]
+    passes = facts["microbatches"]
+    of_step = ["no forward or backward"] if passes is None else [_counted(passes, "micro-batch"), steps]
+    size = [f"{drawn}{_counted(facts['all_stages'], 'stage')}", *of_step]
     if facts["schedule"] or facts["deeper"] or facts["stages"] > 1:  # a single stage shows no schedule
         size.insert(0, order)
     time = f" of typically {duration(facts['step_ns'])}" if facts["step_ns"] else ""
@@ -284,7 +286,7 @@ def _what(facts: dict[str, Any], lacks: Absent | None) -> Iterator[str]:
         yield f"inferred: {', '.join(facts['inferred'])}"
 
 
-def _counted(number: int | None, what: str) -> str:
+def _counted(number: int, what: str) -> str:
     return f"1 {what}" if number == 1 else f"{number:,} {what}{'es' if what.endswith('ch') else 's'}"
 
 

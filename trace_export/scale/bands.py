@@ -22,8 +22,8 @@ BANDS: Schema = {
     "stage": INT, "ranks": INT, "p5_ns": REAL, "p50_ns": REAL, "p95_ns": REAL, "max_ns": REAL, "max_rank": INT,
     "idle": REAL,
 }  # fmt: skip
-"""For each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the mean
-idle share."""
+"""For each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the share
+of the pipeline time in which its ranks are idle, as in a report."""
 STEP_FIGURES: Schema = {
     "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "pipeline_ns": REAL, "longest_ns": REAL,
     "step_ns": REAL, "bubble": REAL,
@@ -55,11 +55,12 @@ def cells(summary: Summary) -> pl.DataFrame:
 def bands(cells: pl.DataFrame) -> pl.DataFrame:
     """The table `BANDS` of whole steps, or, if there are none, of all steps."""
     chosen = cells.filter("whole") if cells["whole"].any() else cells
-    ranks = chosen.group_by("stage", "rank").agg(pl.col("busy_ns").mean(), pl.col("idle").mean()).sort("stage", "rank")
-    busy = pl.col("busy_ns")
+    ranks = chosen.group_by("stage", "rank").agg(pl.col("busy_ns", "pipeline_ns").mean()).sort("stage", "rank")
+    busy, length = pl.col("busy_ns"), pl.col("pipeline_ns").sum()
     figures = ranks.group_by("stage", maintain_order=True).agg(
         ranks=pl.len(), p5_ns=busy.quantile(0.05, "linear"), p50_ns=busy.median(), p95_ns=busy.quantile(0.95, "linear"),
-        max_ns=busy.max(), max_rank=pl.col("rank").get(busy.arg_max()), idle=pl.col("idle").mean(),
+        max_ns=busy.max(), max_rank=pl.col("rank").get(busy.arg_max()),
+        idle=pl.when(length > 0).then(1 - busy.sum() / length),
     )  # fmt: skip
     return conform(figures.sort("stage"), BANDS)
 

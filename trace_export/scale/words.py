@@ -57,12 +57,9 @@ def missing(overview: Overview) -> str:
 def sentences(overview: Overview) -> list[Sentence]:
     """The answer: what costs most, what stands out, how long a step is, how alike the replicas are, how sure the clocks
     are."""
-    made = [*_explained(overview), *causes(overview.causes), _exceptions(overview), _step(overview)]
-    further = [
-        *([_cohorts(overview)] if overview.replicas.height > 1 else []),
-        *_clocks(overview),
-        *_missing_ranks(overview),
-    ]
+    alike = [_cohorts(overview)] if overview.replicas.height > 1 else []
+    made = [*_explained(overview), *causes(overview.causes), _exceptions(overview), *alike, _step(overview)]
+    further = [*_clocks(overview), *_missing_ranks(overview)]
     return [sentence.on(overview.inputs) for sentence in (*made, *further)]
 
 

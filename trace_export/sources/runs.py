@@ -542,6 +542,10 @@ def _belongs(run: _Group, group: _Group) -> bool:
     folders = _folders_of_jobs([*run.processes, *group.processes], machines=unlike)
     if folders and set(folders[: len(run.processes)]).isdisjoint(folders[len(run.processes) :]):
         return False
+    before, after = run.processes, group.processes
+    elsewhere = {process.folder for process in before}.isdisjoint(process.folder for process in after)
+    if elsewhere and {process.recorded for process in before}.isdisjoint(process.recorded for process in after):
+        return False  # all profiles of a job name their ranks, or none does
     worlds = {process.world for process in (*run.processes, *group.processes) if process.world}
     hosts = [{host for process in side.processes for host in process.hosts} for side in (run, group)]
     gap = min(process.start_ns for process in group.processes) - run.end_ns

@@ -29,7 +29,7 @@ def cells(root: ElementTree.Element) -> list[tuple[float, float, str]]:
 
 def test_shades() -> None:
     """Six shades between the ends of the scale, which take what lies beyond."""
-    result = [SHADES.index(shade(value)) for value in (0.5, 1.0, 1.04, 1.06, 1.25, 1.44, 1.5, 9.0)]
+    result = [SHADES.index(shade(value, 1.5)) for value in (0.5, 1.0, 1.04, 1.06, 1.25, 1.44, 1.5, 9.0)]
     assert result == [0, 0, 0, 1, 2, 4, 5, 5]
 
 
@@ -41,7 +41,7 @@ def test_cells_stand_in_rows_and_columns() -> None:
     assert (len(xs), len(ys)) == (20, 3)
     names = [float(text.get("y", "")) for text in root.iter(f"{SVG}text") if text.get("class") == "end"]
     assert names == pytest.approx([y + (ys[1] - ys[0]) / 2 + 4 for y in ys], abs=0.1)  # a name in the middle of its row
-    assert [fill for _, _, fill in result] == [shade(1 + n / 100) for n in range(1, 60)]
+    assert [fill for _, _, fill in result] == [shade(1 + n / 100, 1.5) for n in range(1, 60)]
     numbers = [text.text for g in root.iter(f"{SVG}g") for text in g.iter(f"{SVG}text")]
     assert numbers == [f"{1 + n / 100:.2f}" for n in range(1, 60)]
 

@@ -12,8 +12,8 @@ from trace_export.writers.pictures.svg import FONTS, INKS, Still, document, text
 
 SHADES = ("#fff7ec", "#fee8c8", "#fdd49e", "#fdbb84", "#fc8d59", "#ef6548")
 """From the least value of the scale to the greatest (ColorBrewer's OrRd, without its darkest)."""
-SCALE = (1.0, 1.5)
-"""The slowdowns of the first and the last of `SHADES`, as in the straggler study."""
+LEAST, MOST = 1.1, 1.5
+"""The scale goes from 1 to the largest slowdown, within these limits (the second as in the straggler study)."""
 CELL, LEAST_CELL, HEIGHT = 46.0, 6.0, 26.0
 """Pixels: a cell that holds a number, the narrowest cell, and the height of a row."""
 MOST_WIDTH, MOST_HEIGHT = 1600, 1200
@@ -30,9 +30,9 @@ STYLE = (
 )
 
 
-def shade(value: float) -> str:
-    """The colour of a value."""
-    share = (value - SCALE[0]) / (SCALE[1] - SCALE[0])
+def shade(value: float, top: float) -> str:
+    """The colour of a value on a scale from 1 to `top`."""
+    share = (value - 1) / (top - 1)
     return SHADES[min(max(round(share * (len(SHADES) - 1)), 0), len(SHADES) - 1)]
 
 
@@ -43,9 +43,11 @@ def draw(title: str, grid: pl.DataFrame, remarks: Sequence[str] = ()) -> Still:
     wide = max(min(CELL, MOST_WIDTH / len(replicas)), LEAST_CELL)
     high = max(min(HEIGHT, MOST_HEIGHT / len(stages)), LEAST_CELL)
     left, top = MARGIN + max(map(len, [*stages, "stage"])) * LETTER + 10, MARGIN + 84.0
-    ink = [text_at(MARGIN, MARGIN + 12, title, "title"), *_scale(MARGIN + 34)]
+    values = grid.drop("stage")
+    largest = max((value for column in values for value in column.drop_nulls()), default=1.0)
+    ink = [text_at(MARGIN, MARGIN + 12, title, "title"), *_scale(MARGIN + 34, largest)]
     ink += _names(stages, replicas, (left, top), (wide, high))
-    ink += _cells(grid.drop("stage"), (left, top), (wide, high))
+    ink += _cells(values, _top(largest), (left, top), (wide, high))
     y = top + high * len(stages) + 10
     lines = [line for remark in remarks for line in wrap(remark, REMARK)]
     for line in lines:
@@ -57,14 +59,19 @@ def draw(title: str, grid: pl.DataFrame, remarks: Sequence[str] = ()) -> Still:
     return Still(document((width, height), (title, words), STYLE, "".join(ink)), width, height)
 
 
-def _scale(y: float) -> Iterator[str]:
+def _top(largest: float) -> float:
+    """The end of the scale."""
+    return min(max(largest, LEAST), MOST)
+
+
+def _scale(y: float, largest: float) -> Iterator[str]:
     """The colours, and the values of the first and the last."""
-    yield text_at(MARGIN, y, f"{SCALE[0]:g}", "quiet")
+    yield text_at(MARGIN, y, "1", "quiet")
     x = MARGIN + 24.0
     for fill in SHADES:
         yield f'<rect fill="{fill}" x="{x:g}" y="{y - 10:g}" width="22" height="12"/>'
         x += 22
-    yield text_at(x + 6, y, f"{SCALE[1]:g} or more", "quiet")
+    yield text_at(x + 6, y, f"{_top(largest):.3g}{' or more' if largest > MOST else ''}", "quiet")
 
 
 def _names(
@@ -80,7 +87,9 @@ def _names(
         yield text_at(left - 10, top + (n + 0.5) * high + 4, stages[n], "end")
 
 
-def _cells(grid: pl.DataFrame, corner: tuple[float, float], cell: tuple[float, float]) -> Iterator[str]:
+def _cells(
+    grid: pl.DataFrame, scale_top: float, corner: tuple[float, float], cell: tuple[float, float]
+) -> Iterator[str]:
     (left, top), (wide, high) = corner, cell
     numbers = wide >= LABEL and high >= 12
     yield '<g class="n">'
@@ -90,7 +99,7 @@ def _cells(grid: pl.DataFrame, corner: tuple[float, float], cell: tuple[float, f
                 continue
             x, y = left + column * wide, top + row * high
             box = f'x="{x:.2f}" y="{y:.2f}" width="{wide - 1:.2f}" height="{high - 1:.2f}"'
-            yield f'<rect fill="{shade(value)}" {box}/>'
+            yield f'<rect fill="{shade(value, scale_top)}" {box}/>'
             if numbers:
                 yield f'<text x="{x + wide / 2:.1f}" y="{y + high / 2 + 4:.1f}">{value:.2f}</text>'
     yield "</g>"
