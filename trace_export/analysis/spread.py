@@ -24,7 +24,7 @@ class Spread:
         is long because its process has stopped is then as long as others. Peers are the `others` of the stage, or if it
         has none all of them."""
         cells, middles = np.flatnonzero(np.isin(self._rank, ranks)).tolist(), dict[tuple[int, int, int], Floats]()
-        rows, ratios = np.empty(0, np.int64), np.empty(0)
+        ratios: list[Floats] = []
         for cell in cells:
             lengths, common = self._lengths[cell], self._common[cell]
             key = int(self._stage[self._rank[cell]]), int(self._unit[cell]), len(lengths)
@@ -32,8 +32,9 @@ class Spread:
                 middles[key] = self._middle(*key, others)
             as_there = middles[key] * common if len(middles[key]) else lengths
             as_there = as_there * (lengths.sum() / max(float(as_there.sum()), 1.0))
-            rows, ratios = np.append(rows, self._rows[cell]), np.append(ratios, as_there / np.maximum(lengths, 1.0))
-        return rows, ratios
+            ratios.append(as_there / np.maximum(lengths, 1.0))
+        rows = [self._rows[cell] for cell in cells]
+        return np.concatenate([np.empty(0, np.int64), *rows]), np.concatenate([np.empty(0), *ratios])
 
     def _middle(self, stage: int, unit: int, count: int, others: Flags) -> Floats:
         """`count` lengths of the middle peer, from short to long; none where there is no peer."""
