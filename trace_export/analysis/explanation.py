@@ -100,7 +100,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     optimizer = path.optimizer_ns
     usual, measured = replay.means([typical.usual, (typical.length, typical.delay)]).tolist()
     give_back()
-    candidates = Candidates(typical, every, measured).all()
+    candidates = _costly(Candidates(typical, every, measured).all(), typical, replay, usual + WORTH * measured)
     lengths = replay.means(_asked(typical, candidates))
     gains = _gains(candidates, lengths[0] - lengths[1:])
     late = [
@@ -136,6 +136,15 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
     return replace(whole, levels=levels.clear()) if whole.incomplete else whole
+
+
+def _costly(candidates: Sequence[Candidate], typical: Typical, replay: Replay, least: float) -> list[Candidate]:
+    """The candidates, without late starts that alone make no step as long as `least`: these hold up nobody, and their
+    ranks may have waited for something that nobody recorded, such as the slow optimizer of another."""
+    late = [n for n, each in enumerate(candidates) if each.late]
+    lengths = replay.means(candidates[n].changes[0].of(typical.usual) for n in late).tolist() if late else []
+    idle = {n for n, length in zip(late, lengths, strict=True) if length < least}
+    return [each for n, each in enumerate(candidates) if n not in idle]
 
 
 def _asked(typical: Typical, candidates: Sequence[Candidate]) -> Iterator[Scenario]:

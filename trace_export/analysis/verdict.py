@@ -23,6 +23,7 @@ from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.missing_ranks import Absent, absent
 from trace_export.schedules.catalogue import TITLES
 from trace_export.selection import Numbers
+from trace_export.steps.graph import OPTIMIZER
 from trace_export.steps.recorded import MISSING, ODD, PARTIAL, UNKNOWN
 from trace_export.units import duration, times
 
@@ -201,7 +202,7 @@ def _made_of(explanation: Explanation, theory: Theory, profile: Profile) -> tupl
         return (f"; the schedule is {who}" if named else f"; {who} cannot be compared with a model{why}"), facts
     times, partial = {level: adds for level, adds, _ in parts}, explanation._graph.recorded.partial
     large = [level for level, _, share in parts[2:] if abs(share) >= SMALL]
-    optimizer = " with the optimizer" if (profile.spans["kind"] == "OPT").any() else ""  # which no rank is busy with
+    optimizer = " with the optimizer" if (explanation._graph.sort == OPTIMIZER).any() else ""  # no part of a bubble
     said, told = [f"{duration(times['work'])} of work{optimizer}"], {"work", *large}
     if profile.ranks["stage"].n_unique() > 1:
         much = "next to no"

@@ -26,9 +26,10 @@ def set_apart(profile: Profile) -> Profile:
     They are recognised if all ranks have the same surplus of forwards in a stretch between two steps, and as many
     backwards as in the stretches that have a backward for each forward, or none. The surplus comes first, or after the
     last backward. Forwards at the end of the capture may be the beginning of a step that was cut. If the first forward
-    has a backward of its number, and no number comes twice, a backward was lost. Paddle's reader knows some by itself.
+    has a backward of its number, and no number comes twice, a backward was lost. If the steps are recorded, and of all
+    blocks only forwards have none, these are evaluations.
     """
-    if (profile.ranks["kind"] == "paddle").any():
+    if not profile.spans["step"].filter(profile.spans["kind"] != "F").null_count():
         profile = of_no_step(profile)
     spans = profile.spans
     counts = spans.group_by("rank").agg(forwards=FORWARDS.sum(), backwards=BACKWARDS.sum(), weights=_WEIGHTS.sum())
