@@ -302,9 +302,13 @@ def _certainty(explanation: Explanation, profile: Profile) -> Sentence:
     return Sentence("certainty", facts, f"How sure: {'; '.join(clause for clause, _ in clauses)}.")
 
 
-def _of_ranks(what: str, count: int) -> str:
-    """Of how many ranks something is inferred; nothing if there are none."""
-    return {0: "", 1: f"the {what} of 1 rank"}.get(count, f"the {what}s of {count} ranks")
+def _of_ranks(numbers: int, stages: int) -> Iterator[str]:
+    """Of how many ranks the numbers, and of how many the stages, are inferred."""
+    of = {("number", "stage"): stages} if numbers == stages else {("number",): numbers, ("stage",): stages}
+    for words, count in of.items():
+        many = "s" * (count != 1)
+        if count:
+            yield f"the {' and '.join(word + many for word in words)} of {count} rank{many}"
 
 
 def _blocks(share: float) -> str:
@@ -327,8 +331,7 @@ def _clauses(facts: dict[str, Any], explanation: Explanation, unless: str) -> It
         who, whom = ("1 host", "it") if facts["wall_clocks"] == 1 else (f"{facts['wall_clocks']} hosts", "them")
         yield f"{who} could not be aligned, so waits for {whom} may be wrong", True
     inferred = [
-        _of_ranks("number", facts["ranks_assumed"]),
-        _of_ranks("stage", facts["stages_inferred"]),
+        *_of_ranks(facts["ranks_assumed"], facts["stages_inferred"]),
         f"the micro-batch numbers of {_blocks(facts['labels_inferred'])}" if facts["labels_inferred"] else "",
         f"{_blocks(facts['blocks_inferred'])} themselves" if facts["blocks_inferred"] else "",
     ]
