@@ -339,15 +339,6 @@ def test_what_a_rank_of_a_late_stage_is_later_by_is_a_cause_of_its_own(seed: int
     each_is_named(tmp_path, job, form, cases, rel=0.15)
 
 
-@pytest.mark.parametrize("seed", [1, *slow([2, 10, 11, 12, 13, 19, 21, 22])])
-def test_a_rank_that_stops_before_few_blocks_is_late_for_all_of_them(seed: int, tmp_path: Path) -> None:
-    """Where only blocks were recorded, one of them may have waited for a link; but that link never stalls else."""
-    sound = Job(microbatches=4, steps=5, jitter=0.005, seed=seed)
-    rank = sound.rank(0, 3)
-    case = Case("collecting rank", "work", replace(sound, collected={rank: 20 * MS}), sound, {"ranks": [rank]})
-    assert not judge(tmp_path, case).wrong
-
-
 @pytest.mark.parametrize("form", ["table", "kineto", *slow(["paddle", "nsys", "work"])])
 def test_a_slow_stage_costs_only_what_a_late_one_leaves(form: str, tmp_path: Path) -> None:
     """As long as a host is late, another stage that is slow costs little, and the late host comes first."""

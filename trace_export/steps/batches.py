@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.steps.graph import Flags, Floats, Ints, Times
-from trace_export.steps.guess import MUCH, lowest
+from trace_export.steps.guess import MUCH, TWICE, lowest
 from trace_export.tolerances import POSTED_NS
 
 ENOUGH, MOSTLY = 3, 0.7
@@ -27,8 +27,6 @@ ENOUGH, MOSTLY = 3, 0.7
 this many cases, and on half of the ranks that have any. In simulated jobs it is 0.88 or more where they wait, and 0.28
 or less where they do not."""
 
-TWICE = 2
-"""A sort of batch is known by at least this many."""
 LONG = 5
 """A transfer that takes this many times as long is seen: its sender goes on when it is done, or long before."""
 

@@ -27,9 +27,9 @@ SHARE = 0.4
 """Blocks that start late although their rank was free wait for their data if this share of those on a way do."""
 ENOUGH = 3
 """At least this many starts say how late a rank is."""
-OFTEN = 0.5
-"""A rank stalls now and then if fewer than this share of its blocks on a way start late, and blocks on other ways, too.
-"""
+TWICE, OFTEN = 2, 0.5
+"""A rank stalls now and then if at least this many of its blocks on other ways start late, too, and fewer than this
+share of all."""
 MUCH = 1.25
 """A rank whose blocks all need a transfer starts late if it takes longer than others by the time of this many
 transfers."""
@@ -171,8 +171,8 @@ def _posted_as_others(ways: pl.DataFrame, posted: pl.Expr, alike: pl.Expr) -> pl
 
 def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame, late: pl.DataFrame) -> pl.Series:
     """The lengths of the transfers; those whose receiver stalled are as long as others on their way. A receiver stalls
-    if its blocks start late now and then, also those that wait for something else; a link that stalls delays the blocks
-    on its way alone."""
+    if its blocks start late now and then, whatever they wait for; a link that stalls delays the blocks on its way
+    alone."""
     fed = np.zeros(len(blocks), np.bool_)
     fed[table["dst"].filter(table["timed"]).to_numpy()] = True
     late = late.sort("rank")
@@ -183,9 +183,11 @@ def _without_stalls(table: pl.DataFrame, blocks: pl.DataFrame, late: pl.DataFram
     starts = blocks.lazy().with_columns(here).with_columns(stalls=pl.col("start") - ready > much)
     starts = starts.filter(pl.col("work") & ~pl.Series(fed)).drop_nulls("free")
     of_way = starts.group_by(_INPUT).agg(pl.col("rank").first(), pl.col("stalls").sum(), pl.len()).collect()
-    elsewhere = pl.col("stalls").sum().over("rank") - pl.col("stalls")
-    stalling = of_way.filter(elsewhere > 0, pl.col("stalls") < OFTEN * pl.col("len"))["input"]
-    stalled = pl.col("way").is_in(stalling.implode()) & (pl.col("length") > pl.col("usual") + much)
+    each = of_way.group_by("rank").agg(
+        elsewhere=pl.col("stalls").sum() - pl.col("stalls").max(), share=pl.col("stalls").sum() / pl.col("len").sum()
+    )
+    stalling = each.filter(pl.col("elsewhere") >= TWICE, pl.col("share") < OFTEN)["rank"]
+    stalled = pl.col("dst_rank").is_in(stalling.implode()) & (pl.col("length") > pl.col("usual") + much)
     length = pl.when(stalled & ~pl.col("timed")).then("usual").otherwise("length")
     return table.select(length.round().cast(pl.Int64)).to_series()
 
