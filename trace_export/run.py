@@ -658,7 +658,7 @@ class Request:
             others = [  # that they are not here is no surprise
                 replace(note, level="detail") if note.code == "ranks-absent" else note for note in profile.notes
             ]
-            profile = replace(profile, notes=()).with_notes([*others, Note("ranks-chosen", "detail", text)])
+            profile = replace(profile, notes=(*others, Note("ranks-chosen", "detail", text)))
         return made(profile, failures=tuple(failures), _sizes=size_of)
 
     def keeping_tasks(self, stack: ExitStack) -> Request:

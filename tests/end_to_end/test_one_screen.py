@@ -303,6 +303,7 @@ def test_each_number_of_the_heat_map_is_in_the_document(tmp_path: Path, run_cli:
         if row["part"] == "rank":
             of_place.setdefault((row["stage"], row["replica"]), []).append(row["slowdown"])
     assert numbers == [f"{max(of_place[place]):.2f}" for place in sorted(of_place)]
+    assert len(shown) == 1 + job.stages * job.replicas
     assert shown[0] == max(numbers)
     stage, replica = next((row["stage"], row["replica"]) for row in parts if row["rank"] == 7)
     assert max(numbers) == f"{max(of_place[stage, replica]):.2f}"

@@ -127,7 +127,8 @@ class Candidates:
         sums = Sums.of_cells([int(key.max()) + 1 for key in keys], *keys, lengths=typical.work[rows])
         row, step, unit = np.nonzero(sums.count)
         unequal = work and typical.correlation >= ALIKE
-        items, there = self.compared.work(row, step, unit, sums.only((row, step, unit)), unequal=unequal)
+        cells = sums.only((row, step, unit))
+        items, there = self.compared.work(row, step, unit, cells, unequal=unequal)
         del keys
         blocks = typical.is_block if work else of
         left, spread = self.means.copy(), None
@@ -138,7 +139,7 @@ class Candidates:
             place, kind = self.compared.place(slow, there), self._kind(slow)
             even = kind == "stage" and work
             if spread is None:
-                common = of_steps(row, step, unit, sums.only((row, step, unit)))[graph.step[rows]]
+                common = of_steps(row, step, unit, cells)[graph.step[rows]]
                 spread = Spread(rows, typical.work[rows], common, self.row[rows], typical.unit[rows], self.stage)
             changes = self._as_peers(slow, spread, members, there[slow.items], left, sorts, even=even)
             if (kind == "rank" and slow.groups[0].kind == "stage") or (
@@ -274,10 +275,8 @@ class Candidates:
                 yield Candidate("slow-collective", place, slow.excess, slow.sigmas, (quick,))
 
     def late(self) -> Iterator[Candidate]:
-        """Late starts: delays beyond the typical one, charged to the member that started last. The gain is the
-        difference between a run with only these delays and one without any: other delayed operations may wait for
-        something that nobody recorded. If ranks are not here, a step, an optimizer or a collective may wait for
-        them."""
+        """Late starts: delays beyond the typical one, charged to the member that started last. If ranks are not here,
+        a step, an optimizer or a collective may wait for them."""
         typical, graph = self.typical, self.graph
         if graph.recorded.incomplete:
             return

@@ -126,7 +126,11 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
     behind: dict[int, float] = {}
     exact = sure.gains and not graph.recorded.incomplete
-    if exact and (shared := hidden(candidates, [gain for gain, _ in gains], typical, replay, measured)) is not None:
+    if (
+        exact
+        and (shared := hidden(candidates, [gain for gain, _ in gains], float(lengths[0]), typical, replay, measured))
+        is not None
+    ):
         joint, gain, parts = shared
         behind = {len(candidates): max(gains[n][0] for n in parts)}
         candidates, gains = [*candidates, joint], [*gains, (gain, None)]

@@ -20,23 +20,28 @@ MORE = 0.01
 
 
 def hidden(
-    candidates: Sequence[Candidate], gains: Sequence[float], typical: Typical, replay: Replay, step_ns: float
+    candidates: Sequence[Candidate],
+    gains: Sequence[float],
+    base_ns: float,
+    typical: Typical,
+    replay: Replay,
+    step_ns: float,
 ) -> tuple[Candidate, float, list[int]] | None:
     """The `candidates` that hide one another, as one cause, with its gain and the numbers of its parts; None if there
-    are none. `gains`: of each candidate alone."""
+    are none. `gains`: of each candidate alone, from the `base_ns` of a step with all of them."""
     placed = [n for n, each in enumerate(candidates) if each.place["ranks"]]
     least = MORE * step_ns
     if len(placed) < 2:
         return None
-    base, shortest = replay.means(scenario(typical, candidates, gone) for gone in ((), placed)).tolist()
-    if base - shortest < sum(gains[n] for n in placed) + least:
+    shortest = float(replay.means([scenario(typical, candidates, placed)])[0])
+    if base_ns - shortest < sum(gains[n] for n in placed) + least:
         return None
     others = [[m for m in placed if m != n] for n in placed]
     lengths = replay.means(scenario(typical, candidates, gone) for gone in others).tolist()
     parts = [n for n, length in zip(placed, lengths, strict=True) if length - shortest >= gains[n] + least]
     if len(parts) < 2:
         return None
-    gain = base - float(replay.means([scenario(typical, candidates, parts)])[0])
+    gain = base_ns - float(replay.means([scenario(typical, candidates, parts)])[0])
     joint = _joint(typical, [candidates[n] for n in parts])
     return (joint, gain, parts) if gain >= sum(gains[n] for n in parts) + least else None
 
