@@ -334,7 +334,7 @@ def _checked(rows: pl.DataFrame, path: Path) -> pl.DataFrame:
         raise SourceError(
             path, f"{what} from {row['start']:.9g} to {row['end']:.9g} ns", "check the units in `columns`"
         )
-    for field in {"stage", "dp"} & set(rows.columns):
+    for field in (name for name in ("stage", "dp") if name in rows.columns):
         several = (
             rows.filter(pl.col(field) >= 0).group_by("rank").agg(pl.col(field).n_unique()).filter(pl.col(field) > 1)
         )
