@@ -54,13 +54,6 @@ def test_what_is_wrong_with_the_logs_is_said_before_what_is_missing(run_cli: Cli
     assert f"none of the 2 sources gave a block; the first: {tmp_path}/workerlog.0: {reason}" in with_others
 
 
-def test_one_device_that_is_not_there() -> None:
-    chosen, missing, notes = choose(logs("a"), Path("logs"), devices=numbers("1,9"))
-    assert [s.local_rank for s in chosen] == [1]
-    assert [str(e) for e in missing] == ["logs: no profile of device 9 of a; choose from devices 0-3"]
-    assert notes == ()
-
-
 def test_the_command_line_prints_one_line_for_a_range_of_devices(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
     folder = samples / "paddle" / "single"
     result = run_cli("--devices", "0-9999999", "--log_dir", folder, "--out", tmp_path, "--format", "csv", "--quiet")

@@ -55,13 +55,6 @@ def test_each_file_that_a_reader_opens_is_an_input(kind: str, tmp_path: Path) ->
     assert inputs >= set(INPUTS[kind].files)  # the detectors read those beside the source
 
 
-@pytest.mark.parametrize(
-    "name", ["paddle/single", "paddle/two_machines", "nsys/two_hosts", "kineto/two_hosts", "ascend", "mindspore"]
-)
-def test_each_file_of_a_sample_that_a_reader_opens_is_an_input(name: str, samples: Path) -> None:
-    check(samples / name)
-
-
 def test_what_sqlite_keeps_beside_a_database_is_an_input(tmp_path: Path) -> None:
     source = Source("nsys", tmp_path / "a.sqlite", "machine0")
     names = [path.name for path in files_of([source])]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import trace_export
-from samples.generators import ascend, kineto, nsys, paddle
+from samples.generators import ascend, kineto, nsys
 from samples.generators.ascend_export import Recording
 from samples.generators.kineto_trace import Trace
 from samples.generators.nsys_export import Export
@@ -69,10 +69,3 @@ def test_passes_of_several_ranks_in_one_file_are_refused(tmp_path: Path, capture
         SourceError, match=r"(begin while another one runs|run past the next one).*as where several ranks"
     ):
         trace_export.load(tmp_path)
-
-
-def test_a_log_that_was_copied_into_itself_is_read_once(tmp_path: Path) -> None:
-    blocks = paddle.write_logs(tmp_path, paddle.Job(2, 4, range(1, 3)))
-    for log in tmp_path.glob("workerlog.*"):
-        log.write_text(2 * log.read_text())
-    assert trace_export.load(tmp_path).spans.height == len(blocks)

@@ -12,7 +12,6 @@ from tests.conftest import AscendRun, Cli
 from tests.sources.ascend.test_reader import load, rows, truth_rows, understood
 from tests.support.rows import crossed
 from trace_export.sources.find import find
-from trace_export.sources.input_files import files_of
 
 BESIDE = ("mindspore text of 2.4", "mindspore text of 2.3", "mindspore text of 2.3, rank folders")
 
@@ -62,12 +61,6 @@ def test_the_sizes_are_read_from_the_description_beside(ascend_run: AscendRun, t
     for path in (tmp_path / "logs").rglob("profiler_metadata.json"):
         path.unlink()
     assert load(tmp_path / "logs").declared.pp == truth.job.stages
-
-
-def test_the_description_beside_is_an_input(ascend_run: AscendRun) -> None:
-    folder, _ = ascend_run("mindspore text of 2.4")
-    inputs = set(files_of(find(folder).sources))
-    assert set(folder.rglob("profiler_info_*.json")) <= inputs
 
 
 def test_a_flattened_capture_keeps_what_describes_it(ascend_run: AscendRun, tmp_path: Path) -> None:
@@ -143,16 +136,6 @@ def test_a_loose_trace_is_known_whatever_its_times_are(tmp_path: Path, run_cli: 
     record(tmp_path, Job(2, 2, 1, text=True, stamps=stamps, layout="loose"))  # type: ignore[arg-type]
     for path in (tmp_path, tmp_path / "trace_view_rank0.json"):
         assert "a trace of an Ascend rank outside its folder" in run_cli(path).stderr
-
-
-def test_the_layout_that_the_message_names_is_read(ascend_run: AscendRun, tmp_path: Path) -> None:
-    loose, truth = ascend_run("text, loose")
-    for rank in range(truth.job.ranks):
-        output = tmp_path / f"rank_{rank}_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
-        output.mkdir(parents=True)
-        shutil.copy(loose / f"trace_view_rank{rank}.json", output / "trace_view.json")
-    profile = trace_export.load(tmp_path).profile
-    assert [(row[0], *row[2:5]) for row in rows(profile)] == [(row[0], *row[2:5]) for row in truth_rows(truth)]
 
 
 @pytest.mark.parametrize(

@@ -47,14 +47,6 @@ def test_a_capture_beside_it_is_not_the_reason(tmp_path: Path, run_cli: Cli) -> 
     assert "no pipeline blocks: no range is marked as a forward or a backward, and no kernels" in said
 
 
-def test_inspect_of_ranks_without_blocks_marks_none_of_them(tmp_path: Path, run_cli: Cli) -> None:
-    record(tmp_path, replace(SMALL, marker=no_marker, level=None))
-    ended = run_cli("inspect", tmp_path)
-    assert ended.returncode == 1
-    assert "than most ranks" not in ended.stdout
-    assert "Warning" not in ended.stderr
-
-
 @pytest.mark.parametrize("text", [False, True])
 @pytest.mark.parametrize("rules", [("absent=>F",), ("absent=>F", "gone=>B")])
 def test_a_rule_that_matches_nothing_is_said(tmp_path: Path, run_cli: Cli, rules: tuple[str, ...], text: bool) -> None:

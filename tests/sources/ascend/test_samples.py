@@ -177,13 +177,6 @@ def test_a_damaged_database_is_told_in_one_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_rank_does_not_shift_the_others(cluster: Path) -> None:
-    shutil.rmtree(database(cluster, 1).parent.parent)
-    profile = understood(cluster)
-    assert profile.ranks.select("rank", "stage").sort("rank").rows() == [(0, 0), (2, 2), (3, 3)]
-    assert profile.spans.filter(pl.col("kind").is_in(["F", "B"]))["microbatch"].null_count() == 0
-
-
 def test_host_ranges_on_demand(cluster: Path) -> None:
     spans = load(cluster, host_ranges=True).spans
     assert spans["origin"].unique().to_list() == ["host"]

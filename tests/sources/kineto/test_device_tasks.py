@@ -9,7 +9,6 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
-from trace_export import api, run
 from trace_export.choices import Detail
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import device_tasks
@@ -95,15 +94,6 @@ def test_kernels_of_rccl_are_communication(tmp_path: Path) -> None:
     assert result.filter(pl.col("category") == "communication")["name"].to_list() == names
 
 
-def test_a_piece_without_tasks_may_come_first(tmp_path: Path) -> None:
-    trace = Trace()
-    for i in range(40):
-        trace.range(i, i + 1, "aten::linear", cat="cpu_op")
-    path = one_block(trace).write(tmp_path / "t.json")
-    with patch.object(chrome_json, "READ_BYTES", 300):
-        assert tasks(path).height == 1
-
-
 def many_tasks(path: Path) -> Path:
     """A trace with tasks of two devices, collectives, copies and launches in mixed order, some at equal times."""
     trace = one_block()
@@ -135,17 +125,6 @@ def test_tasks_kept_with_the_blocks_are_those_that_are_read(
     tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (result, expected)]
     assert tables[0].height > 1
     assert tables[0].equals(tables[1])
-
-
-def test_the_command_reads_a_trace_once(tmp_path: Path) -> None:
-    many_tasks(tmp_path / "rank0.json")
-    with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
-        api.export(tmp_path, tmp_path / "kept", detail="kernels")
-    with patch.object(run, "KEPT_SOURCES", 0):
-        api.export(tmp_path, tmp_path / "read", detail="kernels")
-    kept, read = ({f.name: f.read_bytes() for f in (tmp_path / out).iterdir()} for out in ("kept", "read"))
-    assert len(kept) == 2
-    assert kept == read
 
 
 def test_tasks_that_cannot_be_kept_are_read(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def written(events: list[dict[str, Any]], layout: str) -> bytes:
     return text.encode()
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(
     events=st.lists(Event, max_size=12),
     inner=Nested,

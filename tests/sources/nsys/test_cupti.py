@@ -109,25 +109,6 @@ def test_blocks_equal_brute_force(
     assert got == brute_force(ranges, launches)
 
 
-def test_launches_by_other_threads_of_the_process_count(tmp_path: Path) -> None:
-    export = Export(epoch_ns=0)
-    export.range(500, 0, 100, "B0.0.0")
-    for at, thread, process in ((10, 77, 500), (20, 500, 501), (30, 500, 500)):
-        export.kernel(process, at + 1000, at + 1005, export.call(process, at, thread=thread))
-    spans = read(Source("nsys", export.write(tmp_path / "x.sqlite"), "h"), ReadOptions()).spans
-    assert spans.select("start_ns", "end_ns").rows() == [(1010, 1035)]
-
-
-def test_equal_correlation_ids_of_two_processes_stay_apart(tmp_path: Path) -> None:
-    export = Export(epoch_ns=0)
-    for process, shift in ((500, 0), (501, 5000)):
-        export.range(process, shift, shift + 100, "F0.0.0")
-        export.kernel(process, shift + 200, shift + 300, export.call(process, shift + 10))
-    assert len(set(export.calls.values())) == 1
-    spans = read(Source("nsys", export.write(tmp_path / "x.sqlite"), "h"), ReadOptions()).spans
-    assert spans.select("rank", "start_ns", "end_ns").rows() == [(0, 200, 300), (1, 5200, 5300)]
-
-
 def test_a_kernel_without_a_name_is_none_of_nccl(tmp_path: Path) -> None:
     export = Export(epoch_ns=0)
     export.range(500, 0, 100, "F0.0.0")

@@ -171,20 +171,6 @@ def test_programs_without_a_pipeline(run_cli: Cli, tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("missing", ["log", "records"])
-def test_a_rank_without_a_usable_log_costs_only_itself(missing: str, run_cli: Cli, tmp_path: Path) -> None:
-    job, logs = Job(4, 4, range(1, 2)), tmp_path / "logs"
-    blocks = write_logs(logs, job)
-    if missing == "log":
-        (logs / "workerlog.2").unlink()
-    else:
-        (logs / "workerlog.2").write_text("LAUNCH INFO\nnothing was recorded\n")
-    options = ["--devices", "0,1,2,3", "--out", tmp_path / "out", "--format", "csv", "--align", "none"]
-    result = run_cli("--log_dir", logs, *options)
-    assert result.returncode == 3
-    assert table(tmp_path / "out") == truth(job, [b for b in blocks if b.rank != 2])
-
-
 def test_the_logs_of_one_machine_are_called_after_it(run_cli: Cli, tmp_path: Path) -> None:
     write_logs(tmp_path / "logs", Job(4, 4, range(1, 2), machines=2, clock_errors_us=(0, 0)))
     result = run_cli("--log_dir", tmp_path / "logs" / "machine1", "--out", tmp_path / "out", "--json")
@@ -215,48 +201,6 @@ def test_the_launchers_files_say_which_rank_a_log_is_of(run_cli: Cli, tmp_path: 
     assert table(out) == truth(job, blocks)
     written = b"".join(p.read_bytes() for p in out.iterdir())
     assert b"planted-secret" not in written + result.stdout.encode() + result.stderr.encode()
-
-
-def test_devices_are_local_worker_indexes(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
-    result = run_cli(
-        "--devices",
-        "1",
-        "--log_dir",
-        samples / "paddle" / "two_machines",
-        "--multi_machine",
-        "--out",
-        tmp_path,
-        "--format",
-        "csv",
-    )
-    assert result.returncode == 0, result.stderr
-    assert {row[0] for row in table(tmp_path)} == {1, 3}
-
-
-def test_a_device_without_a_log_is_named_and_the_others_come_out(samples: Path, run_cli: Cli, tmp_path: Path) -> None:
-    result = run_cli(
-        "--devices", "0,1,9", "--log_dir", samples / "paddle" / "single", "--out", tmp_path, "--format", "csv"
-    )
-    assert result.returncode == 3
-    assert "single: no profile of device 9 of machine0; choose from devices 0-3" in result.stderr
-    assert {row[0] for row in table(tmp_path)} == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("LAUNCH INFO\ntraining on the CPU\n", "no pipeline record in this log"),
-        (line(7, "forward", 0, 0, 0) + line(7, "backward_b", 0, 0, 0), "all records have the time 0.000000"),
-    ],
-)
-def test_logs_without_a_block_say_why(text: str, sentence: str, run_cli: Cli, tmp_path: Path) -> None:
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    (logs / "workerlog.0").write_text(text)
-    result = run_cli("--log_dir", logs, "--out", tmp_path / "out")
-    assert result.returncode == 1
-    assert sentence in result.stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_dropped_records_are_counted_with_file_and_line(samples: Path, run_cli: Cli, tmp_path: Path) -> None:

@@ -33,12 +33,3 @@ def test_the_share_is_that_of_the_kernels_without_a_range(form: str, unnamed: st
     (sure,) = [sentence.text for sentence in report.verdict if sentence.code == "certainty"]
     assert f"compute for up to {max(shares.values()):.0%} of their time outside all blocks" in sure
     assert "outside all blocks" in dict(run_rows(run.summary()))["bubble"]
-
-
-@pytest.mark.parametrize("form", CAPTURES)
-def test_where_all_work_is_named_nothing_is_said(form: str, tmp_path: Path) -> None:
-    CAPTURES[form](tmp_path, nsys.blocks_of(4, 6, 2, random.Random(3)), nsys.Dialect())
-    run = trace_export.load(tmp_path, jobs=1)
-    assert run.ranks["outside"].to_list() == [0, 0, 0, 0]
-    assert warnings(run) == 0
-    assert "outside" not in dict(run_rows(run.summary()))["bubble"]

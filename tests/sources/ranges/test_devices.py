@@ -207,16 +207,6 @@ def test_devices_of_a_process_with_a_rank_come_after_those_of_the_ranks_before_i
     assert trace_export.load(tmp_path, jobs=1).ranks["rank"].to_list() == [2, 3]
 
 
-@EVERY
-def test_two_processes_of_two_devices_each(form: str, tmp_path: Path) -> None:
-    blocks = nsys.blocks_of(4, 6, 2, random.Random(1))
-    write(tmp_path, form, blocks, Dialect() if form == "nsys" else Numbered(), devices=2)
-    run = trace_export.load(tmp_path, jobs=1)
-    assert run.ranks.select("rank", "device").rows() == [(0, 0), (1, 1), (2, 0), (3, 1)]
-    for rank in range(4):
-        assert drawn(run, rank) == true(blocks, rank)
-
-
 def test_processes_with_the_same_devices_count_in_their_order(tmp_path: Path) -> None:
     """Whichever of its devices a process uses a little more."""
     blocks = [b for b in nsys.blocks_of(4, 6, 2, random.Random(1)) if (b.rank, b.step, b.kind) != (0, 1, "OPT")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.rows import examples
 from tests.support.texts import CHARACTERS
 from trace_export.errors import UsageError
-from trace_export.sources.ranges.dialects import NAMES, TRANSFERS, Dialects
+from trace_export.sources.ranges.dialects import Dialects
 from trace_export.sources.ranges.rules import NUMBERS, RULES
 
 
@@ -140,16 +140,6 @@ def test_transfers(text: str, parts: list[tuple[Any, ...]]) -> None:
     fields = said(text)
     assert fields is not None
     assert fields["role"] == "p2p"
-
-
-def test_columns_repetitions_and_nulls() -> None:
-    parsed = Dialects().parse(pl.Series(["F1.0.0", None, "F1.0.0", "other", "SEND_FORWARD.1.0.0"]))
-    assert dict(parsed.names.schema) == NAMES
-    assert dict(parsed.transfers.schema) == TRANSFERS
-    assert sorted(parsed.names["text"]) == ["F1.0.0", "SEND_FORWARD.1.0.0"]
-    nothing = Dialects().parse(pl.Series([], dtype=pl.String))
-    assert (nothing.names.height, nothing.transfers.height) == (0, 0)
-    assert dict(nothing.names.schema) == NAMES
 
 
 def test_users_rules_come_first(tmp_path: Path) -> None:

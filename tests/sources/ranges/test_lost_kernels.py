@@ -125,11 +125,6 @@ def test_a_transfer_whose_kernel_was_lost_has_no_end(
 
 
 @PROFILERS
-def test_a_whole_recording_has_no_such_warning(profiler: Callable[[], Recorder], tmp_path: Path) -> None:
-    assert note(record(profiler, set()).read(tmp_path)) is None
-
-
-@PROFILERS
 def test_launches_outside_blocks_and_other_calls_say_nothing(profiler: Callable[[], Recorder], tmp_path: Path) -> None:
     recorder = record(profiler, set())
     recorder.call(90_000)

@@ -7,8 +7,9 @@ import pytest
 
 import trace_export
 from samples.generators import nsys
-from samples.generators.pipeline import Block, Operation, Timing, simulate
+from samples.generators.pipeline import Block, Timing, simulate
 from tests.support.captures import CAPTURES, drawn, truth
+from tests.support.mindspeed import dualpipev
 from tests.support.rows import crossed
 
 ZERO_BUBBLE, TORCH, DEEPSPEED, PLAIN, MEGATRON = (
@@ -84,58 +85,12 @@ def test_the_users_rules_count_beside_our_own_marks(tmp_path: Path, capture: str
     assert sorted(rows, key=str) == sorted(wanted, key=str)
 
 
-def dualpipev(stage: int, stages: int, microbatches: int) -> list[Operation]:
-    """The order of DualPipeV (deepseek-ai/DualPipe, dualpipev.py), with weight gradients from a queue and no pair
-    where the last stage begins."""
-    order: list[Operation] = []
-    done = {"F": [0, 0], "B": [0, 0]}
-
-    def take(kind: str, chunk: int) -> tuple[int, int]:
-        done[kind][chunk] += 1
-        return done[kind][chunk] - 1, chunk
-
-    def one(kind: str, chunk: int) -> None:
-        order.append(Operation(kind, *take(kind, chunk)))
-
-    def pair(f: int, b: int) -> None:
-        order.append(Operation("FB", *take("F", f), *take("B", b)))
-
-    for _ in range(2 * (stages - stage - 1)):
-        one("F", 0)
-    for _ in range(stage + 1):
-        one("F", 0)
-        one("F", 1)
-    for _ in range(stages - stage - 1):
-        one("B", 1)
-        order.append(Operation("W", 0))
-        one("F", 1)
-    for number in range(microbatches - 2 * stages + stage + 1):
-        if number == 0 and stage == stages - 1:
-            one("F", 0)
-            one("B", 1)
-        else:
-            pair(0, 1)
-        pair(1, 0)
-    for _ in range(stages - stage - 1):
-        one("B", 1)
-        pair(1, 0)
-    for _ in range(stage + 1):
-        one("B", 1)
-        one("B", 0)
-    for _ in range(stages - stage - 1):
-        order.append(Operation("W", 0))
-        one("B", 0)
-    for _ in range(stage + 1):
-        order.append(Operation("W", 0))
-    return order
-
-
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_pithtrain(tmp_path: Path, capture: str) -> None:
     """Its names say micro-batch and chunk, and its setup rank, stage and sizes."""
     stages, microbatches = 2, 6
     timing = Timing({"F": 10**6, "B": 2 * 10**6, "FB": 25 * 10**5, "W": 4 * 10**5, "OPT": 10**6}, 10**5, lead=10**5)
-    orders = [dualpipev(stage, stages, microbatches) for stage in range(stages)]
+    orders = [[op for op, *_ in stage if op.kind != "L"] for stage in dualpipev(stages, microbatches)]
     blocks = simulate(orders, timing, range(1), random.Random(1), chunks=2, vee=True).blocks
 
     ranks = [0, 1] if capture == "kineto" else [1, 3]  # torch.profiler records them itself

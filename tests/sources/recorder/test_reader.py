@@ -215,7 +215,7 @@ numbers = (
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(["host", "boot", "pid", "unix_ns", "clock_ns", "rank", "stage"]), numbers))
 def test_a_header_is_read_or_is_none(facts: dict[str, object]) -> None:
     sound = {"host": "a", "boot": None, "pid": 1, "unix_ns": 1, "clock_ns": 1}

@@ -109,16 +109,6 @@ def test_a_process_without_passes_beside_one_with_them_is_named(tmp_path: Path) 
     assert [n.count for n in profile.notes if n.code == "process-without-blocks"] == [1]
 
 
-def test_uncommon_calls_and_kernels_outside_are_counted(tmp_path: Path) -> None:
-    export = Export()
-    export.range(0, 1_000, 1_090, "F0.0.0")
-    export.kernel(0, 1_100, 1_150, export.call(0, 1_010, name="hipExtraStart"))
-    export.kernel(0, 1_200, 1_250, export.call(0, 5_000, name="hipExtraStart"))
-    profile = load(export, tmp_path)
-    assert profile.spans.select("start_ns", "end_ns").rows() == [(1_100, 1_150)]
-    assert {"launch-calls-unusual", "tasks-outside-blocks"} <= {n.code for n in profile.notes}
-
-
 def refusal(export: Export, folder: Path, options: ReadOptions | None = None) -> str:
     with pytest.raises(SourceError) as raised:
         load(export, folder, options)

@@ -10,7 +10,6 @@ from samples.generators.operation_table import Job
 from tests.support.one_source import read
 from trace_export import api
 from trace_export.errors import SourceError
-from trace_export.selection import Numbers
 from trace_export.sources.source import ReadOptions, Source
 from trace_export.steps.recorded import recorded
 
@@ -63,11 +62,6 @@ def test_a_table_without_the_description_of_its_job_is_found_by_its_columns(tmp_
     assert run.what_if().parts.equals(described)
 
 
-def test_only_the_ranks_asked_for(tmp_path: Path) -> None:
-    SMALL.write(tmp_path)
-    assert api.load(tmp_path, ranks="0,2").ranks["rank"].to_list() == [0, 2]
-
-
 def without(column: str) -> Callable[[pl.DataFrame], pl.DataFrame]:
     return lambda table: table.drop(column)
 
@@ -98,12 +92,6 @@ def test_a_broken_table_gets_one_sentence(
     with pytest.raises(SourceError, match=says) as caught:
         read(Source("operation_table", path, "machine0"), ReadOptions())
     assert "\n" not in str(caught.value)
-
-
-def test_ranks_that_are_not_there_leave_nothing(tmp_path: Path) -> None:
-    path = SMALL.write(tmp_path)
-    result = read(Source("operation_table", path, "h"), ReadOptions(ranks=Numbers(((99, 99),)))).validate()
-    assert result.ranks.is_empty() and result.spans.is_empty() and result.notes == ()
 
 
 def test_gaps_in_the_numbers_are_noted(tmp_path: Path) -> None:

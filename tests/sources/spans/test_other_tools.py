@@ -273,11 +273,6 @@ def test_numbers_as_other_programs_write_them(nothing: str, tmp_path: Path) -> N
     assert work[0].sort(pl.all()).equals(work[1].sort(pl.all()))
 
 
-def test_a_table_is_inspected_by_the_same_columns(tmp_path: Path) -> None:
-    result = api.inspect(table(tmp_path), columns=MAP)
-    assert (result.facts["ranks"], result.facts["microbatches"]) == (STAGES, MICROBATCHES)
-
-
 def test_negative_numbers_mean_none(tmp_path: Path) -> None:
     run = api.load(table(tmp_path, iteration=pl.lit(0), stage=pl.lit(-1)), columns=MAP.replace("step=iteration,", ""))
     stages = api.load(table(tmp_path), columns=MAP).ranks["stage"]
@@ -456,13 +451,6 @@ def test_a_field_that_no_event_has_is_said_with_those_that_there_are(tmp_path: P
         api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us,microbatch=batch")
 
 
-def test_numbers_of_events_may_be_texts(tmp_path: Path) -> None:
-    path = tmp_path / "mine.json"
-    path.write_text(json.dumps([{"name": "F", "ph": "X", "pid": "3", "tid": 0, "ts": "10", "dur": "5"}]))
-    spans = api.load(path, columns="rank=pid,kind=name,start=ts:us,end=end:us").spans
-    assert spans.select("rank", pl.col("end_ns") - pl.col("start_ns")).row(0) == (3, 5000)
-
-
 @pytest.mark.parametrize(
     ("broken", "says"),
     [
@@ -491,26 +479,6 @@ def test_columns_need_a_file(tmp_path: Path) -> None:
 def event(**fields: object) -> dict[str, object]:
     numbers = {"microbatch": 0, "model_chunk": 0, "pp_rank": 0, "iteration": 0}
     return {"name": "forward", "ph": "X", "ts": 0, "dur": 5, "pid": 0, "tid": 0, "args": numbers, **fields}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"pid": [1]}, {"tid": {"a": 1}}, {"ts": "a", "dur": "b"}, {"ts": 2**63, "dur": 2**63}, {"dur": 1e300},
-        {"name": 5}, {"name": None}, {"args": [1]}, {"pid": 2**40}, {"ph": ["X"]},
-    ],
-)  # fmt: skip
-def test_odd_values_in_a_trace_of_megascan(fields: dict[str, object], tmp_path: Path) -> None:
-    """The block that is as it should be is drawn, or a sentence says what is not."""
-    place = tmp_path / "iter0.json"
-    place.write_text(json.dumps([event(), event(ts=10, name="backward"), {**event(ts=20), **fields}]))
-    try:
-        run = api.load(tmp_path, jobs=1)
-    except TraceExportError as error:
-        assert "internal error" not in str(error)
-        assert str(error).startswith(str(place))
-    else:
-        assert run.spans.height >= 2
 
 
 def test_names_of_the_users_are_short_in_messages(tmp_path: Path) -> None:
