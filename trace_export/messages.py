@@ -635,6 +635,11 @@ NOTES: dict[str, Explanation] = {
         "their name nor their thread tells the device. They were left out.",
         "Nothing for blocks. To see them, name their stage.",
     ),
+    "warm-up": Explanation(
+        "The first steps of a recording take at least twice as long as any later one: kernels are compiled, memory is "
+        "reserved, the profiler starts. No mean takes them in.",
+        "To see why they take longer, compare them with the others, such as compare DIR --steps-a 1-4 --steps-b 0.",
+    ),
 }
 """By code."""
 

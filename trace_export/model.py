@@ -174,9 +174,10 @@ no step). `messages` and `collectives` count the
 observations. `steps`: the corrections that hold from later times on (`from_ns`, as the clock shows it), each until the
 next one; null where the clock was not set."""
 
-STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean()}
-"""A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`);
-means are taken over whole steps. Empty where that was not checked: then all steps count."""
+STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean(), "counts": pl.Boolean()}
+"""A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`).
+`counts`: means are taken over it, for it is whole and no warm-up (`pipeline.warm_ups`). Empty where that was not
+checked: then all steps count."""
 
 TABLES: dict[str, Schema] = {
     "hosts": HOSTS, "ranks": RANKS, "spans": SPANS, "evaluations": SPANS, "p2p": P2P, "members": MEMBERS,

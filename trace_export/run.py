@@ -420,10 +420,11 @@ class Run:
         from trace_export.analysis.explanation import explain
         from trace_export.analysis.run_figures import run_figures
 
-        explanation = (
-            self.explain() if self._selection == Selection() else explain(self._bubbles.graph, self._bubbles.steps)
-        )
-        return run_figures(self._bubbles, explanation, self._slowdown if slowdown else None)
+        measured = self._bubbles
+        if measured.steps["whole"].any() and not measured.steps["counts"].any():
+            measured = measured.counting()
+        explanation = self.explain() if self._selection == Selection() else explain(measured.graph, measured.steps)
+        return run_figures(measured, explanation, self._slowdown if slowdown else None)
 
     def _predicting(self, figures: RunFigures) -> RunFigures:
         """The figures with what the what-if list of the report predicts."""

@@ -55,6 +55,7 @@ def test_shares_by_hand() -> None:
     assert steps == [
         {
             "run": 0, "window": None, "step": 0, "start_ns": 100, "end_ns": 225, "ranks": 2, "whole": True,
+            "counts": True,
             "bubble": (65 + 53) / 250, "bubble_own": (65 + 5) / (125 + 77), "pipeline_ns": 125, "step_ns": None,
         }
     ]  # fmt: skip

@@ -169,7 +169,7 @@ def test_of_many_steps_the_slowest_and_the_fastest_are_shown(run_cli: Cli, tmp_p
 )
 def test_steps_far_longer_than_the_others_come_with_their_comparison(lengths: list[int | None], others: str) -> None:
     steps = pl.DataFrame({"step": range(len(lengths)), "step_ns": lengths, "pipeline_ns": lengths}).with_columns(
-        whole=True
+        whole=True, counts=True
     )
     said = step_sentence(steps, 1.0, 1.0, 0.3, host=False)
     command = f"trace-export compare DIR --steps-a {others} --steps-b 0"

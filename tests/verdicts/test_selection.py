@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+import polars as pl
 import pytest
 
 from samples.generators.data_parallel import WRITERS, Job
@@ -185,13 +186,42 @@ def test_a_step_that_warms_up_comes_first_and_can_be_compared(form: str, tmp_pat
     assert sum(row["a_ns"] for row in compared["levels"]) == pytest.approx(step_ns, rel=0.05)
 
 
+@pytest.mark.parametrize("warm_up", [(3.0,), (9.0, 2.5)])
+@pytest.mark.parametrize("command_name", ["report", "overview", "export"])
+def test_a_warm_up_is_in_no_figure(warm_up: tuple[float, ...], command_name: str, tmp_path: Path) -> None:
+    """All figures are those of the same blocks without the steps that warm up."""
+    job = Job(stages=4, replicas=2, microbatches=8, steps=len(warm_up) + 4, warm_up=warm_up, slow={(1, 2): 1.3})
+    WRITERS["table"](tmp_path / "warm", job)
+    for file in (tmp_path / "warm").rglob("*.parquet"):
+        part = tmp_path / "usual" / file.relative_to(tmp_path / "warm")
+        part.parent.mkdir(parents=True, exist_ok=True)
+        pl.read_parquet(file).filter(pl.col("step") >= len(warm_up)).write_parquet(part)
+    documents = []
+    for name in ("warm", "usual"):
+        files = ["--out", tmp_path / f"{name}.json"] if command_name == "export" else []
+        documents.append(json.loads(command(command_name, tmp_path / name, *files, "--json").stdout))
+    warm, usual = documents
+    if command_name == "export":
+        figures = "bubble", "step_ns", "pipeline_ns"
+        assert [warm[name] for name in figures] == [usual[name] for name in figures]
+        return
+    assert [row["step"] for row in warm["steps"] if not row["counts"]] == list(range(len(warm_up)))
+    said, others = ({s["code"]: s["facts"] for s in document["verdict"]} for document in documents)
+    assert said["slow-steps"]["steps"] == list(range(len(warm_up)))
+    assert {name: said["step"][name] for name in ("step_ns", "pipeline_ns", "bubble")} == {
+        name: others["step"][name] for name in ("step_ns", "pipeline_ns", "bubble")
+    }
+    gains, theirs = ({row["code"]: row["gain_ns"] for row in document["causes"]} for document in documents)
+    assert gains == pytest.approx(theirs, rel=0.01)
+
+
 def test_steps_that_are_shown_are_told_from_those_that_are_explained(tmp_path: Path) -> None:
     """What a step is made of is said of all steps, so their mean is said, too."""
-    job = Job(stages=4, replicas=1, microbatches=8, steps=4, warm_up=(6.0,))
+    job = Job(stages=4, replicas=1, microbatches=8, steps=4, warm_up=(1.9,))
     whole = {s["code"]: s for s in report(tmp_path, job, "table")["verdict"]}
     part = json.loads(command("report", tmp_path, "--steps", "1-3", "--json").stdout)["verdict"]
     step = next(sentence for sentence in part if sentence["code"] == "step")
-    assert step["facts"]["step_ns"] < 0.5 * whole["step"]["facts"]["step_ns"]
+    assert step["facts"]["step_ns"] < 0.8 * whole["step"]["facts"]["step_ns"]
     levels = [f"{level}_ns" for level in LEVELS]
     assert [step["facts"].get(level) for level in levels] == [whole["step"]["facts"].get(level) for level in levels]
     assert f"; a step of the run takes {duration(whole['step']['facts']['step_ns'])}: " in step["text"]

@@ -82,12 +82,12 @@ def read(path: Path) -> Baseline:
 def _of_report(path: Path, report: dict[str, Any]) -> dict[str, Any]:
     """A report's document as a baseline: the steps that count in its means, without the metric S."""
     try:
-        whole = [step for step in report["steps"] if step["whole"]] or report["steps"]
-        counted = {(step["run"], step["step"]) for step in whole}
+        counting = [step for step in report["steps"] if step["counts"]] or report["steps"]
+        counted = {(step["run"], step["step"]) for step in counting}
         stages = [row for row in report["stages"] if (row["run"], row["step"]) in counted]
         parts = {
             "causes": report["causes"], "levels": report["levels"], "stages": stages,
-            "steps": [step | {"slowdown": None} for step in whole], "predictions": report["what_if"][1:],
+            "steps": [step | {"slowdown": None} for step in counting], "predictions": report["what_if"][1:],
         }  # fmt: skip
         tables = {name: [{key: row[key] for key in TABLES[name]} for row in rows] for name, rows in parts.items()}
         return {"format": FORMAT, "name": path.stem, "gains": report["trust"]["gains"], **report["figures"], **tables}

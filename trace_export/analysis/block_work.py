@@ -116,12 +116,14 @@ def asked(causes: pl.DataFrame, profile: Profile) -> tuple[list[Asked], pl.DataF
 
 
 def _some_steps(profile: Profile, rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """The blocks of successive whole steps, if there are any, around the step that the first cause costs most. Times of
-    the host are not those of the device."""
+    """The blocks of successive steps that count, if there are any, around the step that the first cause costs most.
+    Times of the host are not those of the device."""
     blocks = profile.spans.filter(pl.col("kind").is_in(WORK_KINDS) & pl.col("origin").ne_missing("host"))
     steps = blocks.group_by(STEP_KEY).agg(pl.col("start_ns").min()).sort("start_ns")
-    whole = steps.join(profile.steps.filter("whole"), on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left")
-    steps = steps if whole.is_empty() else whole
+    counted = steps.join(
+        profile.steps.filter("counts"), on=STEP_KEY, how="semi", nulls_equal=True, maintain_order="left"
+    )
+    steps = steps if counted.is_empty() else counted
     at = next((i for row in rows for i, key in enumerate(steps.select(STEP_KEY).rows())
                if key == (row["run"], row["step"])), len(steps) // 2)  # fmt: skip
     first = max(min(at - STEPS // 2, len(steps) - STEPS), 0)

@@ -7,19 +7,20 @@ bubble, which papers and users mix up:
 - **own window**: (last end - first start on the rank itself) - busy. What the zero-bubble papers count; the skew at
   both ends of a rank's window is left out.
 
-As a share they are sums over ranks: of a step over its ranks, of a run over its whole steps. The global bubble of a
-rank is split by cause (`steps.idle.CAUSES`); the parts add up to it exactly.
+As a share they are sums over ranks: of a step over its ranks, of a run over its steps that count. The global bubble of
+a rank is split by cause (`steps.idle.CAUSES`); the parts add up to it exactly.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import polars as pl
 
-from trace_export.analysis.whole_steps import counted
+from trace_export.analysis.counted_steps import counted
 from trace_export.memory import give_back
-from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import RANK_STEP_KEY, SEGMENT, STEP_KEY, STEPS, WORK_KINDS, Profile, conform
 from trace_export.ordering import only, ordered, run_number
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
@@ -96,6 +97,15 @@ class Bubbles:
         part_of._whole = self._whole
         return part_of
 
+    def counting(self) -> Bubbles:
+        """The same, but that the steps that are shown count, and no others: for a warm-up that is looked at alone."""
+        steps = self.steps.filter("whole").select(*STEP_KEY, counts=True)
+        marked = self.whole.steps.drop("counts").join(
+            steps, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left"
+        )
+        table = conform(marked.with_columns(pl.col("counts").fill_null(value=False)), STEPS)
+        return Bubbles(replace(self.whole, steps=table)).of(replace(self.profile, steps=table))
+
     @property
     def whole(self) -> Profile:
         """The whole profile."""
@@ -122,7 +132,7 @@ class Bubbles:
     def windows(self) -> pl.DataFrame:
         """A row per (run, step, rank) that has blocks, sorted so; what `ranks` says without the causes.
 
-        Columns: run, step, rank, stage, replica, whole (whether every rank has the whole step), first_ns, last_ns (of
+        Columns: run, step, rank, stage, replica, whole and counts (`model.STEPS`), first_ns, last_ns (of
         the rank's blocks), step_start_ns, step_end_ns (of all ranks' of its replica), busy_ns, global_ns and own_ns
         (the two bubbles).
         """
@@ -137,8 +147,8 @@ class Bubbles:
 
     @cached_property
     def steps(self) -> pl.DataFrame:
-        """run, window, step, start_ns, end_ns, ranks, whole, bubble, bubble_own, pipeline_ns, step_ns; sorted by (run,
-        step).
+        """run, window, step, start_ns, end_ns, ranks, whole, counts (`model.STEPS`), bubble, bubble_own, pipeline_ns,
+        step_ns; sorted by (run, step).
 
         The bubbles are the shares (0 … 1) of the ranks' pipeline time in which they are idle, by the global and by the
         own-window definition. `pipeline_ns`: from the first start to the last end of a replica, the mean over the
@@ -154,7 +164,7 @@ class Bubbles:
 
     @cached_property
     def bubble(self) -> float | None:
-        """The bubble of the run: of its whole steps, where it has any; None where no block has a length."""
+        """The bubble of the run: of its steps that count, where it has any; None where no block has a length."""
         windows = counted(self.windows)
         length = int((windows["step_end_ns"] - windows["step_start_ns"]).sum())
         return int(windows["global_ns"].sum()) / length if length else None
@@ -168,12 +178,12 @@ class Bubbles:
 
     @cached_property
     def step_ns(self) -> float | None:
-        """The mean time from the start of a whole step to that of the next; None where no two are in a row."""
+        """The mean time from the start of a step that counts to that of the next; None where no two are in a row."""
         return _mean(counted(self.steps)["step_ns"])
 
     @cached_property
     def pipeline_ns(self) -> float | None:
-        """The mean pipeline time of a whole step; None without steps."""
+        """The mean pipeline time of a step that counts; None without steps."""
         return _mean(counted(self.steps)["pipeline_ns"])
 
     @cached_property
@@ -233,6 +243,7 @@ def _steps(profile: Profile, windows: pl.DataFrame) -> pl.DataFrame:
             end_ns=pl.col("step_end_ns").max(),
             ranks=pl.len(),
             whole=pl.col("whole").first(),
+            counts=pl.col("counts").first(),
             bubble=pl.when(length.sum() > 0).then(pl.col("global_ns").sum() / length.sum()),
             bubble_own=pl.when(own_window.sum() > 0).then(pl.col("own_ns").sum() / own_window.sum()),
             pipeline_ns=length.mean().round().cast(pl.Int64),
@@ -248,8 +259,8 @@ def _mean(values: pl.Series) -> float | None:
     return float(mean) if isinstance(mean, float | int) else None
 
 
-def _windows(spans: pl.DataFrame, completeness: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """The table `Bubbles.windows`; `whole` as `completeness` (of schema `STEPS`) has it, else true."""
+def _windows(spans: pl.DataFrame, steps: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
+    """The table `Bubbles.windows`; `whole` and `counts` as `steps` (of schema `STEPS`) has them, else true."""
     columns = [*RANK_STEP_KEY, "start_ns", "end_ns"]
     work = ordered(only(spans.select("kind", *columns), pl.col("kind").is_in(WORK_KINDS)).select(columns), *columns)
     work = work.with_columns(run_number(*RANK_STEP_KEY))  # in this order each rank's step is a run of rows
@@ -270,11 +281,11 @@ def _windows(spans: pl.DataFrame, completeness: pl.DataFrame, places: pl.DataFra
         )
         .with_columns(busy_ns=busy)
         .with_columns(global_ns=pl.col("step_end_ns") - pl.col("step_start_ns") - pl.col("busy_ns"))
-        .join(completeness.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
-        .with_columns(pl.col("whole").fill_null(True))
+        .join(steps.lazy(), on=STEP_KEY, how="left", nulls_equal=True)
+        .with_columns(pl.col("whole", "counts").fill_null(True))
         .select(
-            *STEP_KEY, "rank", "stage", "replica", "whole", "first_ns", "last_ns", "step_start_ns", "step_end_ns",
-            "busy_ns", "global_ns", "own_ns",
+            *STEP_KEY, "rank", "stage", "replica", "whole", "counts", "first_ns", "last_ns", "step_start_ns",
+            "step_end_ns", "busy_ns", "global_ns", "own_ns",
         )
         .sort(*STEP_KEY, "rank")
         .collect()

@@ -11,6 +11,7 @@ import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import unconnected
+from trace_export.analysis.counted_steps import counted, of_counted_steps
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.markdown import document
 from trace_export.analysis.report_tables import (
@@ -24,7 +25,6 @@ from trace_export.analysis.theory import Theory
 from trace_export.analysis.theory import explain as theory_of
 from trace_export.analysis.transfer_split import links, split_messages
 from trace_export.analysis.verdict import verdict
-from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.answer import ReportTable, Sentence
 from trace_export.model import NO_HOST, STEP_KEY, Note, Profile
 from trace_export.steps.idle import CAUSES
@@ -105,7 +105,7 @@ class Report:
     @cached_property
     def explained(self) -> int:
         """The row of `steps` in which the first cause is seen best; without one, that nearest to the mean step."""
-        steps = self.steps.with_row_index("row").filter(pl.col("whole") | ~pl.col("whole").any())
+        steps = self.steps.with_row_index("row").filter(pl.col("counts") | ~pl.col("counts").any())
         for cause in self.causes.filter("sentence").drop_nulls("step").select(STEP_KEY).head(1).iter_rows(named=True):
             key = pl.DataFrame([cause], schema={name: steps.schema[name] for name in STEP_KEY})
             step = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)
@@ -198,7 +198,7 @@ def report(measured: Bubbles, explanation: Explanation) -> Report:
         .sort(*STEP_KEY, "stage")
     )
     all_steps = measured if whole is measured.profile else measured.of(whole)
-    theory = theory_of(of_whole_steps(whole), explanation._overhead, all_steps.pipeline_ns)
+    theory = theory_of(of_counted_steps(whole), explanation._overhead, all_steps.pipeline_ns)
     return Report(
         steps=steps,
         ranks=ranks,
@@ -217,7 +217,7 @@ def report(measured: Bubbles, explanation: Explanation) -> Report:
 
 
 def idle_of(ranks: pl.DataFrame) -> pl.DataFrame:
-    """cause, idle_ns, share: idle time by cause, of `Bubbles.ranks`, means per rank over the whole steps."""
+    """cause, idle_ns, share: idle time by cause, of `Bubbles.ranks`, means per rank over the steps that count."""
     usual = counted(ranks)
     length = (usual["step_end_ns"] - usual["step_start_ns"]).mean()
     rows = [(name, usual[f"{cause}_ns"].mean()) for cause, name in CAUSES.items()]

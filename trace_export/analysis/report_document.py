@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 class StepRow(Struct):
     """A step. `pipeline_ns` is from the first block of a replica to its last of forward, backward or weight gradient, a
     mean over the ranks; `step_ns` from the first block of the step to that of the next. `whole`: all its blocks were
-    recorded on all ranks. `window`: the number of the recording within its run, null where there is one."""
+    recorded on all ranks; `counts`: means are over it, for it is no warm-up. `window`: the number of the recording
+    within its run, null where there is one."""
 
     run: int | None
     window: int | None
@@ -40,6 +41,7 @@ class StepRow(Struct):
     end_ns: Time
     ranks: int
     whole: bool | None
+    counts: bool | None
     bubble: Share | None
     bubble_own: Share | None
     pipeline_ns: Ns
@@ -95,7 +97,7 @@ class _StageInRun(_Idle):
 
 
 class StageMeanRow(_StageInRun, kw_only=True):
-    """A stage over the whole steps, the busiest first: means over its ranks, and what it is idle for `mostly`."""
+    """A stage over the steps that count, the busiest first: means over its ranks, and what it is idle for `mostly`."""
 
     mostly: str | None
     mostly_ns: MeanNs

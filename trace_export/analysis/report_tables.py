@@ -9,10 +9,10 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.causes import WORTH
+from trace_export.analysis.counted_steps import counted, far_longer
 from trace_export.analysis.explanation import SAID
 from trace_export.analysis.theory import HALVES, why_unknown
 from trace_export.analysis.verdict import LEVELS
-from trace_export.analysis.whole_steps import counted, far_longer
 from trace_export.answer import Place, ReportTable
 from trace_export.model import SEGMENT, STEP_KEY
 from trace_export.schedules.catalogue import TITLES
@@ -143,9 +143,9 @@ def stage_means(report: Report) -> pl.DataFrame:
     """See `Report.stage_means`."""
     window = (pl.col("busy_ns") + pl.col("global_ns")).mean()
     own_window = (pl.col("busy_ns") + pl.col("own_ns")).mean()
-    whole = counted(report.stages.join(report.steps.select(*STEP_KEY, "whole"), on=STEP_KEY, nulls_equal=True))
+    stages = counted(report.stages.join(report.steps.select(*STEP_KEY, "counts"), on=STEP_KEY, nulls_equal=True))
     frame = (
-        whole.group_by("stage")
+        stages.group_by("stage")
         .agg(
             pl.col("ranks").max(), pl.col("busy_ns").mean(), bubble=pl.col("global_ns").mean() / window,
             bubble_own=pl.col("own_ns").mean() / own_window, **{p: pl.col(p).mean() for p in PARTS},
@@ -311,7 +311,11 @@ SECTIONS: tuple[Callable[[Report], ReportTable], ...] = (
 
 
 def _steps_counted(report: Report) -> str:
-    return "whole steps" if report.steps["whole"].any() and not report.steps["whole"].all() else "steps"
+    """Over which steps means are."""
+    every, whole = report.steps["counts"], report.steps["whole"]
+    if not every.any() or every.all():
+        return "steps"
+    return "whole steps" if whole.equals(every, null_equal=True) else "steps that count"
 
 
 def _flagged(frame: pl.DataFrame, which: pl.Expr) -> dict[int, Place]:

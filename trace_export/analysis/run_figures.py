@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from trace_export.analysis.bubbles import Bubbles
+from trace_export.analysis.counted_steps import counted, of_counted_steps
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import host_share
-from trace_export.analysis.whole_steps import counted, of_whole_steps
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile, Schema, empty
 from trace_export.schedules.catalogue import TITLES
 from trace_export.steps.idle import CAUSES
@@ -60,7 +60,7 @@ class RunFigures:
 def run_figures(measured: Bubbles, explanation: Explanation, slowdown: Slowdown | None = None) -> RunFigures:
     """The figures of a profile that has been interpreted and aligned; `explanation` is that of its steps;
     `slowdown` where it is known."""
-    profile = of_whole_steps(measured.profile)
+    profile = of_counted_steps(measured.profile)
     measured = measured.of(profile)
     steps = counted(measured.steps).select(*STEP_KEY, "step_ns", "pipeline_ns", "bubble")
     busy = measured.ranks.group_by(*STEP_KEY, "stage").agg(pl.col("busy_ns").mean())

@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from trace_export.analysis import counted_steps
 from trace_export.analysis.durations import Measured, measure
 from trace_export.analysis.formulas import ClosedForm, closed_form
 from trace_export.analysis.typical import Overhead
-from trace_export.analysis.whole_steps import only_whole
 from trace_export.errors import UsageError
 from trace_export.model import INT, STEP_KEY, TEXT, TIME, WORK_KINDS, Plan, Profile, Recognition, Schema, conform, empty
 from trace_export.pipeline.block_order import sequences
@@ -104,7 +104,7 @@ def explain(profile: Profile, overhead: Overhead, pipeline_ns: float | None = No
     """The theory of the profile's schedule. `pipeline_ns`: how long the pipeline of a step takes, as measured. Needs
     `Profile.interpretation`."""
     recognition = profile.interpreted.recognition
-    passes = only_whole(profile).passes()
+    passes = counted_steps.only(profile, "counts").passes()
     orders = sequences(passes)
     plan = None if recognition.named is None else of_steps(recognition.named, orders)
     return Theory(replace(recognition, plan=plan or recognition.plan), plan, passes, orders, overhead, pipeline_ns)
@@ -149,7 +149,7 @@ def modelled_blocks(profile: Profile) -> pl.DataFrame:
     Empty when the order of the run is that of no schedule. Needs `Profile.interpretation`.
     """
     schedule = profile.interpreted.recognition.named
-    passes = only_whole(profile).passes()
+    passes = counted_steps.only(profile, "whole").passes()
     orders = sequences(passes)
     plan = None if schedule is None else of_steps(schedule, orders)
     if plan is None:

@@ -14,10 +14,10 @@ import polars as pl
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
+from trace_export.analysis.counted_steps import UNEVEN, counted, far_longer
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import Theory, why_unknown
-from trace_export.analysis.whole_steps import UNEVEN, counted, far_longer
 from trace_export.answer import Sentence
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.missing_ranks import Absent, absent
@@ -64,7 +64,7 @@ def verdict(explanation: Explanation, measured: Bubbles, theory: Theory) -> tupl
         else:  # some steps are followed by none that tells how long they take
             said = f"; the {explanation.steps} steps that are explained take {duration(of_run)} in the mean{said}"
     step = step_sentence(measured.steps, *times, host=host, made_of=(said, facts))
-    ahead = _slow_steps(measured.steps, explanation)
+    ahead = warm_up(measured.steps) or _slow_steps(measured.steps, explanation)
     if ahead:
         step = replace(step, next="")
     return (*_missing(whole), *ahead, *first, step, _certainty(explanation, whole))
@@ -125,8 +125,8 @@ def step_sentence(
     host: bool,
     made_of: tuple[str, dict[str, Any]] = ("", {}),
 ) -> Sentence:
-    """How long a step takes, what it is made of (as text, and facts), and how much of it is bubble: as means over the
-    whole ones of `steps` (step_ns, pipeline_ns, whole). `host`: whether times are those of the host."""
+    """How long a step takes, what it is made of (as text, and facts), and how much of it is bubble: as means over
+    those of `steps` (step_ns, pipeline_ns, counts) that count. `host`: whether times are those of the host."""
     steps = counted(steps)
     column = "step_ns" if step is not None else "pipeline_ns"
     each = steps[column].drop_nulls()
@@ -145,24 +145,40 @@ def step_sentence(
     return Sentence("step", {**facts, **more}, f"{time}{said}{idle}{whose}.", _apart(*_far_longer(steps, column)))
 
 
+def warm_up(steps: pl.DataFrame) -> list[Sentence]:
+    """Says which of `steps` (step, step_ns, pipeline_ns, whole, counts) are left out as a warm-up, if others are
+    shown."""
+    left_out, others = steps.filter(pl.col("whole") & ~pl.col("counts")), steps.filter("counts")
+    if left_out.is_empty() or others.is_empty():
+        return []
+    known = all(some["step_ns"].drop_nulls().len() for some in (left_out, others))
+    return [_slow("step_ns" if known else "pipeline_ns", left_out, others, "to warm up; what follows is of the others")]
+
+
 def _slow_steps(steps: pl.DataFrame, explanation: Explanation) -> list[Sentence]:
     """Says that some steps are far longer than the others, if no cause is most of the time that they add to the
     mean."""
     steps = counted(steps)
-    slow, others = _far_longer(steps, "step_ns")
-    longer, usual = (steps.filter(pl.col("step").is_in(those))["step_ns"].drop_nulls() for those in (slow, others))
-    if longer.is_empty() or usual.is_empty():  # of no other step is it known how long it takes
+    longer, usual = (steps.filter(pl.col("step").is_in(those)) for those in _far_longer(steps, "step_ns"))
+    if not longer["step_ns"].count() or not usual["step_ns"].count():  # nobody knows how long the others take
         return []
-    mean, long, least = (float(each.mean()) for each in (steps["step_ns"], longer, usual))  # type: ignore[arg-type]
+    mean, least = (float(each.mean()) for each in (steps["step_ns"], usual["step_ns"]))  # type: ignore[arg-type]
     if (explanation.causes["gain_ns"].max() or 0) > EXPLAINS * (mean - least):  # type: ignore[operator]
         return []
-    facts = {"steps": slow, "slow_ns": long, "others_ns": least, "ratio": long / least}
-    named = f"Step{'s' * (len(slow) > 1)} {Numbers.of(slow)} take{'s' * (len(slow) == 1)} {duration(long)}"
+    return [_slow("step_ns", longer, usual, "because of a stop; what follows is a mean over all steps")]
+
+
+def _slow(length: str, slow: pl.DataFrame, others: pl.DataFrame, why: str) -> Sentence:
+    """Says by how much some steps are longer than others by the column `length`, and perhaps `why`."""
+    long, usual = (float(steps[length].mean()) for steps in (slow, others))  # type: ignore[arg-type]
+    which, rest = (steps["step"].drop_nulls().to_list() for steps in (slow, others))
+    facts = {"steps": which, "slow_ns": long, "others_ns": usual, "ratio": long / usual}
+    take = "takes" if len(which) == 1 else "take"
     text = (
-        f"{named}, {times(long / least)} as long as the others ({duration(least)}): perhaps a warm-up or a stop; what"
-        " follows is a mean over all steps."
+        f"{Numbers.of(which).named('Step')} {take} {duration(long)}, {times(long / usual)} as long as the others"
+        f" ({duration(usual)}), perhaps {why}."
     )
-    return [Sentence("slow-steps", facts, text, _apart(slow, others))]
+    return Sentence("slow-steps", facts, text, _apart(which, rest))
 
 
 def _apart(slow: list[int], others: list[int]) -> str:

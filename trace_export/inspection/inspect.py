@@ -164,9 +164,9 @@ def _ranks(profile: Profile) -> pl.DataFrame:
 
 def _by_step(profile: Profile) -> pl.DataFrame:
     """rank, and of its steps: microbatches (in a step) and step_ns (from start to start; of two the shorter, for one
-    may be a warm-up), which are medians of whole steps, if there is one, and mean_step_ns."""
+    may be a warm-up), which are medians of the steps that count, if one does, and mean_step_ns."""
     apart = pl.col("start_ns").diff().over("rank", *SEGMENT)
-    whole, of_whole = profile.steps.select(*STEP_KEY, "whole"), pl.col("whole") | ~pl.col("whole").any()
+    counts, of_counted = profile.steps.select(*STEP_KEY, "counts"), pl.col("counts") | ~pl.col("counts").any()
     steps = (
         profile.spans.filter(pl.col("kind").is_in(WORK_KINDS))
         .with_columns(pl.col("chunk").fill_null(0))
@@ -182,12 +182,12 @@ def _by_step(profile: Profile) -> pl.DataFrame:
             before_ns=pl.col("start_ns").shift().over("rank", *SEGMENT),
         )
         .with_columns(uninterrupted(profile, "before_ns", "step_ns"))
-        .join(whole, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-        .with_columns(pl.col("whole").fill_null(False))
+        .join(counts, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
+        .with_columns(pl.col("counts").fill_null(False))
     )
     return steps.group_by("rank").agg(
-        pl.col("microbatches").filter(of_whole).median().cast(pl.Int64),
-        pl.col("step_ns").filter(of_whole.shift()).quantile(0.5, "lower").cast(pl.Int64),
+        pl.col("microbatches").filter(of_counted).median().cast(pl.Int64),
+        pl.col("step_ns").filter(of_counted.shift()).quantile(0.5, "lower").cast(pl.Int64),
         mean_step_ns=pl.col("step_ns").mean(),
     )
 

@@ -226,7 +226,7 @@ def joined(steps: Iterable[Step], notes: Iterable[Note]) -> Profile:
 def _steps(profile: Profile) -> list[Step]:
     """The steps of a profile whose completeness was checked, by time."""
     ordered = []
-    for run, number, whole in profile.steps.drop_nulls("step").sort(STEP_KEY).iter_rows():
+    for run, number, whole in profile.steps.drop_nulls("step").sort(STEP_KEY).select(*STEP_KEY, "whole").iter_rows():
         part = select(replace(profile, window_ns=None), Selection(steps=Numbers(((number, number),))))
         steps = profile.steps.filter(pl.col("run").eq_missing(run), pl.col("step") == number)
         part = replace(part, spans=part.spans.filter(pl.col("run").eq_missing(run)), steps=steps, window_ns=None)

@@ -27,7 +27,7 @@ from trace_export.model import (
     conform,
 )
 from trace_export.ordering import only, run_number
-from trace_export.pipeline import missing_ranks
+from trace_export.pipeline import missing_ranks, warm_ups
 from trace_export.pipeline.doubles import copied_ranks
 from trace_export.schedules.passes import FORWARDS
 from trace_export.schedules.schedule import blocks
@@ -59,7 +59,8 @@ def mark_whole_steps(profile: Profile, *, one_clock: bool, all_ranks: bool) -> P
     parts = _apart(parts)
     flawed = pl.any_horizontal(pl.col("missing", "excess", "apart_ns") > 0)
     steps = parts.group_by(STEP_KEY).agg(whole=~flawed.any()).sort(STEP_KEY)
-    notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps)
+    steps, warm_up = warm_ups.counting(steps, work)
+    notes = _on_blocks(parts) + _on_announced(profile.declared.steps, steps) + _on_figures(steps) + warm_up
     missing = missing_ranks.notes(profile) if all_ranks else []
     return replace(profile, steps=conform(steps, STEPS)).with_notes(
         [*copied_ranks(profile, work), *_on_order(work), *missing, *notes]

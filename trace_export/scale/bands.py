@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import polars as pl
 
-from trace_export.analysis.whole_steps import counted
+from trace_export.analysis.counted_steps import counted
 from trace_export.model import INT, REAL, SEGMENT, STEP_KEY, TIME, Schema, conform
 from trace_export.scale.summary import Summary
 from trace_export.steps.idle import INNER
 
 CELLS: Schema = {
     "replica": INT, "stage": INT, "tp": INT, "rank": INT, "run": INT, "step": INT, "whole": pl.Boolean(),
-    "busy_ns": TIME, "pipeline_ns": TIME, "step_ns": TIME, "busy": REAL, "idle": REAL, "waiting": REAL,
-    "behind_ns": TIME,
+    "counts": pl.Boolean(), "busy_ns": TIME, "pipeline_ns": TIME, "step_ns": TIME, "busy": REAL, "idle": REAL,
+    "waiting": REAL, "behind_ns": TIME,
 }  # fmt: skip
 """A rank in a step, sorted by replica, stage, tp, rank, run and step. `pipeline_ns`: from its replica's first block to
 the last; `step_ns`: to the first block of the next step (null where that is absent); `busy`: its busy time by the
@@ -25,8 +25,8 @@ BANDS: Schema = {
 """For each stage: quantiles over its ranks of their mean busy time in a step, the rank with the longest, and the share
 of the pipeline time in which its ranks are idle, as in a report."""
 STEP_FIGURES: Schema = {
-    "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "pipeline_ns": REAL, "longest_ns": REAL,
-    "step_ns": REAL, "bubble": REAL,
+    "run": INT, "step": INT, "ranks": INT, "whole": pl.Boolean(), "counts": pl.Boolean(), "pipeline_ns": REAL,
+    "longest_ns": REAL, "step_ns": REAL, "bubble": REAL,
 }  # fmt: skip
 """The pipeline time as a mean over the ranks, and the longest; `step_ns` from the first block of the step to that of
 the next, of replicas without a common axis as a mean over their axes; `bubble` as the ratio of sums over the ranks."""
@@ -53,9 +53,8 @@ def cells(summary: Summary) -> pl.DataFrame:
 
 
 def bands(cells: pl.DataFrame) -> pl.DataFrame:
-    """The table `BANDS` of whole steps, or, if there are none, of all steps."""
-    chosen = cells.filter("whole") if cells["whole"].any() else cells
-    ranks = chosen.group_by("stage", "rank").agg(pl.col("busy_ns", "pipeline_ns").mean()).sort("stage", "rank")
+    """The table `BANDS` of the steps that count, or, if there are none, of all steps."""
+    ranks = counted(cells).group_by("stage", "rank").agg(pl.col("busy_ns", "pipeline_ns").mean()).sort("stage", "rank")
     busy, length = pl.col("busy_ns"), pl.col("pipeline_ns").sum()
     figures = ranks.group_by("stage", maintain_order=True).agg(
         ranks=pl.len(), p5_ns=busy.quantile(0.05, "linear"), p50_ns=busy.median(), p95_ns=busy.quantile(0.95, "linear"),
@@ -69,7 +68,8 @@ def steps(summary: Summary) -> pl.DataFrame:
     """The table `STEP_FIGURES`, added up over the ranks of all parts."""
     length = pl.col("step_end_ns") - pl.col("step_start_ns")
     sums = summary.rank_steps.group_by(STEP_KEY).agg(
-        ranks=pl.len(), whole=pl.col("whole").all(), pipeline_ns=length.mean(), longest_ns=length.max(),
+        ranks=pl.len(), whole=pl.col("whole").all(), counts=pl.col("counts").all(),
+        pipeline_ns=length.mean(), longest_ns=length.max(),
         bubble=pl.when(length.sum() > 0).then(1 - pl.col("busy_ns").sum() / length.sum()),
     )  # fmt: skip
     figures = sums.join(_step_times(summary), on=STEP_KEY, how="left", nulls_equal=True)
@@ -91,13 +91,13 @@ def _step_times(summary: Summary) -> pl.DataFrame:
 
 
 def mean_of(steps: pl.DataFrame, column: str) -> float | None:
-    """The mean of a column of `STEP_FIGURES` over the whole steps, else over all; None if there is no value."""
+    """The mean of a column of `STEP_FIGURES` over the steps that count, else over all; None if there is no value."""
     mean = counted(steps)[column].mean()
     return float(mean) if isinstance(mean, float | int) else None
 
 
 def bubble_of(summary: Summary, steps: pl.DataFrame) -> float | None:
-    """The bubble of the run: of its whole steps, else of all."""
+    """The bubble of the run: of its steps that count, else of all."""
     rows = summary.rank_steps.join(counted(steps), on=STEP_KEY, how="semi", nulls_equal=True)
     length = int((rows["step_end_ns"] - rows["step_start_ns"]).sum())
     return 1 - int(rows["busy_ns"].sum()) / length if length else None

@@ -22,6 +22,7 @@ class StepRow(Struct):
     step: int | None
     ranks: int
     whole: bool | None
+    counts: bool | None
     pipeline_ns: MeanNs | None
     longest_ns: MeanNs | None
     step_ns: MeanNs | None

@@ -13,8 +13,8 @@ from trace_export.model import CLOCKS, INT, REAL, TEXT, TIME, Note, Schema, empt
 from trace_export.steps.idle import CAUSES
 
 RANK_STEPS: Schema = {
-    "rank": INT, "run": INT, "window": INT, "step": INT, "whole": pl.Boolean(), "first_ns": TIME, "last_ns": TIME,
-    "step_start_ns": TIME, "step_end_ns": TIME, "step_ns": TIME, "busy_ns": TIME,
+    "rank": INT, "run": INT, "window": INT, "step": INT, "whole": pl.Boolean(), "counts": pl.Boolean(),
+    "first_ns": TIME, "last_ns": TIME, "step_start_ns": TIME, "step_end_ns": TIME, "step_ns": TIME, "busy_ns": TIME,
     **{f"{cause}_ns": TIME for cause in CAUSES},
 }  # fmt: skip
 """A rank in a step. Times are those of its axis; `step_start_ns` and `step_end_ns` the step of its replica, `step_ns`

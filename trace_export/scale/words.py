@@ -10,7 +10,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
-from trace_export.analysis.verdict import LEVELS, causes, step_sentence
+from trace_export.analysis.verdict import LEVELS, causes, step_sentence, warm_up
 from trace_export.answer import Sentence
 from trace_export.scale import bands
 from trace_export.scale.build import Overview
@@ -58,7 +58,14 @@ def sentences(overview: Overview) -> list[Sentence]:
     """The answer: what costs most, what stands out, how long a step is, how alike the replicas are, how sure the clocks
     are."""
     alike = [_cohorts(overview)] if overview.replicas.height > 1 else []
-    made = [*_explained(overview), *causes(overview.causes), _exceptions(overview), *alike, _step(overview)]
+    made = [
+        *warm_up(overview.steps),
+        *_explained(overview),
+        *causes(overview.causes),
+        _exceptions(overview),
+        *alike,
+        _step(overview),
+    ]
     further = [*_clocks(overview), *_missing_ranks(overview)]
     return [sentence.on(overview.inputs) for sentence in (*made, *further)]
 

@@ -172,8 +172,8 @@ class Graph(Columns):
     @cached_property
     def counted(self) -> Flags:
         """The operations of the steps that count: means are over these."""
-        whole = np.append(self.recorded.steps["whole"].to_numpy(), False)
-        counted: Flags = whole[self.step]
+        counts = np.append(self.recorded.steps["counts"].to_numpy(), False)
+        counted: Flags = counts[self.step]
         return counted
 
     @cached_property

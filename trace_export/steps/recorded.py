@@ -38,8 +38,8 @@ class Recorded:
 
     `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host
     (label), device, outside (see `model.RANKS`); an unknown stage or replica counts as 0. `steps`: step_index,
-    segment, run, step, whole (whether it counts), sorted by time; the steps of a segment follow one another on one
-    time axis. `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment,
+    segment, run, step, counts (whether means are over it), sorted by time; the steps of a segment follow one another
+    on one time axis. `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment,
     step_index, kind, microbatch, chunk, start, end, lacks (it must have an input from another rank), first_part (1:
     its backward has a later block, too; 2: its weight gradient has a later block, and others' have none; 3: both;
     else 0). `edges`, a row per dependency between blocks: src, dst (rows of `blocks`), direction, and of its
@@ -182,10 +182,12 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
     unchecked = profile.steps.is_empty()
     works = pl.col("whole").is_not_null() | unchecked  # not so an optimizer alone, whose step was cut
     some = pl.col("whole").any()  # where no step is whole, all count
-    steps = steps.with_columns(whole=pl.when(some).then(pl.col("whole").fill_null(False)).otherwise(works))
+    steps = steps.with_columns(
+        pl.when(some).then(pl.col(name).fill_null(False)).otherwise(works).alias(name) for name in ("whole", "counts")
+    )
     numbered = pl.int_range(pl.len(), dtype=INT)
     if profile.declared.step_zeros is not None:  # each step has a zero of its own
-        return steps.select(numbered.alias("step_index"), numbered.alias("segment"), *STEP_KEY, "whole"), ()
+        return steps.select(numbered.alias("step_index"), numbered.alias("segment"), *STEP_KEY, "counts"), ()
     steps = steps.with_columns(next=pl.col("begin").shift(-1) - pl.col("begin"))
     steps = steps.with_columns(clear=uninterrupted(profile, "begin", "next").is_not_null())  # by an evaluation
     same = [pl.col(name).eq_missing(pl.col(name).shift()) for name in SEGMENT]
@@ -202,7 +204,7 @@ def _steps(profile: Profile, spans: pl.DataFrame) -> tuple[pl.DataFrame, tuple[t
     cut = ~pl.col("follows") | pl.col("odd").shift(fill_value=False)
     steps = steps.with_columns(segment=cut.cum_sum().cast(INT) - 1, step_index=numbered)
     names = tuple(steps.filter("odd").select(STEP_KEY).iter_rows())
-    return steps.select("step_index", "segment", *STEP_KEY, "whole"), names
+    return steps.select("step_index", "segment", *STEP_KEY, "counts"), names
 
 
 def _edges(profile: Profile, blocks: pl.DataFrame, zero: int) -> pl.DataFrame:

@@ -251,7 +251,7 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
     """The windows of a graph; a step alone in its segment counts only where no segment has two. Replicas that never
     wait for one another have windows of their own."""
     steps = graph.recorded.steps
-    segment, whole = steps["segment"].to_numpy(), steps["whole"].to_numpy()
+    segment, counts = steps["segment"].to_numpy(), steps["counts"].to_numpy()
     apart = _apart(graph)
     nothing = np.empty(0, np.int64)
     windows: list[tuple[int, Ints, Ints, Ints]] = []
@@ -260,11 +260,11 @@ def _windows(graph: Graph, *, with_first: bool) -> Windows:
         windows += [
             (n, begins[n], begins[n + 1], nothing)
             for n in range(len(steps) - 1)
-            if segment[n] == segment[n + 1] and whole[n] and len(begins[n]) and len(begins[n + 1])
+            if segment[n] == segment[n + 1] and counts[n] and len(begins[n]) and len(begins[n + 1])
         ]
     if not windows:
-        for n, of_step in enumerate(_of_each_step(graph, np.flatnonzero(whole[graph.step]))):
-            if not whole[n]:
+        for n, of_step in enumerate(_of_each_step(graph, np.flatnonzero(counts[graph.step]))):
+            if not counts[n]:
                 continue
             windows.append((n, of_step if with_first else of_step[graph.first[of_step]], nothing, of_step))
     windows.sort(key=lambda window: window[0])
