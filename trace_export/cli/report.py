@@ -47,7 +47,7 @@ def report(**given: Unpack[Report]) -> None:
         if format == "text":
             terminal.tables(result.tables() if given["full"] else result.brief())
             if not given["full"]:
-                terminal.hint("All sentences and tables: --full. With a chart, for a browser: --format html.")
+                terminal.hint("Everything: --full. The first cause in a chart, for a browser: --format html.")
         terminal.notes(done.run.notes, given["verbose"])
         terminal.files(done.files)
     raise typer.Exit(terminal.conclude([done.run], given))
