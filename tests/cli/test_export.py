@@ -30,14 +30,6 @@ def test_the_folder_may_stand_alone_and_either_spelling_is_right(run_cli: Cli, s
     assert len({(tmp_path / str(n) / "pipeline_profile.csv").read_bytes() for n in range(5)}) == 1
 
 
-def test_several_files_are_one_run(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    files = sorted((samples / "nsys" / "two_hosts").glob("*.sqlite"))
-    for count, ranks in ((1, 2), (2, 4)):
-        result = run_cli("export", *files[:count], "--format", "csv", "--out", tmp_path, "--json")
-        assert result.returncode == 0, result.stderr
-        assert orjson.loads(result.stdout)["ranks"] == ranks
-
-
 @pytest.mark.parametrize("folder", ["paddle/single", "nsys/two_hosts", "ascend"])
 def test_ranks_that_are_not_there(run_cli: Cli, samples: Path, tmp_path: Path, folder: str) -> None:
     result = run_cli("--log_dir", samples / folder, "--out", tmp_path, "--ranks", "70-77")
@@ -148,16 +140,6 @@ def test_inspect_reads_as_export_does(run_cli: Cli, samples: Path) -> None:
     assert [rank["rank"] for rank in ranks] == [1, 2]
 
 
-def test_the_same_error_of_several_sources_is_one_sentence(run_cli: Cli, tmp_path: Path) -> None:
-    for rank in range(10):
-        (tmp_path / f"rank{rank}.pt.trace.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
-    result = run_cli("inspect", tmp_path)
-    assert result.returncode == 1
-    assert result.stdout.startswith("cannot be drawn")
-    assert result.stderr.count("error: ") == 1
-    assert "the same for 9 more: " in result.stderr
-
-
 def test_errors_that_differ_in_their_paths_and_numbers_are_one_sentence(
     run_cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +147,7 @@ def test_errors_that_differ_in_their_paths_and_numbers_are_one_sentence(
     for rank in range(4):
         (tmp_path / f"node {rank}.nsys-rep").write_bytes(b"x")
     result = run_cli("inspect", tmp_path)
+    assert (result.returncode, result.stdout.startswith("cannot be drawn")) == (1, True)
     assert result.stderr.count("error: ") == 1
     assert f"run nsys export --type sqlite '{tmp_path}/node 0.nsys-rep'" in result.stderr
     assert "the same for 3 more: " in result.stderr
@@ -215,17 +198,6 @@ def test_a_file_beside_its_packed_copy_counts_once(run_cli: Cli, samples: Path, 
     for path in sorted(logs.glob("*.gz"))[:2]:
         path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes()))
     result = run_cli("--log_dir", logs, "--out", tmp_path / "out", "--format", "csv", "--json")
-    assert result.returncode == 0, result.stderr
-    actual = orjson.loads(result.stdout)
-    twice = [(note["level"], note["count"]) for note in actual["notes"] if note["code"] == "source-recorded-twice"]
-    assert twice == [("warning", 2)]
-    assert actual["ranks"] == 4
-
-
-def test_a_file_under_two_names_counts_once(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        shutil.copytree(samples / "nsys" / "two_hosts", tmp_path / "logs" / name)
-    result = run_cli("--log_dir", tmp_path / "logs", "--out", tmp_path / "out", "--format", "csv", "--json")
     assert result.returncode == 0, result.stderr
     actual = orjson.loads(result.stdout)
     twice = [(note["level"], note["count"]) for note in actual["notes"] if note["code"] == "source-recorded-twice"]

@@ -77,12 +77,3 @@ def test_order_of_rows_changes_nothing(clocks: Clocks, chance: object) -> None:
     }
     again = align(pair(replace(profile, **mixed)))
     assert again.clocks.equals(align(profile).clocks)
-
-
-@examples(5)
-@given(CLOCKS, st.floats(0, 60))
-def test_cut_windows_pair_truly(clocks: Clocks, cut_ms: float) -> None:
-    run = make(replace(clocks, cut_ms=cut_ms, steps=2))
-    profile = pair(replace(run.profile, p2p=run.profile.p2p.with_columns(microbatch=pl.lit(None, pl.Int32))))
-    ends = ["src_rank", "dst_rank", "send_end_ns", "recv_end_ns"]
-    assert profile.messages.join(run.paired, on=ends, how="anti").is_empty()

@@ -21,15 +21,6 @@ def sentence(result: subprocess.CompletedProcess[str]) -> str:
     return lines[0]
 
 
-def test_a_missing_folder(run_cli: Cli, tmp_path: Path) -> None:
-    result = run_cli("--log_dir", tmp_path / "nowhere")
-    assert result.returncode == 2
-    folder = tmp_path / "nowhere"
-    assert sentence(result) == (
-        f"trace-export: {folder}: no such file or folder; give the folder that holds the profiles"
-    )
-
-
 def test_a_file_that_is_no_profile(run_cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("x")
     result = run_cli("--log_dir", tmp_path / "log")

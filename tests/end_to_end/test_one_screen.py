@@ -273,22 +273,6 @@ def test_each_figure_of_a_table_has_one_name(name: str, reported: Reported) -> N
             assert_rounded([cells[at] for at, _ in named], values)
 
 
-@pytest.mark.parametrize("name", ["slow rank", *slow(["paddle/single"])])
-def test_the_bubbles_beside_the_chart_are_those_of_the_ranks(name: str, reported: Reported) -> None:
-    _, done = reported(name)
-    document, (page, *_) = json.loads(done.report.json()), done.files
-    data = json.loads(re.findall(r'id="data">(.*?)</script>', page.read_text("utf-8"), re.DOTALL)[0])
-    bubbles = {(str(row["step"]), row["rank"]): row["bubble"] for row in document["ranks"]}
-    shown = {
-        (step["name"].removeprefix("step "), int(row["name"].rpartition(" ")[2])): share
-        for step in data["steps"]
-        for row, share in zip(data["rows"], step["shares"], strict=True)
-        if share is not None
-    }
-    assert len(shown) >= len(document["steps"])
-    assert shown == pytest.approx({key: bubbles[key] for key in shown})
-
-
 def test_each_number_of_the_heat_map_is_in_the_document(tmp_path: Path, run_cli: Cli) -> None:
     """The slowdown of the rank at each place, of several the largest."""
     job = Job(stages=3, replicas=4, slow_ranks={7: 1.5})

@@ -42,13 +42,3 @@ def test_all_ranks_when_they_are_asked_for(many: Path, tmp_path: Path, run_cli: 
     assert result.returncode == 0, result.stderr
     assert "ranks are drawn" not in result.stdout
     assert len(tracks(tmp_path / "pipeline_profile.json")) == STAGES * MACHINES
-
-
-def test_ranks_are_chosen_before_anything_is_opened(many: Path, tmp_path: Path, run_cli: Cli) -> None:
-    """A log of another rank may be broken; it is not looked at."""
-    (many / "machine5" / "workerlog.0").write_bytes(b"no record")
-    result = run_cli(
-        "--log_dir", many, "--out", tmp_path, "--json", "--ranks", "0-3", "--stages", "1,2", "--steps", "0"
-    )
-    assert result.returncode == 0, result.stderr
-    assert orjson.loads(result.stdout)["ranks"] == 2

@@ -11,7 +11,6 @@ from samples.generators.paddle import TIMING
 from samples.generators.pipeline import Operation, source_of
 from samples.generators.pipeline import simulate as run_generator
 from tests.schedules.test_schedule import planned
-from tests.support.paddle_jobs import JOBS
 from tests.support.profiles import recognised
 from trace_export.model import RANKS, SPANS, Declared, Plan, Profile, Recognition, conform
 from trace_export.pipeline.block_order import sequences
@@ -227,21 +226,6 @@ def test_evaluation_is_no_schedule() -> None:
     forward = Profile(ranks=profile.ranks, spans=profile.spans.filter(pl.col("kind") == "F"))
     assert recognised(forward).plan is None
     assert recognised(Profile()).plan is None
-
-
-@pytest.mark.parametrize(
-    ("job", "name"),
-    [
-        ("all forwards first", "gpipe"), ("1f1b", "1f1b"), ("eager 1f1b", "eager-1f1b"),
-        ("interleaved", "interleaved"), ("zb-h1", "zbh1-paddle"), ("tensor and data parallel", "1f1b"),
-    ],
-)  # fmt: skip
-def test_jobs_of_paddle(job: str, name: str) -> None:
-    rows = [{**asdict(b), "run": 0} for b in JOBS[job].blocks()]
-    ranks = [{"rank": rank, "stage": JOBS[job].stage(rank)} for rank in range(JOBS[job].ranks)]
-    spans = conform(pl.DataFrame(rows, infer_schema_length=None), SPANS)
-    result = recognised(Profile(ranks=conform(pl.DataFrame(ranks), RANKS), spans=spans))
-    assert (result.plan.name, result.certainty) == (name, "exact")
 
 
 @pytest.mark.parametrize(("second", "named"), [("1f1b", None), ("gpipe", "gpipe")])

@@ -3,9 +3,7 @@
 import gzip
 import os
 import random
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -147,24 +145,9 @@ def test_what_is_no_file_carries_no_mark_and_nobody_waits_for_it(tmp_path: Path)
     assert not is_marked(Path("/dev/zero"))
 
 
-def test_a_link_to_a_marked_file_is_as_good(tmp_path: Path) -> None:
-    WRITERS["a.csv"](tmp_path / "a.csv")
-    (tmp_path / "link").symlink_to("a.csv")
-    assert is_marked(tmp_path / "link")
-
-
 @pytest.mark.parametrize("head", [b"PAR1", b"{", b"\x1f\x8b\x08" + bytes(7), b"<svg "])
 def test_of_a_file_of_a_terabyte_only_the_ends_are_read(head: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(head)
     os.truncate(path, 1 << 40)
     assert not is_marked(path)
-
-
-def test_a_database_bears_it_as_its_application(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("CREATE TABLE t (x)")
-        assert not is_marked(path)
-        database.execute(f"PRAGMA application_id = {mark.APPLICATION_ID}")
-    assert is_marked(path)

@@ -89,14 +89,6 @@ def test_copies_are_not_read_as_captures(tmp_path: Path) -> None:
     assert again.notes == profile.notes
 
 
-def test_in_place_replaces_an_older_table(tmp_path: Path) -> None:
-    path = tmp_path / "ascend_pytorch_profiler_0.db"
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("CREATE TABLE StepTaskInfo (name TEXT)")
-    step_task_info.write_in_place(one_rank(path), {0: path}, Outputs())
-    assert written(path) == [("FP", 10, 20, 0), ("BP", 30, 45, 1)]
-
-
 def test_a_locked_database_is_an_error_and_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "ascend_pytorch_profiler_0.db"
     connect = sqlite3.connect

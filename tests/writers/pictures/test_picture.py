@@ -86,13 +86,6 @@ def test_blocks_lie_where_their_times_say(name: str, stages: int, microbatches: 
     assert max(off.row(0)) < 0.1  # pixels
 
 
-def test_numbers_are_the_micro_batches(tmp_path: Path) -> None:
-    profile = run_of("1f1b", 4, 8)
-    root = drawn(lay_out(profile), tmp_path)
-    numbers = [text.text for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")]
-    assert sorted(numbers) == sorted(str(n) for n in profile.spans["microbatch"])  # type: ignore[type-var]
-
-
 def test_overlapped_pairs_name_both(tmp_path: Path) -> None:
     profile = run_of("dualpipev", 2, 6)
     pairs = profile.spans.filter(pl.col("kind") == "FB")
@@ -136,7 +129,7 @@ def test_blocks_of_about_one_width_have_all_their_numbers_or_none(spread: float,
     shorter = ((pl.col("end_ns") - pl.col("start_ns")) * spread * (pl.col("microbatch") * 7 % 5) / 4).cast(pl.Int64)
     chart = lay_out(replace(profile, spans=profile.spans.with_columns(end_ns=pl.col("end_ns") - shorter)))
     seen = set()
-    for millimetres in range(60, 240, 3):
+    for millimetres in range(60, 240, 6):
         root = drawn(chart, tmp_path, style=FigureStyle(width_mm=millimetres))
         numbers = [text.text for group in root.iter(f"{SVG}g") for text in group.iter(f"{SVG}text")]
         counts = {numbers.count(str(n)) for n in range(14)}

@@ -19,7 +19,6 @@ from trace_export.chart.layout import lay_out
 from trace_export.errors import NothingToExportError, UsageError
 from trace_export.selection import Window
 from trace_export.writers.pictures import picture
-from trace_export.writers.pictures.panels import ranged
 from trace_export.writers.pictures.style import FigureStyle
 
 MS = 1_000_000
@@ -209,12 +208,3 @@ def test_wrong_values_are_refused() -> None:
         with pytest.raises(UsageError, match=f"^figure.{name}: "):
             run.write("a.svg", figure=style)
     assert replace(wrong[0], theme="dark") == FigureStyle(theme="dark")
-
-
-def test_a_window_counts_from_the_first_block_and_cuts_what_crosses_its_ends() -> None:
-    slices = pl.DataFrame(
-        {"category": ["step", "block", "block"], "start_ns": [0, 100, 300], "end_ns": [400, 200, 380]}
-    )
-    inside, panel = ranged(slices, Window(50, 250))
-    assert inside.select("start_ns", "end_ns").rows() == [(150, 350), (150, 200), (300, 350)]
-    assert panel.select("start_ns", "end_ns").rows() == [(150, 350)]
