@@ -59,8 +59,9 @@ def load(log_dir: Inputs = None, **given: Unpack[Loading]) -> Run:
     What to read: `family` is one format, such as "nsys" (None: whatever is there), `devices` the local worker indexes
     on each machine, `ranks` global ranks, `replica` data-parallel copies of the pipeline, without the sources of the
     others; `run` which of several runs of the job is read, by its number (1 is the oldest), "latest" (the newest
-    complete one) or "all"; `multi_machine` demands a folder for each machine. `follow_links` also searches folders
-    outside `log_dir` that links in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are
+    complete one) or "all"; `offsets_ns` (host → ns) are added to a host's times before runs are told apart, and when
+    `Run.align` aligns; `multi_machine` demands a folder for each machine. `follow_links` also searches folders outside
+    `log_dir` that links in it lead to. `steps`, `stages`, `window` as in `Run.select`. Sets of numbers are
     "2-4,7", a number, a range or a list. How to read it: `pp`, `tp`, `dp`, `cp` are the sizes of the run where the data
     do not have them, `declared` what else is known of it. `host_ranges` takes CPU-side ranges where the default is
     device time. `markers` are rules for range names, 'REGEX=>kind' or TOML files. `columns` says what the columns of

@@ -410,8 +410,8 @@ NOTES: dict[str, Explanation] = {
     "runs-not-read": Explanation(
         "The folder holds several runs of a job, or several jobs. The newest complete run was read. The text names the "
         "others.",
-        "Choose another with `--run N`, all with `--run all`, or give the folder of one job "
-        "([how runs are told apart](runs.md)).",
+        "Choose another with `--run N`, all with `--run all`, or give the folder of one job; if a host had a wrong "
+        "time, give the `--offset` that the text names ([how runs are told apart](runs.md)).",
     ),
     "samples-unplaced": Explanation(
         "The times of the blocks count from the start of the recording, those of the memory samples from the Unix "

@@ -299,7 +299,20 @@ class Part(Steps, Time, total=False):
     stages: Annotated[NumberSet, _numbers("Only these stages: 0-3 or all.", usual=True)]
 
 
-class Reading(Sources, OneRun, Layout, Mapped, Replica, Machines, Known, total=False):
+class Offsets(TypedDict, total=False):
+    """What the clocks of hosts are off."""
+
+    offsets_ns: Annotated[
+        Mapping[str, int] | None,
+        Option(
+            "Move a host's clock before runs are told apart and clocks aligned: node1=+3.2ms.",
+            arguments.times_by_name, CLOCKS, text=arguments.offsets_of_texts, flag="--offset", metavar="HOST=TIME",
+            many=True,
+        ),
+    ]  # fmt: skip
+
+
+class Reading(Sources, OneRun, Offsets, Layout, Mapped, Replica, Machines, Known, total=False):
     """What a run is read from, and how."""
 
 
@@ -319,17 +332,9 @@ class Alignment(TypedDict, total=False):
     ]  # fmt: skip
 
 
-class Corrections(TypedDict, total=False):
+class Corrections(Offsets, total=False):
     """What is known of the clocks."""
 
-    offsets_ns: Annotated[
-        Mapping[str, int] | None,
-        Option(
-            "Move a host's clock before aligning: node1=+3.2ms.",
-            arguments.times_by_name, CLOCKS, text=arguments.offsets_of_texts, flag="--offset", metavar="HOST=TIME",
-            many=True,
-        ),
-    ]  # fmt: skip
     max_error_ns: Annotated[
         float | None,
         Option(
@@ -526,7 +531,7 @@ class Printing(Tracing, total=False):
     quiet: Annotated[bool, _QUIET]
 
 
-class Inspecting(Sources, OneRun, Mapped, Known, total=False):
+class Inspecting(Sources, OneRun, Offsets, Mapped, Known, total=False):
     """What `inspect` takes."""
 
     full: Annotated[bool, _flag("Read large sources whole, not only their beginning.", panel=INPUT, usual=True)]

@@ -48,6 +48,7 @@ TOGETHER = 32
 class LoadOptions:
     """What to read and what is known about it. `files`: these in the log_dir only, where there are any. `family` None:
     whatever lies there. `detail`: which device tasks will be asked for. `columns`: what the columns of a table mean.
+    `offsets_ns`: what is added to the times of hosts before runs are told apart.
     `places`: those of the ranks, where only some replicas of a run are read (as for `pipeline.stages.place_ranks`).
     `jobs` None: chosen from the data size. `cluster`: who reads in their place."""
 
@@ -58,6 +59,7 @@ class LoadOptions:
     multi_machine: bool = False
     follow_links: bool = False
     run: RunChoice = "latest"
+    offsets_ns: Mapping[str, int] = field(default_factory=dict)
     read: ReadOptions = field(default_factory=ReadOptions)
     columns: Columns | None = None
     places: pl.DataFrame | None = field(default=None, compare=False)
@@ -306,7 +308,8 @@ def merged(
     results: Sequence[Profile | TraceExportError], options: LoadOptions
 ) -> tuple[Profile, list[TraceExportError]]:
     """The tables of several sources together, and the errors: of sources, and of those that do not fit together."""
-    profile, refused = merge((r for r in results if isinstance(r, Profile)), options.run, all_ranks=options.all_ranks)
+    profiles = (r for r in results if isinstance(r, Profile))
+    profile, refused = merge(profiles, options.run, all_ranks=options.all_ranks, offsets=options.offsets_ns)
     if options.read.markers:
         from trace_export.sources.ranges.notes import of_no_source  # and numpy
 

@@ -198,8 +198,9 @@ class Run:
 
         `how`: `auto` fits the clocks, `strict` also refuses uncertain clocks, `wall` and `none` keep the hosts' clocks,
         and the path of a `clock_alignment.json` applies that file. `offsets_ns` (host → ns) are added to a host's times
-        first. A host whose uncertainty (one standard deviation) exceeds `max_error_ns` keeps its wall clock; with
-        `strict` that is an error. A run that has one clock (a span table, a simulation) stays as it is.
+        first, as are those given to `load`. A host whose uncertainty (one standard deviation) exceeds `max_error_ns`
+        keeps its wall clock; with `strict` that is an error. A run that has one clock (a span table, a simulation)
+        stays as it is.
 
         Raises UsageError (an unknown word or host, offsets where there is one clock, a run that was aligned before),
         AlignmentError (`strict`), SourceError (the file cannot be read).
@@ -212,14 +213,13 @@ class Run:
         """`align` with options that were checked."""
         if self._clocks == "aligned":
             raise UsageError("the clocks of this run are aligned already", "align the run that load returned")
+        offsets = {**self._options.offsets_ns, **options.offsets_ns}
         if self._clocks == "one":
-            if options.offsets_ns:
+            if offsets:
                 raise UsageError("this run has one clock only", "leave the offsets out", parameter="offsets_ns")
             return self
         progress("aligning clocks", 0, 1)
-        profile = by_run.align(
-            self._recorded, options.align, offsets=options.offsets_ns, max_error_ns=options.max_error_ns
-        )
+        profile = by_run.align(self._recorded, options.align, offsets=offsets, max_error_ns=options.max_error_ns)
         profile = with_whole_steps(profile, self._options, one_clock=True)
         return replace(self, _recorded=profile, _clocks="aligned", _inputs=self._inputs + options.inputs)
 

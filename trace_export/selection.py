@@ -4,14 +4,14 @@ profile filtered by them."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from trace_export.errors import UsageError
 from trace_export.model import STEP_KEY, WORK_KINDS, Note, Profile
-from trace_export.units import duration, nanoseconds
+from trace_export.units import LIMIT_NS, duration, nanoseconds
 
 TIMES = {
     "evaluations": ("start_ns", "start_ns"),
@@ -183,6 +183,33 @@ def not_in_data(what: str, asked: Numbers | None, existing: pl.Series) -> str:
     there = f", which has {has.named(what)}" if has.ranges else ""
     are = "is" if lacking.count() == 1 else "are"
     return f"--{what}s {asked}: {lacking.named(what)} {are} not in the data{there}" if lacking.ranges else ""
+
+
+def offsets_by_host(profiles: Sequence[Profile], offsets: Mapping[str, int]) -> dict[str, int]:
+    """The `offsets` (host or its label → ns) by the host's key. Raises UsageError where no profile has such a host."""
+    if not offsets:
+        return {}
+    hosts = pl.concat(
+        [
+            table
+            for profile in profiles
+            for table in (profile.ranks.select("host", label="host"), profile.hosts.select("host", "label"))
+        ]
+    ).unique().drop_nulls("host")  # fmt: skip
+    by_host: dict[str, int] = {}
+    for name, offset in offsets.items():
+        named = hosts.filter((pl.col("host") == name) | (pl.col("label") == name))["host"].unique()
+        if named.is_empty():
+            called = hosts.select(pl.coalesce("label", "host").unique().sort()).to_series()
+            part = " in the run that is read" if any(len(profile.runs) > 1 for profile in profiles) else ""
+            what = f'there is no host "{name}"{part}'
+            raise UsageError(what, f"the hosts are {', '.join(called)}", parameter="offsets_ns")
+        for host in named:
+            by_host[host] = by_host.get(host, 0) + offset
+            if abs(by_host[host]) > LIMIT_NS:
+                what = f'"{name}" is moved by more than 146 years'
+                raise UsageError(what, "times are 64-bit nanoseconds", parameter="offsets_ns")
+    return by_host
 
 
 def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:

@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from samples.generators import ascend, paddle
+from samples.generators import ascend, nsys, paddle, recorder
 from samples.generators.job_runs import (
     APPENDED,
     MICROBATCHES,
@@ -306,3 +306,59 @@ def test_clocks_are_aligned_within_a_run(tmp_path: Path) -> None:
         assert len(tasks[0]) > 0
         assert tasks[0].select("start_ns", "end_ns").equals(tasks[1].select("start_ns", "end_ns"))
     assert whole.clocks["messages"].to_list() == (messages[0] + messages[1]).to_list()
+
+
+HOUR_NS = 3600 * 10**9
+
+
+def _an_hour_off(name: str, folder: Path, ahead_ns: int) -> list[Block]:
+    """Two hosts, the clock of the second one ahead. Returns the blocks on the clock of the first."""
+    clocks = (0, ahead_ns)
+    if name == "nsys":
+        blocks = nsys.write(folder, clock_errors_ns=clocks)
+    elif name == "recorder":
+        blocks = recorder.write(folder, clock_errors_ns=clocks)
+    elif name == "paddle":
+        blocks = paddle.write(folder, machines=2, clock_errors_us=(0, ahead_ns // 1000))
+    else:
+        recorded = ascend.record(folder, ascend.Job(4, 6, 2, hosts=2, skew_ns=ahead_ns)).blocks
+        blocks = [replace(b, start_ns=b.start_ns - (b.rank > 1) * ahead_ns) for b in recorded]
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("name", "ahead_ns"), crossed(["nsys", "recorder", "paddle", "ascend"], [HOUR_NS, -24 * HOUR_NS])
+)
+def test_hosts_whose_clocks_are_hours_apart_are_one_run_where_the_user_says_so(
+    name: str, ahead_ns: int, tmp_path: Path
+) -> None:
+    """A warning says that they may be, and with what; with that all blocks lie as in the truth."""
+    truth = sorted((b.rank, b.start_ns) for b in _an_hour_off(name, tmp_path, ahead_ns) if b.kind in "FB")
+    apart = load(tmp_path)
+    assert apart.ranks.height == 2
+    (note,) = [note for note in apart.notes if note.code == "runs-not-read"]
+    assert note.level == "warning"
+    assert "different jobs" not in note.text
+    host, seconds = note.text.partition("give --offset ")[2].split("=")
+    offsets = {host: float(seconds.removesuffix("s")) * 1e9}
+    assert abs(abs(offsets[host]) - abs(ahead_ns)) < 10**9
+    one = load(tmp_path, offsets_ns=offsets).align()
+    assert notes(one) == []
+    starts = [(rank, start) for rank, _, start in blocks_in(one)]
+    moved = [start - true for (_, start), (_, true) in zip(sorted(starts), truth, strict=True)]
+    assert [rank for rank, _ in sorted(starts)] == [rank for rank, _ in truth]
+    assert max(moved) - min(moved) < 200_000
+    assert [note for note in one.notes if note.code.startswith("clock") and note.level == "warning"] == []
+    assert inspect(tmp_path, offsets_ns=offsets).runs.height == 1
+    whole = load(tmp_path, run="all").align(offsets_ns=offsets)
+    assert whole.ranks.height == 4
+    for read in (inspect, load):
+        with pytest.raises(UsageError, match='there is no host "node7"'):
+            read(tmp_path, offsets_ns={"node7": 1})  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ["nsys", "torch: handler", "ascend"])
+def test_starts_on_one_host_are_no_run_whose_clocks_differ(name: str, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path, [Recorded(0, 0, ranks=[0]), Recorded(1, 3600, ranks=[1])])
+    (note,) = [note for note in load(tmp_path).notes if note.code == "runs-not-read"]
+    assert "--offset" not in note.text

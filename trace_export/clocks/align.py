@@ -12,9 +12,10 @@ import polars as pl
 from trace_export.choices import Align
 from trace_export.clocks import alignment_file, apply, notes, split_hosts
 from trace_export.clocks.observations import block_messages, first_times, gather
-from trace_export.errors import AlignmentError, UsageError
+from trace_export.errors import AlignmentError
 from trace_export.model import CLOCKS, TIME, Profile
-from trace_export.units import EPOCH_NS, LIMIT_NS, duration, moment
+from trace_export.selection import offsets_by_host
+from trace_export.units import EPOCH_NS, duration, moment
 
 if TYPE_CHECKING:
     from trace_export.clocks.fit import ClockFit
@@ -42,7 +43,7 @@ def align(
     blocks is refused. Raises AlignmentError, UsageError (an unknown host or an impossible offset in `offsets`),
     SourceError (the file cannot be read).
     """
-    by_host = _user_offsets(profile, offsets or {})
+    by_host = offsets_by_host([profile], offsets or {})
     if how not in ("none", "wall"):
         profile, by_host = _hosts_apart(profile, by_host)
     one_host = profile.ranks["host"].n_unique() <= 1 and profile.hosts.height <= 1
@@ -79,23 +80,6 @@ def align(
     clocks = _with_offsets(clocks, by_host)
     done = replace(apply.correct_profile(profile, clocks), clocks=clocks)
     return done.with_notes(notes.of_alignment(profile, clocks, fit))
-
-
-def _user_offsets(profile: Profile, offsets: Mapping[str, int]) -> dict[str, int]:
-    """The `offsets` by host key; a host may also be named by its label."""
-    keys = {h: h for h in profile.ranks["host"].drop_nulls().unique().sort()}
-    labels = dict(profile.hosts.select("label", "host").drop_nulls().iter_rows())
-    by_host: dict[str, int] = {}
-    for name, offset in offsets.items():
-        host = keys.get(name) or labels.get(name)
-        if host is None:
-            what = f'there is no host "{name}"'
-            raise UsageError(what, f"the hosts are {', '.join(keys)}", parameter="offsets_ns")
-        by_host[host] = by_host.get(host, 0) + offset
-        if abs(by_host[host]) > LIMIT_NS:
-            what = f'"{name}" is moved by more than 146 years'
-            raise UsageError(what, "times are 64-bit nanoseconds", parameter="offsets_ns")
-    return by_host
 
 
 def _hosts_apart(profile: Profile, by_host: dict[str, int]) -> tuple[Profile, dict[str, int]]:

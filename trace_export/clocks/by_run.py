@@ -46,8 +46,10 @@ def _of_all(runs: Sequence[Profile], clocks: Sequence[pl.DataFrame]) -> pl.DataF
             host = clock["host"]
             first, last = extent.get(host, (None, None))
             before = rows.get(host)
-            if before is None or first is None:
+            if first is None:
                 rows.setdefault(host, clock)
+            elif before is None or host not in ends:  # no earlier run has a block of it
+                rows[host] = clock
             else:
                 begins = ends[host] + (first - ends[host]) // 2
                 later = [{"from_ns": begins, **{name: clock[name] for name in CLOCK}}, *(clock["steps"] or [])]

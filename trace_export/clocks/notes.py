@@ -30,7 +30,7 @@ def of_alignment(profile: Profile, clocks: pl.DataFrame, fit: ClockFit | None) -
     """The notes on the alignment of `profile`, whose times are uncorrected, by `clocks`."""
     if len(clocks) < 2:
         return _without_wall_clock(profile)
-    notes = _start_gap(profile) + _without_wall_clock(profile)
+    notes = _start_gap(profile, clocks) + _without_wall_clock(profile)
     if fit is not None:
         notes += _on_fit(fit) + _not_aligned(clocks)
     return notes + _violations(profile, clocks)
@@ -42,9 +42,11 @@ def names(hosts: Sequence[str]) -> str:
     return f"{shown} and {len(hosts) - SHOWN} more" if len(hosts) > SHOWN else shown
 
 
-def _start_gap(profile: Profile) -> list[Note]:
+def _start_gap(profile: Profile, clocks: pl.DataFrame) -> list[Note]:
     placed = pl.col("host").is_in(profile.without_wall_clock)
-    first = first_times(profile).filter(~placed).sort("first", "host")
+    moved = pl.col("first") + pl.col("user_offset_ns").fill_null(0)
+    first = first_times(profile).join(clocks, on="host", how="left").with_columns(first=moved)
+    first = first.filter(~placed).sort("first", "host")
     if len(first) < 2 or first["first"][-1] - first["first"][0] <= START_GAP_NS:
         return []
     gap = first["first"][-1] - first["first"][0]

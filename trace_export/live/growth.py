@@ -102,7 +102,8 @@ class Growth:
         together = [without_invalid_times(f.profile(after), self._options.log_dir) for f in self._followers.values()]
         parts = together if after is not None else [part for whole in together for part in _of_each_source(whole)]
         results = [finished.result for finished in self._finished.values()]
-        profile, refused = merge([*parts, *(r for r in results if isinstance(r, Profile))])
+        parts += [r for r in results if isinstance(r, Profile)]
+        profile, refused = merge(parts, offsets=self._options.offsets_ns)
         self.failures += tuple(refused)
         return profile
 

@@ -14,6 +14,7 @@ from trace_export.errors import SourceError
 from trace_export.files import PACKED
 from trace_export.model import INT, RECORDINGS, RUNS, SEGMENT, Note, Profile, concat, conform
 from trace_export.segments import cut
+from trace_export.selection import offsets_by_host
 from trace_export.sources import runs
 from trace_export.sources.formats import of_kind
 from trace_export.sources.runs import JobRun, Recording
@@ -28,19 +29,25 @@ RANK_COLUMNS = {
 
 
 def merge(
-    profiles: Iterable[Profile], run: RunChoice = "latest", *, all_ranks: bool = True
+    profiles: Iterable[Profile],
+    run: RunChoice = "latest",
+    *,
+    all_ranks: bool = True,
+    offsets: Mapping[str, int] | None = None,
 ) -> tuple[Profile, list[SourceError]]:
     """The profiles of the wanted `run` as one, and an error for each profile that repeats a recorded rank of an earlier
     one in its window. Of files with the same content and the same ranks, or in one folder, the first counts.
-    `all_ranks`: no ranks were left out on purpose.
+    `all_ranks`: no ranks were left out on purpose. By times of hosts that are moved by `offsets` (host → ns) runs are
+    told apart; the tables keep the recorded times.
 
     An assumed number that is recorded for another rank becomes the next free one, in the order given. Raises UsageError
-    where there is no such run.
+    where there is no such run or host.
     """
     each = [part for profile in profiles for part in (*profile.earlier, replace(profile, earlier=()))]
     given, copies = _without_copies(each)
-    job_runs = runs.arrange(runs.recordings_of(given), all_ranks=all_ranks)
-    wanted, notes = runs.chosen(job_runs, run)
+    moved = offsets_by_host(given, offsets or {})
+    job_runs = runs.arrange(runs.recordings_of(given, moved), all_ranks=all_ranks)
+    wanted, notes = runs.chosen(job_runs, run, _labels(given) if len(job_runs) > 1 else {})
     read = {recording.part for one in job_runs for recording in one.recordings}
     chosen = {recording.part for one in wanted for recording in one.recordings}
     numbers = _Numbers([part for number, part in enumerate(given) if number in chosen or number not in read])
@@ -285,12 +292,17 @@ def _renumbered(profile: Profile, numbers: dict[int, int]) -> Profile:
     return replace(profile, **frames)
 
 
+def _labels(profiles: Sequence[Profile]) -> dict[str, str]:
+    """The label of each host that has one for itself."""
+    hosts = pl.concat([profile.hosts for profile in profiles]).unique("host", keep="first", maintain_order=True)
+    taken = pl.concat([hosts["label"], hosts.filter(pl.col("label") != pl.col("host"))["host"]])
+    alone = hosts.filter(~pl.col("label").is_in(taken.filter(taken.is_duplicated()).implode()))
+    return dict(alone.select("host", "label").drop_nulls().iter_rows())
+
+
 def _by_label(whole: Profile) -> Profile:
     """Hosts with a unique label are named by it in all tables, since users see and type labels."""
-    taken = pl.concat([whole.hosts["label"], whole.hosts.filter(pl.col("label") != pl.col("host"))["host"]])
-    alone = whole.hosts.filter(~pl.col("label").is_in(taken.filter(taken.is_duplicated()).implode()))
-    names = dict(alone.select("host", "label").drop_nulls().iter_rows())
-    called = pl.col("host").replace(names)
+    called = pl.col("host").replace(_labels([whole]))
     tables = {name: getattr(whole, name).with_columns(called) for name in ("hosts", "ranks", "recordings")}
     return replace(whole, **tables)
 

@@ -17,11 +17,12 @@ from __future__ import annotations
 import os.path
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import polars as pl
@@ -32,7 +33,7 @@ from trace_export.model import INT, Note, Profile
 from trace_export.schedules.passes import FORWARDS
 from trace_export.selection import Numbers
 from trace_export.sources.shared.names import WINDOW_FOLDER
-from trace_export.units import EPOCH_NS, utc
+from trace_export.units import EPOCH_NS, duration, utc
 
 SAME_HOST_NS = 60 * 10**9
 """Recordings on one clock that lie further apart are of one run only if a process has both: nothing of one shows in the
@@ -194,9 +195,10 @@ class _Group:
         return [other for other in same.values() if other.claims(process)]
 
 
-def recordings_of(parts: Sequence[Profile]) -> list[Recording]:
-    """The recordings in some profiles, each of one source; a profile without a block has none."""
-    recordings = [one for number, part in enumerate(parts) for one in _of_part(number, part)]
+def recordings_of(parts: Sequence[Profile], offsets: Mapping[str, int] | None = None) -> list[Recording]:
+    """The recordings in some profiles, each of one source; a profile without a block has none. `offsets` (host → ns)
+    are added to their times."""
+    recordings = [one for number, part in enumerate(parts) for one in _of_part(number, part, offsets or {})]
     _count_forwards(recordings, parts)
     return recordings
 
@@ -227,8 +229,11 @@ def arrange(recordings: Sequence[Recording], *, all_ranks: bool = True) -> tuple
     return tuple(job_runs)
 
 
-def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...], list[Note]]:
-    """Those of `runs` that are `wanted`, and notes on the others. Raises UsageError where there is no such run."""
+def chosen(
+    runs: Sequence[JobRun], wanted: RunChoice, labels: Mapping[str, str] | None = None
+) -> tuple[tuple[JobRun, ...], list[Note]]:
+    """Those of `runs` that are `wanted`, and notes on the others, which call hosts by their `labels`. Raises UsageError
+    where there is no such run."""
     if len(runs) < 2 or wanted == "all":
         if isinstance(wanted, int) and runs and wanted != 1:
             raise UsageError(f"there is no run {wanted}", "there is one run only: leave it out", parameter="run")
@@ -246,16 +251,50 @@ def chosen(runs: Sequence[JobRun], wanted: RunChoice) -> tuple[tuple[JobRun, ...
     shown = [*jobs[:SHOWN], f"{len(jobs) - SHOWN} more"] if len(jobs) > SHOWN + 1 else jobs
     several = f"{', '.join(shown[:-1])} and {shown[-1]}" if jobs else ""
     text = f"{run} is read, not {named}"
-    if jobs:
+    parts = [other for other in others if _may_be_one(run, other)]
+    if jobs and not parts:
         text = f"{several} hold different jobs: give one of these folders; {text}"
     else:
         text += "; --run N chooses another, --run all takes all"
-    notes = [Note("runs-not-read", "warning" if jobs else "note", text, str(run.recordings[0].path), len(others))]
+    if parts:
+        text += f"; {_by_offsets(run, parts, labels or {})}"
+    notes = [
+        Note("runs-not-read", "warning" if jobs or parts else "note", text, str(run.recordings[0].path), len(others))
+    ]
     if not complete:
         lacks = f"; {run.missing.named('rank')} missing" if run.missing.ranges else ""
         text = f"no run is complete: {run} is the newest of those with most of the {run.world} ranks{lacks}"
         notes.append(Note("run-incomplete", "warning", text, str(run.recordings[0].path)))
     return (run,), notes
+
+
+def _may_be_one(run: JobRun, other: JobRun) -> bool:
+    """Whether two runs may be one, whose hosts have different times: ranks that together make one job, and no host in
+    common."""
+    both = (*run.recordings, *other.recordings)
+    ranks, others = ({rank for one in side.recordings for rank, _ in one.ranks} for side in (run, other))
+    hosts = ({one.host for one in side.recordings} for side in (run, other))
+    worlds = {one.world for one in both if one.world}
+    numbered = all(one.recorded or "rank" in one.place or _is_called_machine(one.host) for one in both)
+    whole = worlds or ranks | others == {*range(len(ranks) + len(others))}
+    return bool(numbered and whole and len(worlds) < 2 and ranks.isdisjoint(others) and set.isdisjoint(*hosts))
+
+
+def _by_offsets(run: JobRun, parts: Sequence[JobRun], labels: Mapping[str, str]) -> str:
+    """What to do if the runs `parts` are of `run`."""
+    moved = {one.host: run.start_ns - part.start_ns for part in parts for one in part.recordings}
+    given = [f"--offset {quote(labels.get(host, host))}={round(ns / 1e9):+}s" for host, ns in [*moved.items()][:SHOWN]]
+    more = ["the same for the hosts beside them"] if len(moved) > SHOWN else []
+    if len(parts) == 1:
+        what = f"run {parts[0].number} has other ranks on other hosts: if their clocks are {_apart(run, parts[0])} off"
+    else:
+        named = ", ".join(str(part.number) for part in parts[:SHOWN])
+        what = f"runs {named} have other ranks on other hosts: if only their clocks are off"
+    return f"{what}, give {' '.join([*given, *more])}"
+
+
+def _apart(one: JobRun, other: JobRun) -> str:
+    return duration(abs(one.start_ns - other.start_ns))
 
 
 def jobs_in(runs: Sequence[JobRun]) -> list[str]:
@@ -272,16 +311,18 @@ def jobs_in(runs: Sequence[JobRun]) -> list[str]:
     return names if len(names) > 1 and not made else []
 
 
-def _of_part(number: int, part: Profile) -> list[Recording]:
+def _of_part(number: int, part: Profile, offsets: Mapping[str, int]) -> list[Recording]:
     """The recordings of one source. One that counts no runs has one run."""
     spans = part.spans
     if spans.is_empty() or part.ranks.is_empty():
         return []
     first, last = spans["run"].min(), spans["run"].max()
     if first == last:
-        return [_recording(number, part, first, spans, None)]
+        return [_recording(number, part, first, spans, None, offsets)]
     blocks = spans.partition_by("run", maintain_order=True, as_dict=True)
-    return [_recording(number, part, run, blocks[run,], set(blocks[run,]["rank"])) for (run,) in sorted(blocks)]
+    return [
+        _recording(number, part, run, blocks[run,], set(blocks[run,]["rank"]), offsets) for (run,) in sorted(blocks)
+    ]
 
 
 def identities(part: Profile) -> dict[int, Identity]:
@@ -294,7 +335,9 @@ def identities(part: Profile) -> dict[int, Identity]:
     }
 
 
-def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, chosen: set[int] | None) -> Recording:
+def _recording(
+    number: int, part: Profile, counted: Any, spans: pl.DataFrame, chosen: set[int] | None, offsets: Mapping[str, int]
+) -> Recording:
     """The recording of the blocks `spans`; `chosen`: their ranks, where the source has others too."""
     ranks = part.ranks
     stages, origins = ranks["stage"].to_list(), ranks["rank_origin"].to_list()
@@ -305,15 +348,17 @@ def _recording(number: int, part: Profile, counted: Any, spans: pl.DataFrame, ch
         "tuple[int | None, ...]",
         (spans["start_ns"].min(), spans["end_ns"].max(), spans["step"].min(), spans["step"].max()),
     )
-    host = str(ranks["host"][0])
+    host, begun = str(ranks["host"][0]), ranks["begun_ns"][0]
+    moved = offsets.get(host, 0)
     return Recording(
         number, counted, chosen is None, Path(source), str(ranks["kind"][0]), host,
         ranks=frozenset((rank, stage if origin in NOT_RECORDED else None) for rank, stage, origin in rows),
         recorded=NOT_RECORDED.isdisjoint(origins),
         place=_without_window(source)[1],
         identities=frozenset((counted, *names[rank]) for rank, *_ in rows),
-        begun_ns=ranks["begun_ns"][0],
-        start_ns=start or 0, end_ns=end or 0, clock=_clock(part, host, start),
+        begun_ns=None if begun is None else begun + moved,
+        start_ns=(start or 0) + moved, end_ns=(end or 0) + moved,
+        clock=None if start is None else _clock(part, host, start + moved),
         steps=None if first is None or last is None else (first, last), world=part.declared.world,
         job=ranks["job"][0],
     )  # fmt: skip
@@ -354,9 +399,7 @@ def _is_called_machine(folder: str) -> bool:
     return _MACHINE.search(folder.partition("/")[0]) is not None
 
 
-def _clock(part: Profile, host: str, start_ns: int | None) -> str | None:
-    if start_ns is None:
-        return None
+def _clock(part: Profile, host: str, start_ns: int) -> str:
     return host if start_ns < EPOCH_NS or part.hosts["epoch"].count() else ""
 
 
