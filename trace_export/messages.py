@@ -162,8 +162,8 @@ NOTES: dict[str, Explanation] = {
         "Export each run from a folder of its own.",
     ),
     "forward-only": Explanation(
-        "No rank has a backward, as in inference. The k-th forward of each rank counts as micro-batch k. Without "
-        "recorded steps all of them are one step.",
+        "No rank has a backward: evaluation, inference, or a job that ended in its warm-up. If all ranks have as many "
+        "forwards, the k-th of each counts as micro-batch k. Without recorded steps all of them are one step.",
         "Nothing for inference. If there were backwards, name them too ([how](collect/instrument.md)).",
     ),
     "forwards-unknown": Explanation(

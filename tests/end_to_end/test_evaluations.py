@@ -118,6 +118,7 @@ def test_a_run_without_backwards_numbers_the_forwards_of_each_rank(tmp_path: Pat
     assert drawn(run.profile) == truth(blocks, epoch)
     codes = [note.code for note in run.notes]
     assert codes.count("forward-only") == 1
+    assert "inference, or a job that ended in its warm-up" in str(run.notes)
     assert not {"microbatch-unknown", "schedule-unknown", "step-ends-unknown", "blocks-missing"} & set(codes)
     idle = sum(
         max(b.end_ns for b in blocks) - min(b.start_ns for b in blocks)
@@ -125,6 +126,20 @@ def test_a_run_without_backwards_numbers_the_forwards_of_each_rank(tmp_path: Pat
     )  # fmt: skip
     length = max(b.end_ns for b in blocks) - min(b.start_ns for b in blocks)
     assert Bubbles(run.profile).steps["bubble"].to_list() == pytest.approx([idle / (STAGES * length)])
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_a_job_that_died_in_its_warm_up_is_not_said_to_evaluate(tmp_path: Path, capture: str) -> None:
+    """The ranks have run their 4, 3, 2 and 1 forwards."""
+    orders = [[Operation("F", m) for m in range(STAGES - stage)] for stage in range(STAGES)]
+    blocks = [b for b in simulate(orders, nsys.TIMING, range(1), random.Random(5)).blocks if b.kind == "F"]
+    CAPTURES[capture](tmp_path, blocks, PlainAlone())
+    run = trace_export.load(tmp_path)
+    assert run.spans["kind"].to_list() == ["F"] * 10
+    assert run.profile.evaluations.is_empty()
+    (note,) = [note for note in run.notes if note.code == "forward-only"]
+    assert "a job that ended in its warm-up" in note.text
+    assert "inference" not in note.text
 
 
 @pytest.mark.parametrize("capture", CAPTURES)

@@ -63,14 +63,17 @@ def label(profile: Profile, undetermined: pl.Series) -> Profile:
     count blocks without a number, and steps whose order fits no schedule.
     """
     work = _unlabelled(profile, undetermined)
+    if forward_only(profile.spans):
+        alike = _all_alike(profile.spans.filter(FORWARDS))
+        numbered = alike and work["microbatch"].null_count() == work.height > 0
+        text = _without_backwards(work["step"].n_unique() if numbered else 0, alike=alike)
+        profile = profile.with_notes([Note("forward-only", "note", text)])
+        if numbered:
+            nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
+            spans = _filled(profile.spans, conform(work.select("row", "chunk", microbatch=nth), _FOUND))
+            return replace(profile, spans=conform(spans, SPANS))
     if work.is_empty():
         return profile
-    if forward_only(profile.spans) and _all_alike(work):
-        nth = pl.int_range(pl.len(), dtype=INT).over([*RANK_STEP_KEY, "chunk"])
-        spans = _filled(profile.spans, conform(work.select("row", "chunk", microbatch=nth), _FOUND))
-        one = ", as micro-batches of one step" if work["step"].n_unique() < 2 else " in each step"
-        text = f"no rank runs a backward: the forwards of each rank are numbered in order{one}"
-        return replace(profile, spans=conform(spans, SPANS)).with_notes([Note("forward-only", "note", text)])
     ends = labels_by_position.whole_ends(profile, work)
     stages = depth(profile.ranks, profile.declared)
     way = way_of_messages(profile, stages)
@@ -111,10 +114,23 @@ def _unlabelled(profile: Profile, undetermined: pl.Series) -> pl.DataFrame:
     )
 
 
-def _all_alike(work: pl.DataFrame) -> bool:
-    """Whether no block has a number, and all ranks have equally many blocks in each step."""
-    sizes = work.group_by(RANK_STEP_KEY).len().group_by(STEP_KEY).agg(pl.col("len").n_unique())
-    return work["microbatch"].null_count() == work.height and bool((sizes["len"] == 1).all())
+def _all_alike(forwards: pl.DataFrame) -> bool:
+    """Whether all ranks have equally many blocks in each step."""
+    sizes = forwards.group_by(RANK_STEP_KEY).len().group_by(STEP_KEY).agg(pl.col("len").n_unique())
+    return bool((sizes["len"] == 1).all())
+
+
+def _without_backwards(steps: int, *, alike: bool) -> str:
+    """What a run without backwards may be: `alike` if all ranks run as many forwards. `steps`: those whose forwards are
+    numbered in order."""
+    if not alike:
+        return (
+            "no rank runs a backward, and some ranks run more forwards than others: "
+            "a job that ended in its warm-up, or recordings that end apart"
+        )
+    one = ", as micro-batches of one step" if steps < 2 else " in each step"
+    numbers = f"; the forwards of each rank are numbered in order{one}" if steps else ""
+    return f"no rank runs a backward: evaluation, inference, or a job that ended in its warm-up{numbers}"
 
 
 def _filled(spans: pl.DataFrame, numbers: pl.DataFrame) -> pl.DataFrame:
