@@ -256,7 +256,11 @@ RUNS: dict[str, GoldenRun] = {
     ),
     "inspect": GoldenRun(
         {"logs": "paddle/two_machines"},
-        ["inspect logs", "inspect logs --ranks 0,2 --verbose --json", "inspect logs --jobs 1 --debug"],
+        [
+            "inspect logs",
+            "inspect logs --ranks 0,2 --verbose --json",
+            "inspect logs --jobs 1 --debug --offset machine1=+1ms",
+        ],
     ),
     "simulate": GoldenRun(
         {},
