@@ -598,6 +598,11 @@ NOTES: dict[str, Explanation] = {
         "too.",
         "Nothing if few. Otherwise export the profile again.",
     ),
+    "times-rounded": Explanation(
+        "All times of a table are multiples of 10 µs and not of 100 µs. A spreadsheet keeps 15 digits of a number, and "
+        "replaces the others of a unix time by zeros.",
+        "Give the table as it was before a spreadsheet saved it, if one did. Durations may be off by 10 µs.",
+    ),
     "times-without-unit": Explanation(
         "`--columns` gives no unit of the times, and as nanoseconds they make a forward too short to be one. All times "
         "are wrong if they are in another unit.",

@@ -95,6 +95,16 @@ def test_times_that_a_spreadsheet_has_rounded_are_refused(digits: str, mapped: b
         api.load(rounded, columns=columns)
 
 
+@pytest.mark.parametrize(("grid", "said"), [(1_000, 0), (10_000, 1), (100_000, 0), (1_000_000, 0)])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_unix_times_of_15_digits_are_told_as_rounded(grid: int, said: int, mapped: bool, table: Path) -> None:
+    """1760000000123456789 ns becomes 1760000000123450000; coarser times are those of a program."""
+    rounded = table.with_suffix(".csv")
+    pl.read_parquet(table).with_columns(pl.col(name) // grid * grid for name in TIMES).write_csv(rounded)
+    run = api.load(rounded, columns="rank=rank,kind=kind,start=start_ns,end=end_ns" if mapped else None)
+    assert [note.code for note in run.notes].count("times-rounded") == said
+
+
 def test_a_small_file_of_countless_rows_is_refused(tmp_path: Path) -> None:
     """Equal values take no room in Parquet, so that a file of some kB may stand for a table of any size."""
     rows = 2_000_000

@@ -184,10 +184,14 @@ def test_a_table_with_columns(suffix: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "separator", "start"), [("a.csv", ";", "\ufeff"), ("b.csv", "\t", ""), ("c.tsv", "\t", "")]
-)
+    ("name", "separator", "start"),
+    [
+        ("a.csv", ";", "\ufeff"), ("b.csv", "\t", ""), ("c.tsv", "\t", ""), ("d.csv", ";", "sep=;\r\n"),
+        ("e.csv", "\t", '\ufeff"sep=\t"\n'),
+    ],
+)  # fmt: skip
 def test_tables_of_spreadsheets(name: str, separator: str, start: str, tmp_path: Path) -> None:
-    """Separated by semicolons or tabs, and perhaps with the mark of its encoding; with `columns`, and our own."""
+    """Separated by semicolons or tabs, with a mark of its encoding or Excel's first line; with `columns`, or ours."""
     comma = table(tmp_path)
     other = tmp_path / name
     other.write_text(start + comma.read_text().replace(",", separator).replace("\n", "\r\n"), encoding="utf-8")

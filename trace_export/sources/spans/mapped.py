@@ -87,6 +87,7 @@ def read_columns(source: Source, columns: Columns) -> Profile:
     Raises SourceError when a column is missing, or holds what it cannot.
     """
     profile = _with_other_work(_profile(_rows(source.path, columns), source), source.path)
+    profile = csv_table.with_doubts_of_rounding(profile, source.path)
     return profile if columns.has_unit else _with_doubts_of_unit(profile, source.path)
 
 

@@ -92,10 +92,11 @@ def read_table(path: Path) -> Profile:
         rank_origin=pl.lit("recorded"), stage_origin=stage_origin,
     )  # fmt: skip
     hosts = ranks.select("host", label="host").unique(maintain_order=True).with_row_index("machine")
-    return Profile(
+    profile = Profile(
         hosts=conform(hosts, HOSTS), ranks=ranks, spans=spans, collectives=collectives,
         declared=run_facts(spans["marker"]),
     )  # fmt: skip
+    return csv_table.with_doubts_of_rounding(profile, path)
 
 
 def read_one(source: Source, options: ReadOptions) -> Profile:
