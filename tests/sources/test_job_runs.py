@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from samples.generators.job_runs import (
     Recorded,
 )
 from samples.generators.kineto_trace import Trace
+from samples.generators.nsys_export import Export
 from samples.generators.pipeline import Block
 from tests.conftest import Cli
 from tests.support.rows import crossed, slow
@@ -351,7 +354,7 @@ def test_hosts_whose_clocks_are_hours_apart_are_one_run_where_the_user_says_so(
     assert [note for note in one.notes if note.code.startswith("clock") and note.level == "warning"] == []
     assert inspect(tmp_path, offsets_ns=offsets).runs.height == 1
     whole = load(tmp_path, run="all").align(offsets_ns=offsets)
-    assert whole.ranks.height == 4
+    assert whole.spans.height == one.spans.height
     for read in (inspect, load):
         with pytest.raises(UsageError, match='there is no host "node7"'):
             read(tmp_path, offsets_ns={"node7": 1})  # type: ignore[operator]
@@ -362,3 +365,42 @@ def test_starts_on_one_host_are_no_run_whose_clocks_differ(name: str, tmp_path: 
     WRITERS[name](tmp_path, [Recorded(0, 0, ranks=[0]), Recorded(1, 3600, ranks=[1])])
     (note,) = [note for note in load(tmp_path).notes if note.code == "runs-not-read"]
     assert "--offset" not in note.text
+
+
+@pytest.mark.parametrize("name", ["paddle", "plain", "numbered"])
+def test_a_process_that_starts_anew_with_its_number_begins_a_run(name: str, tmp_path: Path) -> None:
+    """As in a container, or within the process: its steps are counted anew, and the log announces as many as before."""
+    again = [Recorded(0, 0), Recorded(0, 600)]
+    if name == "paddle":
+        truth = WRITERS[name](tmp_path, again)
+    else:
+        export = Export(host="node0")
+        truth = [one.blocks() for one in again]
+        for blocks, rank in product(truth, range(STAGES)):
+            made = nsys.Rank(export, rank, 0, dialect=nsys.Plain() if name == "plain" else None, process=4000 + rank)
+            mine = [b for b in blocks if b.rank == rank]
+            for block in mine:
+                made.block(block, random.Random(1))
+            made.steps(mine)
+        export.write(tmp_path / "node0.sqlite")
+        start = Export.epoch_ns
+        truth = [[replace(b, start_ns=b.start_ns + start) for b in blocks] for blocks in truth]
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(truth[1])
+    assert notes(run) == ["runs-not-read"]
+    whole = load(tmp_path, run="all")
+    assert [blocks_in(whole, number) for number in (1, 2)] == [passes(blocks) for blocks in truth]
+    assert [step for _, step in sorted(set(whole.spans.select("run", "step").drop_nulls().rows()))] == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("kept", [5, 14])
+def test_a_log_of_a_start_that_died_with_the_same_thread_is_cut_at_the_pause(kept: int, tmp_path: Path) -> None:
+    """Two steps are announced for each start, and the first one died in one of them."""
+    job = paddle.Job(2, 4, range(1, 3))
+    second = [replace(b, start_ns=b.start_ns + 5 * 10**9, end_ns=b.end_ns + 5 * 10**9) for b in job.blocks()]
+    for rank in range(2):
+        lost = [line for line in paddle.log(job, job.blocks(), rank).splitlines(keepends=True) if "Profiler" in line]
+        (tmp_path / f"workerlog.{rank}").write_text("".join(lost[: kept + 1]) + paddle.log(job, second, rank))
+    run = load(tmp_path)
+    assert blocks_in(run) == passes(second)
+    assert run.spans["step"].drop_nulls().unique().sort().to_list() == [1, 2]

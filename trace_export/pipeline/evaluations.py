@@ -75,7 +75,10 @@ def uninterrupted(profile: Profile, start: str, length: str) -> pl.Expr:
 def _apart(profile: Profile, chosen: pl.Series) -> Profile:
     spans = profile.spans
     apart = spans.filter(chosen).with_columns(step=pl.lit(None, INT), id=pl.lit(None, SPAN_ID))
-    text = "forwards of an evaluation, which no backward follows: drawn, in no step and in no figure"
+    text = (
+        "forwards that no backward follows (an evaluation, or a start of the job that ended in its warm-up): drawn, in "
+        "no step and in no figure"
+    )
     note = Note("evaluation-forwards", "note", text, count=apart.height)
     return replace(
         profile, spans=spans.filter(~chosen), evaluations=pl.concat([profile.evaluations, apart])

@@ -19,6 +19,7 @@ from trace_export.sources import runs
 from trace_export.sources.formats import of_kind
 from trace_export.sources.runs import JobRun, Recording
 from trace_export.sources.shared.names import rank_in
+from trace_export.sources.shared.restarts import with_runs
 from trace_export.units import finer_than_ms
 
 PIECE_BYTES = 1 << 20
@@ -45,6 +46,7 @@ def merge(
     """
     each = [part for profile in profiles for part in (*profile.earlier, replace(profile, earlier=()))]
     given, copies = _without_copies(each)
+    given = [with_runs(part) for part in given]
     moved = offsets_by_host(given, offsets or {})
     job_runs = runs.arrange(runs.recordings_of(given, moved), all_ranks=all_ranks)
     wanted, notes = runs.chosen(job_runs, run, _labels(given) if len(job_runs) > 1 else {})

@@ -122,6 +122,10 @@ class JobRun:
         return min(one.start_ns for one in self.recordings)
 
     @property
+    def end_ns(self) -> int:
+        return max(one.end_ns for one in self.recordings)
+
+    @property
     def windows(self) -> int:
         return max(one.window for one in self.recordings)
 
@@ -269,15 +273,17 @@ def chosen(
 
 
 def _may_be_one(run: JobRun, other: JobRun) -> bool:
-    """Whether two runs may be one, whose hosts have different times: ranks that together make one job, and no host in
-    common."""
+    """Whether two runs may be one, whose hosts have different times: ranks that together make one job, no host in
+    common, and no time, which would show that they are two."""
     both = (*run.recordings, *other.recordings)
     ranks, others = ({rank for one in side.recordings for rank, _ in one.ranks} for side in (run, other))
     hosts = ({one.host for one in side.recordings} for side in (run, other))
     worlds = {one.world for one in both if one.world}
     numbered = all(one.recorded or "rank" in one.place or _is_called_machine(one.host) for one in both)
     whole = worlds or ranks | others == {*range(len(ranks) + len(others))}
-    return bool(numbered and whole and len(worlds) < 2 and ranks.isdisjoint(others) and set.isdisjoint(*hosts))
+    apart = run.end_ns < other.start_ns or other.end_ns < run.start_ns
+    fits = numbered and whole and len(worlds) < 2 and ranks.isdisjoint(others)
+    return bool(fits and apart and set.isdisjoint(*hosts))
 
 
 def _by_offsets(run: JobRun, parts: Sequence[JobRun], labels: Mapping[str, str]) -> str:

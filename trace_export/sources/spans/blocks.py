@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
 import polars as pl
 
 from trace_export.errors import path_text
 from trace_export.model import COLLECTIVES, HOSTS, INT, P2P, RANKS, SPANS, WORK_KINDS, Declared, Profile, conform
-from trace_export.ordering import packed
 from trace_export.schedules.operation_types import BLOCKS, COLLECTIVE, TRANSFERS
 from trace_export.selection import Numbers
+from trace_export.sources.shared.restarts import runs_of
 from trace_export.sources.shared.timestamps import ZERO_NS
 from trace_export.sources.source import Source
 
@@ -33,11 +32,6 @@ KINDS = {
 MOST = 0.5
 """If more than this part of the ranks' steps begin before the previous step has ended, each step counts from its own
 zero."""
-
-AGAIN_NS = 60 * 10**9
-"""A job takes longer to be started again; within a step no table has such a gap."""
-MOST_RUNS = 1000
-"""A table in which passes are there more often has no runs, but numbers that say something else."""
 
 
 def kind_of(column: str) -> pl.Expr:
@@ -111,42 +105,6 @@ def group_of(scope: pl.Expr, columns: Collection[str]) -> pl.Expr:
     chunk = number["chunk"].fill_null(0).clip(0).cast(pl.String).str.zfill(3)
     stage, replica = pl.format("stage {} chunk {}", number["stage"], chunk), pl.format("dp {}", number["dp"])
     return pl.when(scope == "stage").then(stage).when(scope == "replica").then(replica).otherwise(pl.lit("world"))
-
-
-def runs_of(rows: pl.DataFrame) -> pl.Series:
-    """The run of each row (rank, kind, start_ns, end_ns, step, microbatch, chunk) of a table that does not say it.
-
-    A job that is started again counts its steps anew: where a pass is there once more, after later steps, after
-    AGAIN_NS or with all passes of its step, and no other is under way, a run begins.
-
-    Example: each rank has its forward 0 of step 1 at 0 and at 600 s, and at 600 s all have had step 2 and are idle.
-    """
-    key = ["rank", "kind", "step", "microbatch", *(["chunk"] if "chunk" in rows.columns else [])]
-    alone = pl.zeros(rows.height, INT, eager=True)
-    if not {"step", "microbatch"} <= set(rows.columns):
-        return alone
-    passes = rows.filter(pl.col("kind").is_in(["F", "B"]), *(pl.col(c).is_not_null() for c in ("step", "microbatch")))
-    numbers = (passes[name].cast(pl.Int64).fill_null(-1).to_numpy() for name in key if name != "kind")
-    if np.bincount(packed((passes["kind"] == "F").to_numpy(), *numbers), minlength=1).max() <= 1:
-        return alone
-    turns = passes.sort("start_ns").with_columns(turn=pl.int_range(pl.len(), dtype=INT).over(key))
-    again = turns.filter(pl.col("turn") > 0).group_by("turn").first().sort("turn").select("start_ns", "step")
-    if again.height > MOST_RUNS or not all(_begins_run(passes, key, *row) for row in again.iter_rows()):
-        return alone
-    return again["start_ns"].search_sorted(rows["start_ns"], side="right").cast(INT)
-
-
-def _begins_run(passes: pl.DataFrame, key: list[str], at: int, step: int) -> bool:
-    """Whether a run begins `at` a time, with this step. `key`: what names a pass."""
-    before = passes.filter(pl.col("start_ns") < at)
-    last_step, last_end = before.select(pl.col("step").max(), pl.col("end_ns").max()).row(0)
-    if last_end is None or last_end > at:
-        return False
-    if step < last_step or at - last_end > AGAIN_NS:
-        return True
-    after = passes.filter(pl.col("start_ns") >= at)
-    first, second = (set(part.filter(step=step).select(key).unique().iter_rows()) for part in (before, after))
-    return first == second
 
 
 def one_after_another(rows: pl.DataFrame) -> pl.DataFrame:

@@ -58,11 +58,11 @@ def read_foreign(path: Path, columns: Columns | None, options: ReadOptions) -> P
 
 def read_table(path: Path) -> Profile:
     """The blocks, ranks and hosts in the table, and where it has a column `group`, its collectives, the rows that name
-    one. Without a column `run`, passes that come again belong to a further run (see blocks.runs_of).
+    one. Without a column `run`, passes that come again belong to a further run (see restarts.runs_of).
 
     Raises SourceError when the file is no such table, or one of two runs.
     """
-    from trace_export.sources.spans.blocks import runs_of
+    from trace_export.sources.shared.restarts import runs_of
 
     if is_pointer(path):
         raise SourceError(path, f"is {POINTER}", FETCH)
