@@ -591,17 +591,17 @@ NOTES: dict[str, Explanation] = {
         "Paddle writes these times in whole milliseconds; shorter differences cannot be seen.",
         "Nothing.",
     ),
+    "times-rounded": Explanation(
+        "All times of a table are multiples of 10 µs and not of 100 µs. A spreadsheet keeps 15 digits of a number, and "
+        "replaces the others of a unix time by zeros.",
+        "Give the table as it was before a spreadsheet saved it, if one did. Durations may be off by 10 µs.",
+    ),
     "times-unusable": Explanation(
         "Entries with an impossible time were left out: absent, zero, after the year 2116, of negative length, a "
         "device task that lasts more than a day or is more than a day from the range that launched it. On Ascend, "
         "marked ranges that begin or end while a kernel of their stream runs, or hold no kernel, were left out, "
         "too.",
         "Nothing if few. Otherwise export the profile again.",
-    ),
-    "times-rounded": Explanation(
-        "All times of a table are multiples of 10 µs and not of 100 µs. A spreadsheet keeps 15 digits of a number, and "
-        "replaces the others of a unix time by zeros.",
-        "Give the table as it was before a spreadsheet saved it, if one did. Durations may be off by 10 µs.",
     ),
     "times-without-unit": Explanation(
         "`--columns` gives no unit of the times, and as nanoseconds they make a forward too short to be one. All times "

@@ -50,6 +50,8 @@ def _at_pauses(spans: pl.DataFrame, first: int, end: int) -> pl.DataFrame:
     are 1 and 2 of the second run, and the first died in its first step.
     """
     steps = spans.drop_nulls("step").group_by("step").agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("step")
+    if not steps["start_ns"].is_sorted():  # blocks that were written twice
+        return spans
     begins, pause = [0], (steps["start_ns"] - steps["end_ns"].shift()).to_list()
     while parts := [(a, b) for a, b in zip(begins, [*begins[1:], steps.height], strict=True) if b - a > end - first]:
         begins = sorted([*begins, *(max(range(a + 1, b), key=lambda n: pause[n] or 0) for a, b in parts)])
