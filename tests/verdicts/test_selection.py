@@ -181,6 +181,8 @@ def test_a_step_that_warms_up_comes_first_and_can_be_compared(form: str, tmp_pat
     assert first["facts"]["others_ns"] == pytest.approx(step_ns, rel=0.05)
     assert f"{first['facts']['ratio']:.2f} × as long as the others" in first["text"]
     assert "slow-steps" not in [sentence["code"] for sentence in rest]
+    screen = command("report", tmp_path / "warm").stdout.partition("\nSteps\n")[2].splitlines()
+    assert [line.split()[0] for line in screen if line.endswith("warm-up")] == ["0"]
     options = first["next"].partition(f"compare {tmp_path / 'warm'} ")[2].split()
     compared = json.loads(command("compare", tmp_path / "warm", *options, "--json").stdout)
     assert sum(row["a_ns"] for row in compared["levels"]) == pytest.approx(step_ns, rel=0.05)

@@ -62,7 +62,7 @@ PLACE_SAID = 32
 
 def few(steps: pl.DataFrame, explained: int, called: str) -> dict[int, list[str]]:
     """The rows of some of the steps (`Report.steps`), and why they are shown: the first, the last, the slowest and the
-    fastest that are whole, and the row `explained`, for which `called` says why."""
+    fastest that are whole, and the row `explained`, for which `called` says why; and which of these are a warm-up."""
     length = pl.coalesce("step_ns", "pipeline_ns") if steps["step_ns"].null_count() == len(steps) else pl.col("step_ns")
     which = pl.col("whole") | ~pl.col("whole").any()
     sized = steps.with_row_index("row").filter(which).select("row", length=length).drop_nulls().sort("length")["row"]
@@ -73,6 +73,8 @@ def few(steps: pl.DataFrame, explained: int, called: str) -> dict[int, list[str]
     ):  # fmt: skip
         if row is not None:
             why.setdefault(row, []).append(words)
+    for row in why.keys() & set((steps["whole"] & ~steps["counts"]).arg_true()):
+        why[row].append("warm-up")
     return dict(sorted(why.items()))
 
 
@@ -120,10 +122,11 @@ def cause_and_place(causes: Sequence[cause_words.Row]) -> tuple[pl.Series, pl.Se
 
 
 def _steps(report: Report) -> ReportTable:
+    marks = [] if report.steps["whole"].all() else ["whole"]
+    marks += [] if report.steps["counts"].equals(report.steps["whole"]) else ["counts"]
     frame = report.steps.select(
         *(name for name in SEGMENT if report.steps[name].n_unique() > 1), "step",
-        *([] if report.steps["whole"].all() else ["whole"]), "step_ns", "pipeline_ns",
-        "bubble", pl.col("bubble_own").alias("own"),
+        *marks, "step_ns", "pipeline_ns", "bubble", pl.col("bubble_own").alias("own"),
     )  # fmt: skip
     odd = far_longer(report.steps["pipeline_ns"]) | ~report.steps["whole"]
     flagged = {row: Place(step=report.steps.select(STEP_KEY).row(row)) for row in odd.arg_true()}

@@ -222,7 +222,8 @@ def stage_rows(overview: Overview) -> pl.DataFrame:
 def step_rows(overview: Overview) -> pl.DataFrame:
     names = {"step_ns": "step ms", "pipeline_ns": "pipeline ms", "longest_ns": "longest ms"}
     times = [(pl.col(column) / 1e6).alias(name) for column, name in names.items()]
-    return overview.steps.select("step", "ranks", "whole", *times, (100 * pl.col("bubble")).alias("idle %"))
+    counts = [] if overview.steps["counts"].equals(overview.steps["whole"]) else ["counts"]
+    return overview.steps.select("step", "ranks", "whole", *counts, *times, (100 * pl.col("bubble")).alias("idle %"))
 
 
 def cohort_rows(overview: Overview) -> pl.DataFrame:
