@@ -14,6 +14,7 @@ from samples.generators.unmarked import REDUCED, Program, write
 from tests.inference import tools
 from tests.inference.tools import SMALL, profiles, spans
 from tests.support.databases import changing
+from tests.support.rows import crossed
 from trace_export.errors import SourceError
 from trace_export.model import Profile
 
@@ -37,8 +38,9 @@ def test_ranges_around_steps_without_a_number_give_none(tmp_path: Path) -> None:
     assert profile.spans["step"].null_count() == profile.spans.height
 
 
-@pytest.mark.parametrize("stream", ["NULL", "-1", "4294967302", "streamId - 4294967296"])
-@pytest.mark.parametrize("table", ["KERNEL", "MEMCPY"])
+@pytest.mark.parametrize(
+    ("stream", "table"), crossed(["NULL", "-1", "4294967302", "streamId - 4294967296"], ["KERNEL", "MEMCPY"])
+)
 def test_a_stream_without_a_number_of_32_bits_changes_no_name(tmp_path: Path, table: str, stream: str) -> None:
     blocks = write(tmp_path, replace(SMALL, host_transfers=True))
     with changing(tmp_path / "node0.sqlite") as db:

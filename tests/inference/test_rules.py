@@ -11,13 +11,7 @@ from tests.support.launches import ENGINE, MAIN, cuts, work
 from trace_export.inference.forwards import passes_of, trim
 from trace_export.inference.infer import infer
 from trace_export.inference.kernel_names import KernelNames
-from trace_export.inference.kinds import (
-    by_kind,
-    kinds,
-    likeness,
-    occurrences,
-    split_weights_from_forwards,
-)
+from trace_export.inference.kinds import split_weights_from_forwards
 from trace_export.inference.pieces import (
     Piece,
     cuts_of,
@@ -25,7 +19,6 @@ from trace_export.inference.pieces import (
     join_weights,
     split,
     with_optimizers,
-    without_truncated_end,
 )
 from trace_export.inference.repetition import by_repetition, equal_parts, split_weights, tiling
 from trace_export.inference.step import Rows, Step
@@ -64,58 +57,6 @@ def codes(text: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("text", "pieces"),
     [
-        ("a b A B . C D c | d", "M a b, B A B, B C D, M c, M d"),
-        ("a A b B", "M a, B A, M b, B B"),
-        ("A . . B", "B A, B B"),
-        ("A B", "B A B"),
-        ("", ""),
-    ],
-)
-def test_launches_are_split_at_threads_calls_and_transfers(text: str, pieces: str) -> None:
-    assert shown(text, split(timeline(text), cuts(text))[0]) == pieces
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("+ A B + C + | c", "W + A B + C +, M c"),
-        ("A B . C", "B A B, B C"),
-        ("+ A + b c", "W + A +, M b c"),
-        ("+ | A", "M +, B A"),
-        ("a + A", "M a +, B A"),
-    ],
-)
-def test_sums_between_calls_of_the_engine_make_a_weight_gradient(text: str, pieces: str) -> None:
-    line = timeline(text)
-    assert shown(text, join_weights(line, *split(line, cuts(text)))) == pieces
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"), [("a b 1 A B", "M a b, B 1 A B"), ("1 A", "B 1 A"), ("a 1 | b A", "M a 1, M b, B A")]
-)
-def test_the_fill_before_a_backward_belongs_to_it(text: str, pieces: str) -> None:
-    line = timeline(text)
-    assert shown(text, give_fills_to_backwards(line, split(line, cuts(text))[0])) == pieces
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
-        ("a A B | b C D | c E", "M a, B A B, M b, B C D, M c"),
-        ("a A B | b C D | c E F", "M a, B A B, M b, B C D, M c, B E F"),
-        ("a A | b C D | c E", "M a, B A, M b, B C D, M c, B E"),  # another backward is as short
-        ("a A B | b C u", "M a, B A B, M b, B C, M u"),  # not at the end
-        ("a A", "M a, B A"),  # nothing to compare it with
-        ("", ""),
-    ],
-)
-def test_a_backward_at_the_end_may_be_truncated(text: str, pieces: str) -> None:
-    assert shown(text, without_truncated_end(split(timeline(text), cuts(text))[0])) == pieces
-
-
-@pytest.mark.parametrize(
-    ("text", "pieces"),
-    [
         ("A B a 1 u b u c", "B A B, M a, OPT 1 u b u, M c"),
         ("A u B u C u a", "B A, OPT u, B B, OPT u, B C, OPT u, M a"),  # one after each
         ("A u B u C a D u", "B A, M u, B B, M u, B C, M a, B D, M u"),  # after most: no sign of an optimizer
@@ -128,13 +69,6 @@ def test_the_optimizer_lasts_from_its_first_kernel_to_its_last(text: str, pieces
     assert shown(text, with_optimizers(line, split(line, cuts(text))[0], updates, exact=False)) == pieces
 
 
-def test_an_optimizer_that_a_range_shows_has_no_fills_before_it() -> None:
-    text = "A a 1 u b u c"
-    line = timeline(text)
-    result = with_optimizers(line, split(line, cuts(text))[0], np.array([3, 5]), exact=True)
-    assert shown(text, result) == "B A, M a 1, OPT u b u, M c"
-
-
 def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
     both = work("a | A | b")
     streams, threads = both.stream.copy(), both.thread.copy()
@@ -144,25 +78,6 @@ def test_streams_on_which_the_engine_sends_are_not_the_pipelines() -> None:
     assert pipeline_transfers(other, MAIN).tolist() == [3]
     streams[3] = 30
     assert pipeline_transfers(other, MAIN).tolist() == []
-
-
-def test_cuts_are_transfers_or_without_any_waits() -> None:
-    assert cuts_of(timeline("a | A . b")).evidence == "transfers"
-    assert cuts_of(timeline("a . A . b")).evidence == "waits"
-
-
-def test_pieces_of_one_kind_are_forwards_and_later_products_are_weights() -> None:
-    text = "a b | a b | A B | g g | C D | g g"
-    one = step(text)
-    forwards, weights = by_kind(one, one.timeline.name, 0.8) or ([], [])
-    assert rows(text, forwards) == ["a b", "a b"]
-    assert rows(text, weights) == ["g g", "g g"]
-
-
-def test_weights_are_cut_off_the_forward_after_them() -> None:
-    text = "e g x | e g x | A B | g g g e g x | C"
-    one = step(text)
-    assert rows(text, split_weights_from_forwards(one, one.own)) == ["e g x", "e g x", "g g g", "e g x"]
 
 
 def test_forwards_repeat() -> None:
@@ -198,6 +113,17 @@ def test_a_weight_gradient_that_is_the_usual_one_twice_is_two() -> None:
     assert shown(text, split_weights(one.timeline, passes)) == "W g h, B A, W g h, B B, W g h, W g h, B C"
 
 
+def test_cuts_are_transfers_or_without_any_waits() -> None:
+    assert cuts_of(timeline("a | A . b")).evidence == "transfers"
+    assert cuts_of(timeline("a . A . b")).evidence == "waits"
+
+
+def test_weights_are_cut_off_the_forward_after_them() -> None:
+    text = "e g x | e g x | A B | g g g e g x | C"
+    one = step(text)
+    assert rows(text, split_weights_from_forwards(one, one.own)) == ["e g x", "e g x", "g g g", "e g x"]
+
+
 def test_launches_that_only_count_tokens_are_no_forward() -> None:
     text = "a b | n n | a b | A"
     assert rows(text, step(text).own) == ["a b", "a b"]
@@ -206,36 +132,6 @@ def test_launches_that_only_count_tokens_are_no_forward() -> None:
 def test_counters_between_forwards_are_cut_off() -> None:
     one = step("a b | n a b | a b n | A")
     assert rows("a b | n a b | a b n | A", trim(one, one.own)) == ["a b"] * 3
-
-
-def test_rows_are_alike_by_what_they_have_in_common() -> None:
-    assert likeness(codes("a a b c"), codes("a b b")) == 0.5
-    assert kinds([codes("a b"), codes("b a"), codes("a b c d"), codes("x")], 0.8) == [0, 0, 1, 2]
-    assert kinds([np.array([n], np.int32) for n in range(100)], 0.8) is None
-    assert list(occurrences(codes("a b a b a b a"), codes("a b a b a"))) == [0, 2]
-    assert list(occurrences(np.array([256, 1], np.int32), np.array([1], np.int32))) == [
-        1
-    ]  # not inside a number's bytes
-
-
-def test_stems_are_the_kinds_of_kernels() -> None:
-    import polars as pl
-
-    names = [
-        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>(int)",
-        "void at::native::vectorized_elementwise_kernel<8, at::native::FillFunctor<int>>(int)",
-        "void at::native::(anonymous namespace)::layer_norm_kernel<float>(int)",
-        "flash_fwd_kernel<64, 128>",
-        "flash_fwd_kernel<64, 256>",
-        "nvjet_hsh_128x128_NT",
-        "void cutlass::Kernel<cutlass_80_gemm>(int)",
-        "Cijk_Ailk_Bljk_HHS_BH_MT128x64",
-    ]
-    stems = KernelNames(pl.Series(names)).stem.tolist()
-    assert stems[0] == stems[1]
-    assert stems[3] == stems[4]
-    assert stems[5] == stems[6] == stems[7]
-    assert len(set(stems)) == 4
 
 
 STEP = "a b c d | a b c d | A B , C D u"

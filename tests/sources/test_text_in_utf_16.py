@@ -8,6 +8,7 @@ import pytest
 import trace_export
 from samples.generators.paddle import Job, write_logs, write_records
 from tests.support.profiles import profile, span
+from tests.support.rows import crossed
 from trace_export.writers.tables import write_csv
 
 COLUMNS = ["rank", "step", "kind", "microbatch", "start_ns", "end_ns"]
@@ -24,8 +25,10 @@ def written(folder: Path, samples: Path) -> dict[str, Path]:
     return {name.partition(".")[0]: folder / name for name in ("logs", "records", "recorder", "spans.csv")}
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be with a mark", "utf-16-le"])
-@pytest.mark.parametrize("form", ["logs", "records", "recorder", "spans"])
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    crossed(["utf-16", "utf-16-be with a mark", "utf-16-le"], ["logs", "records", "recorder", "spans"]),
+)
 def test_it_is_read_as_in_utf_8(form: str, encoding: str, samples: Path, tmp_path: Path) -> None:
     given = written(tmp_path, samples)[form]
     wanted = trace_export.load(given).spans.select(COLUMNS)

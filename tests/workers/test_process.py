@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rows import crossed
 from tests.support.wait import HANGS_S
 from tests.support.worker_tasks import Task, perform
 from trace_export.workers import process
@@ -15,8 +16,7 @@ from trace_export.workers import process
 MESSAGES = (sys.path, gc.get_threshold()), perform, Task(Path("a")), Task(Path("b"))
 
 
-@pytest.mark.parametrize("sent", range(len(MESSAGES) + 1))
-@pytest.mark.parametrize("first", ["connection", "input"])
+@pytest.mark.parametrize(("sent", "first"), crossed(range(len(MESSAGES) + 1), ["connection", "input"]))
 def test_a_worker_whose_parent_goes_ends_in_silence(sent: int, first: str) -> None:
     """Whatever the parent had sent, and whichever of its ends the worker sees first. The answers are never read."""
     ours, theirs = multiprocessing.Pipe()

@@ -10,6 +10,7 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.one_source import read
+from tests.support.rows import crossed
 from tests.support.torch_traces import notes, one_block, times
 from trace_export.errors import SourceError
 from trace_export.sources.find import find
@@ -74,8 +75,9 @@ def test_damaged_zstandard_is_read_up_to_the_damage(tmp_path: Path) -> None:
     assert "trace-truncated" in notes(profile)
 
 
-@pytest.mark.parametrize("layout", ["kineto", "spaced", "base_last", "list"])
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    ("layout", "encoding"), crossed(["kineto", "spaced", "base_last", "list"], ["utf-8-sig", "utf-16-le", "utf-16-be"])
+)
 def test_encodings_of_windows_are_read(
     tmp_path: Path, encoding: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,8 +280,7 @@ class Silent(Numbered):
         return f"data of {stage}"
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("silent", [(3,), (1, 2, 3), (0,)])
+@pytest.mark.parametrize(("form", "silent"), crossed(FORMATS, [(3,), (1, 2, 3), (0,)]))
 def test_a_device_on_which_nothing_is_named_is_no_rank(form: str, silent: tuple[int, ...], tmp_path: Path) -> None:
     """Such as one that prepares data, or evaluates a model. A thread of the autograd engine launches its kernels while
     ranges of other devices are open: these have no part in it, and lost no kernel."""
