@@ -33,13 +33,17 @@ def with_runs(profile: Profile) -> Profile:
 
 
 def _where_steps_go_back(spans: pl.DataFrame) -> pl.Series:
-    """When a rank runs a forward of an earlier step than its last one, while no other block of the source runs."""
+    """When a rank runs a forward of an earlier step than its last one, and that step not for the first time, while no
+    other block of the source runs. A step that is new was only moved, by a clock that was set back."""
     back = pl.col("step") < pl.col("step").shift().over("rank")
     if not spans.filter(FORWARDS).select(back.any()).item():  # nearly always; they are in order
         return pl.Series("start_ns", [], TIME)
     in_order = spans.drop_nulls("step").sort("start_ns", "end_ns")
     free = pl.col("start_ns") >= pl.col("end_ns").cum_max().shift()
-    return in_order.with_columns(free=free).filter(FORWARDS).filter("free", back)["start_ns"]
+    starts = in_order.with_columns(free=free).filter(FORWARDS).filter("free", back)
+    before = in_order.filter(FORWARDS).group_by("rank", "step").agg(first_ns=pl.col("start_ns").min())
+    seen = starts.join(before, on=["rank", "step"], maintain_order="left")
+    return seen.filter(pl.col("first_ns") < pl.col("start_ns"))["start_ns"]
 
 
 def _at_pauses(spans: pl.DataFrame, first: int, end: int) -> pl.DataFrame:
