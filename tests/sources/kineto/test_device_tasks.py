@@ -9,6 +9,7 @@ import pytest
 
 from samples.generators.kineto_trace import MAIN, Trace
 from tests.support.torch_traces import BASE, loaded, one_block, times
+from trace_export import api, run
 from trace_export.choices import Detail
 from trace_export.errors import SourceError
 from trace_export.sources.kineto import device_tasks
@@ -125,6 +126,17 @@ def test_tasks_kept_with_the_blocks_are_those_that_are_read(
     tables = [pl.read_ipc(file.path).cast({"name": pl.String}) for file in (result, expected)]
     assert tables[0].height > 1
     assert tables[0].equals(tables[1])
+
+
+def test_the_command_reads_a_trace_once(tmp_path: Path) -> None:
+    many_tasks(tmp_path / "rank0.json")
+    with patch.object(device_tasks, "open_trace", side_effect=AssertionError("is read again")):
+        api.export(tmp_path, tmp_path / "kept", detail="kernels")
+    with patch.object(run, "KEPT_SOURCES", 0):
+        api.export(tmp_path, tmp_path / "read", detail="kernels")
+    kept, read = ({f.name: f.read_bytes() for f in (tmp_path / out).iterdir()} for out in ("kept", "read"))
+    assert len(kept) == 2
+    assert kept == read
 
 
 def test_tasks_that_cannot_be_kept_are_read(tmp_path: Path) -> None:
