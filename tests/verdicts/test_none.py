@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from samples.generators.data_parallel import simulate
+from samples.generators.data_parallel import Job, simulate
 from samples.generators.pipeline import MS, US
 from tests.support.rows import seeds
 from tests.verdicts.cases import SHOWN_LAUNCHES, drawn_sound
@@ -43,6 +43,22 @@ def test_a_launch_that_only_some_ranks_show_is_no_late_start(seed: int, tmp_path
     job = replace(job, microbatches=2 * job.stages, **SHOWN_LAUNCHES)
     job = replace(job, launch=draw.choice((70, 270, 470)) * US, forward=draw.choice((1, 2, 5)) * MS)
     assert causes(report(tmp_path, job, form)) == []
+
+
+def test_data_that_wait_for_a_late_gather_make_no_slow_links(tmp_path: Path) -> None:
+    """Stages on hosts of their own, whose clocks the order of blocks alone aligns: they may be off by as much as data
+    seem to be on their way. The second stage gathers its parameters, and the data of all micro-batches wait for it."""
+    job = Job(
+        replicas=3, microbatches=4, hosts=4, forward=MS, backward=2 * MS, hop=50 * US, gap=MS, jitter=0.01, seed=2
+    )
+    named = causes(report(tmp_path, job, "work"))
+    assert [sentence["code"] for sentence in named] == ["long-pause"]
+
+
+def test_receives_that_are_posted_before_a_block_ends_are_not_late(tmp_path: Path) -> None:
+    """Streams overlap by a tenth of a block, and as much earlier the rank posts what it receives next."""
+    job = Job(schedule="gpipe", forward=2 * MS, backward=4 * MS, hop=400 * US, overlap=200 * US, jitter=0.001)
+    assert causes(report(tmp_path, job, "nsys")) == []
 
 
 @pytest.mark.parametrize("seed", seeds(1, 8))

@@ -173,6 +173,10 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
         ("slow link",), ("paddle", "table"),
         lambda seed: {**AWAITED, "schedule": "1f1b", "stages": 3 + seed % 2, "tensor": 1},
     ),
+    # No other replica tells that the first block of a step is as late as all others of its rank.
+    "late in the only replica": (
+        ("late micro-batches",), ("nsys", "kineto", "table", "work"), lambda seed: {"replicas": 1},
+    ),
     # A sender that waits for the link goes on with the receiver.
     "link of GPipe": (("slow link",), ("table", "paddle"), lambda seed: of_gpipe(seed, rendezvous=True)),
     # Receives are posted late: all blocks that need the link start late although their data are there.
@@ -224,6 +228,16 @@ def test_a_long_optimizer_of_a_slow_rank_is_a_cause_of_its_own(tmp_path: Path) -
     said = {sentence["code"]: sentence["facts"]["gain_ns"] for sentence in named}
     assert said["slow-rank"] == pytest.approx(simulate(both).step_ns - simulate(long).step_ns, rel=0.1)
     assert said["slow-optimizer"] == pytest.approx(simulate(both).step_ns - simulate(slow).step_ns, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", [12, *slow([3, 7, 13])])
+def test_the_band_holds_what_clocks_of_blocks_leave_open(seed: int, tmp_path: Path) -> None:
+    """A host in the middle that is late looks as if its clock were off by half of that."""
+    case = drawn(1000 * list(PLANTED).index("held host, blocks alone") + seed, "held host, blocks alone")
+    first = report(tmp_path, case.job, case.form)["causes"][0]
+    assert is_at({"code": first["code"], "facts": first}, case.place)
+    assert case.gain_ns == pytest.approx(first["gain_ns"], abs=first["band"] * first["gain_ns"])
+    assert first["band"] < 1
 
 
 def test_a_table_of_operations_names_a_long_optimizer_once(tmp_path: Path) -> None:

@@ -30,11 +30,11 @@ are slow, or the ranks are several); of a collective its `group`. `ratio`: its m
 where it starts late, by `late_ns` of a step. `gain_ns`: what a step takes less with the cause as its peers, in a
 replay; `gain`: as a share of the step; null where the replay is not to be trusted. `even_ns`: the same where the
 surplus of a slow stage is spread evenly over all stages. `band`: the true gain lies within this share of it; null
-without one. `sentence`: whether it is worth one. `run`, `step`: the step that it costs most, null where it is a mean
-only. `parts`: the places of causes that hide one another, null of every other. `unread`: true of a rank or host that is
-slow beside other stages, where no other rank of its stages was read: its stages may have more work; else null.
-`undivided`: true where the ranks run each block together, and nothing that was recorded tells which of them is slow;
-else null."""
+without one. `sentence`: whether it is worth one: it gains enough, and cannot gain nothing. `run`, `step`: the step that
+it costs most, null where it is a mean only. `parts`: the places of causes that hide one another, null of every other.
+`unread`: true of a rank or host that is slow beside other stages, where no other rank of its stages was read: its
+stages may have more work; else null. `undivided`: true where the ranks run each block together, and nothing that was
+recorded tells which of them is slow; else null."""
 
 LEVELS: Schema = {"level": TEXT, "step_ns": REAL, "adds_ns": REAL, "share": REAL}
 """How the time of a step comes about: each level is a replay with one thing more as it was measured. `step_ns`: the
@@ -92,7 +92,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], {}, exact=False)
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], [], {}, exact=False)
         return Explanation(
             graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
         )
@@ -135,7 +135,8 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         behind = {len(candidates): max(gains[n][0] for n in parts)}
         candidates, gains = [*candidates, joint], [*gains, (gain, None)]
     seen = [_seen(typical, replay.windows, each) for each in candidates]
-    causes = _causes(candidates, gains, measured, long, seen, behind, exact=exact)
+    unsure = [_unsure(typical, each) for each in candidates]
+    causes = _causes(candidates, gains, measured, long, seen, unsure, behind, exact=exact)
     whole = Explanation(
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
@@ -227,6 +228,13 @@ def _seen(typical: Typical, windows: Windows, cause: Candidate) -> tuple[int | N
     return costliest
 
 
+def _unsure(typical: Typical, cause: Candidate) -> float:
+    """How far the clocks may be off in the operations of a cause, by what these cost."""
+    wrong = sum(float(typical.clock_error[change.rows].sum()) for change in cause.changes)
+    costs = sum(float(change.costs(typical.usual).sum()) for change in cause.changes)
+    return wrong / max(costs, 1.0)
+
+
 def _longest_pause(typical: Typical, windows: Windows) -> tuple[int | None, int | None]:
     """The run and step after which the ranks pause longest."""
     graph, steps = typical.graph, typical.graph.recorded.steps
@@ -244,6 +252,7 @@ def _causes(
     measured: float,
     long: Mapping[str, tuple[float, float, bool, float, tuple[int | None, int | None]]],
     seen: Sequence[tuple[int | None, int | None]],
+    unsure: Sequence[float],
     behind: Mapping[int, float],
     *,
     exact: bool,
@@ -267,7 +276,7 @@ def _causes(
     for n, (each, (gain, even), (run, step)) in enumerate(zip(candidates, gains, seen, strict=True)):
         if gain < WORTH * measured if exact else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
-        before, band = behind.get(n, 0.0), max(BAND, 2 / each.sigmas) if each.sigmas else BAND
+        before, band = behind.get(n, 0.0), max(BAND, 2 / each.sigmas if each.sigmas else BAND, unsure[n])
         order = 1 - before if before >= SAID * measured else -gain
         rows.append(
             {
@@ -276,7 +285,7 @@ def _causes(
                 "late_ns": each.excess if each.late and each.excess else None, "order": order,
                 "gain_ns": gain if exact else None, "gain": gain / measured if exact else None,
                 "even_ns": even if exact else None, "band": band if exact else None,
-                "sentence": gain >= SAID * measured or not exact, "run": run, "step": step,
+                "sentence": (gain >= SAID * measured and band < 1) or not exact, "run": run, "step": step,
             }
         )  # fmt: skip
     frame = pl.DataFrame(rows, schema={**CAUSES, "order": REAL})

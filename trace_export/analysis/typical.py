@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from trace_export.analysis.begins import from_before
-from trace_export.ordering import packed
+from trace_export.ordering import packed, rows_of
 from trace_export.steps.graph import (
     COLLECTIVE,
     OPTIMIZER,
@@ -156,8 +156,19 @@ class Typical:
         rows, in_common, others = self._members()
         delay[rows] = np.minimum(np.clip(delay[rows], in_common, None).clip(None, self.delay[rows]), others)
         rows = np.flatnonzero(graph.pause & graph.counted & (graph.sort != POINT))
-        delay[rows] = self._ordinary_pause(rows)
+        delay[rows] = np.minimum(self._ordinary_pause(rows), self._without_lateness(rows, self.delay - delay))
         return delay
+
+    def _without_lateness(self, rows: Ints, late: Floats) -> Floats:
+        """The pauses of the operations `rows` without what their rank is usually `late` with blocks of their kind: it
+        begins a step as late as it does these."""
+        others = np.flatnonzero(self.is_block & ~self.graph.pause)
+        each = pl.DataFrame({"rank": self.graph.rank[others], "kind": self.graph.kind[others], "late": late[others]})
+        each = each.group_by("rank", "kind").agg(pl.col("late").median())
+        paused = pl.DataFrame({"rank": self.graph.rank[rows], "kind": self.graph.kind[rows]})
+        usual = paused.join(each, on=["rank", "kind"], how="left", maintain_order="left")["late"].fill_null(0.0)
+        shorter: Floats = np.maximum(self.delay[rows] - usual.to_numpy(), 0.0)
+        return shorter
 
     def _ordinary_pause(self, rows: Ints) -> Floats:
         """The pauses that are no lateness of a rank, of the operations `rows`: in each step that of the rank of its
@@ -286,6 +297,22 @@ class Typical:
     def transfer(self) -> Flags:
         transfers: Flags = (self.graph.sort == TRANSFER) & self.graph.counted
         return transfers
+
+    @cached_property
+    def clock_error(self) -> Floats:
+        """How far the clocks may be off in a transfer between two hosts, and in the block that waits for it: the order
+        of blocks alone cannot tell data on their way, or a late start, from a clock that is off."""
+        graph, ranks = self.graph, self.graph.recorded.ranks
+        clock = ranks["clock_ns"].to_numpy()
+        error = np.zeros(len(graph))
+        if not clock.any():
+            return error
+        rows, host = np.flatnonzero(self.transfer), ranks["host"].rank("dense").to_numpy()
+        src, dst = (rows_of(ranks["rank"].to_numpy(), end[rows]) for end in (graph.src, graph.dst))
+        error[rows] = np.where(host[src] != host[dst], np.maximum(clock[src], clock[dst]), 0.0)
+        waits = graph.waits.only(np.isin(graph.waits.on, rows))
+        np.maximum.at(error, waits.of, error[waits.on])
+        return error
 
     @cached_property
     def collective(self) -> Flags:

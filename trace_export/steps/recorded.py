@@ -37,9 +37,10 @@ class Recorded:
     """The tables; times are Int64 nanoseconds from `zero_ns`.
 
     `ranks`: rank, stage, replica (the data-parallel one: tensor- and context-parallel peers share it), host
-    (label), device, outside (see `model.RANKS`); an unknown stage or replica counts as 0. `steps`: step_index,
-    segment, run, step, counts (whether means are over it), sorted by time; the steps of a segment follow one another
-    on one time axis. `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment,
+    (label), device, outside (see `model.RANKS`), clock_ns (how far its clock may be off, where the order of blocks
+    alone tells; else 0); an unknown stage or replica counts as 0. `steps`: step_index, segment, run, step, counts
+    (whether means are over it), sorted by time; the steps of a segment follow one another on one time axis.
+    `blocks`, a row per block, sorted by (segment, rank, start): span (`SPANS.id`), rank, segment,
     step_index, kind, microbatch, chunk, start, end, lacks (it must have an input from another rank), first_part (1:
     its backward has a later block, too; 2: its weight gradient has a later block, and others' have none; 3: both;
     else 0). `edges`, a row per dependency between blocks: src, dst (rows of `blocks`), direction, and of its
@@ -111,11 +112,14 @@ def _nowhere_whole(profile: Profile, ranks: pl.DataFrame) -> bool:
 
 
 def _ranks(profile: Profile) -> pl.DataFrame:
-    """rank, stage, replica, host, device, outside."""
+    """rank, stage, replica, host, device, outside, clock_ns."""
+    of_blocks = pl.when(pl.col("status") == "fitted", pl.col("evidence") == "blocks").then("bound_ns").fill_null(0.0)
+    clocks = profile.clocks.select("host", clock_ns=of_blocks)
     hosts = profile.hosts.select("host", label=pl.coalesce("label", "host"))
     return (
         profile.ranks.sort("rank")
         .join(hosts, on="host", how="left", maintain_order="left")
+        .join(clocks, on="host", how="left", maintain_order="left")
         .join(data_parallel(profile.ranks).rename({"replica": "pipeline"}), on="rank", maintain_order="left")
         .select(
             "rank",
@@ -124,6 +128,7 @@ def _ranks(profile: Profile) -> pl.DataFrame:
             host=pl.coalesce("label", "host").fill_null(""),
             device="device",
             outside="outside",
+            clock_ns=pl.col("clock_ns").fill_null(0.0),
         )
     )
 

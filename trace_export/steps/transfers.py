@@ -168,6 +168,8 @@ def _posted(
         return []
     waits, open_ = [], np.ones(len(rows), np.bool_)
     lane, at, last = lanes.lane[dst[rows]], received[rows], dst[rows] - 1
+    early = (lanes.end[:-1] - lanes.start[1:])[lanes.same]
+    overlap = float(np.median(early[early > 0])) + POSTED_NS if (early > 0).any() else 0.0
 
     def length(block: Ints) -> Ints:
         took: Ints = operations.end[block] - operations.start[block]
@@ -177,7 +179,8 @@ def _posted(
         block = np.maximum(np.minimum(lanes.last(times, lane, at + POSTED_NS), last), lanes.first[lane] - 1)
         if whole:
             following = np.minimum(block + 1, last)
-            ends_soon = (following > block) & (times[following] - at <= POSTED * length(following))
+            soon = np.maximum(POSTED * length(following), overlap)
+            ends_soon = (following > block) & (times[following] - at <= soon)
             block = np.where(ends_soon, following, block)
         there = block >= lanes.first[lane]
         block = np.where(there, block, 0)
