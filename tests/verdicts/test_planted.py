@@ -168,6 +168,11 @@ KINDS: dict[str, tuple[tuple[str, ...], tuple[str | None, ...], Traits]] = {
     "optimizers that senders wait for": (
         ("long optimizer, not recorded",), ("paddle",), lambda seed: {**GPIPE, "stages": 4, "steps": 3},
     ),
+    # Without optimizers in the recording, too: the sender goes on with the rank that begins its step late.
+    "late ranks that senders wait for": (
+        ("long optimizer, not recorded",), ("work",),
+        lambda seed: {**AWAITED, "schedule": ("zb-h1", "interleaved")[seed % 2], "replicas": 1},
+    ),
     # In 1F1B, too, a rank waits for a slow link before its next block.
     "link of 1F1B": (
         ("slow link",), ("paddle", "table"),

@@ -160,13 +160,13 @@ class Typical:
         return delay
 
     def _without_lateness(self, rows: Ints, late: Floats) -> Floats:
-        """The pauses of the operations `rows` without what their rank is usually `late` with blocks of their kind: it
+        """The pauses of the operations `rows` without what their rank is usually `late` with blocks of their unit: it
         begins a step as late as it does these."""
         others = np.flatnonzero(self.is_block & ~self.graph.pause)
-        each = pl.DataFrame({"rank": self.graph.rank[others], "kind": self.graph.kind[others], "late": late[others]})
-        each = each.group_by("rank", "kind").agg(pl.col("late").median())
-        paused = pl.DataFrame({"rank": self.graph.rank[rows], "kind": self.graph.kind[rows]})
-        usual = paused.join(each, on=["rank", "kind"], how="left", maintain_order="left")["late"].fill_null(0.0)
+        each = pl.DataFrame({"rank": self.graph.rank[others], "unit": self.unit[others], "late": late[others]})
+        paused = pl.DataFrame({"rank": self.graph.rank[rows], "unit": self.unit[rows]})
+        each = each.group_by("rank", "unit").agg(pl.col("late").median())
+        usual = paused.join(each, on=["rank", "unit"], how="left", maintain_order="left")["late"].fill_null(0.0)
         shorter: Floats = np.maximum(self.delay[rows] - usual.to_numpy(), 0.0)
         return shorter
 

@@ -56,7 +56,7 @@ def transfers(
         after = np.where(np.append(first, True)[after], -1, after)
         posted, timed = ~first[dst], np.zeros(len(src), np.bool_)
         came_last = first[dst] & ~np.isin(dst, lanes.first) & (operations.end[dst - 1] > operations.end[src])
-        start, end = _exchanged(edges, src, dst, after, posted, came_last, first, operations)
+        start, end, came_last = _exchanged(edges, src, dst, after, posted, came_last, first, operations)
     sent, received = (edges[c].fill_null(0).to_numpy() for c in ("sent", "received"))
     sent = np.where(timed, sent, np.minimum(start, operations.end[src]))
     receiver_last = np.where(timed, received > sent, came_last)
@@ -95,11 +95,13 @@ def _apart(edges: pl.DataFrame) -> bool:
 def _exchanged(
     edges: pl.DataFrame, src: Ints, dst: Ints, after: Ints, posted: Flags, came_last: Flags, first: Flags,
     operations: Operations,
-) -> tuple[Times, Times]:  # fmt: skip
-    """Start and end of each transfer of `batches`: it begins when the data are made and its receiver has come to it,
-    and is done before both ranks go on, with the blocks `dst` and `after` (-1: none in its step). If they do so much
-    later than usual, they wait for something else. `came_last`: its receiver is still in the step before when the data
-    are made; then it takes as long as usual, and begins when the receiver has gone on."""
+) -> tuple[Times, Times, Flags]:  # fmt: skip
+    """Start and end of each transfer of `batches`, and whether its receiver came last to it: it begins when the data
+    are made and its receiver has come to it, and is done before both ranks go on, with the blocks `dst` and `after`
+    (-1: none in its step). If they do so much later than usual, they wait for something else. The receiver came last if
+    it is still in the step before when the data are made (`came_last`), or if it opens its step late and the sender
+    goes on no sooner, although it needs nothing else; then the transfer takes as long as usual, and begins when the
+    receiver has gone on."""
     made = operations.end[src]
     begin = np.where(posted, np.maximum(made, operations.end[dst - 1]), made)
     after = np.where(operations.sort[after] == WORK, after, -1)  # an optimizer waits for more
@@ -109,9 +111,14 @@ def _exchanged(
     could = times[0] - late.astype(np.int64)
     until = np.minimum(could[dst], np.where(after >= 0, could[after], MOST))
     length, usual = np.clip(until - begin, 0, None), usual.astype(np.int64)
-    took = np.where(length > guess.MUCH * usual + POSTED_NS, usual, length)
+    held = length > guess.MUCH * usual + POSTED_NS
+    took = np.where(held, usual, length)
+    ready = np.append(0, operations.end[:count])
+    np.maximum.at(ready, dst, made)
+    waits = (after >= 0) & (could[after] > ready[after] + guess.MUCH * usual + POSTED_NS)
+    came_last = came_last | (first[dst] & held & waits & (could[dst] >= could[after] - POSTED_NS))
     begin = np.where(came_last, np.maximum(begin, until - usual), begin)
-    return begin, begin + np.where(came_last, usual, took)
+    return begin, begin + np.where(came_last, usual, took), came_last
 
 
 def _transfer_times(
