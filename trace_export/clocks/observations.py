@@ -14,13 +14,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trace_export.model import INT, MESSAGES, STEP_KEY, WORK_KINDS, Profile, conform, empty
-from trace_export.tolerances import FIFTH, ROUND_TRIP_NS, STEADY_NS
+from trace_export.tolerances import FIFTH, OVERLAP_NS, ROUND_TRIP_NS, STEADY_NS
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 ENOUGH = 3
 """At least this many blocks, at their lowest fifth, show how soon a rank starts its blocks."""
+LONG = 2
+"""A collective that takes this many times as long as all others of its rank and kind may have a wrong end."""
 MESSAGE, BLOCKS = 0, 1
 """Kinds of observations between two hosts: true messages, or dependencies between blocks."""
 
@@ -253,6 +255,7 @@ def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
     """The members of collectives that span hosts: host, event, start_ns, end_ns, sorted by event and rank.
 
     Members are matched by (group, op, sequence number), which `pipeline.collectives` makes the same for all of them.
+    One whose end cannot be says nothing (`_with_possible_ends`).
     """
     rows = (
         collectives.filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
@@ -262,6 +265,7 @@ def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
     )
     if rows.is_empty():
         return rows.select("host", pl.lit(0, pl.Int64).alias("event"), "start_ns", "end_ns").clear()
+    rows = _with_possible_ends(rows)
     key = ["group", "op", "sequence"]
     return (
         rows.unique([*key, "rank"], keep="none")
@@ -270,3 +274,27 @@ def _events(collectives: pl.DataFrame, host_of_rank: pl.DataFrame) -> pl.DataFra
         .sort("event", "rank")
         .select("host", "event", "start_ns", "end_ns")
     )
+
+
+def _with_possible_ends(collectives: pl.DataFrame) -> pl.DataFrame:
+    """The members but for those that take LONG times as long as all others of their rank and kind, and end after its
+    next one began, or, as the last, take longer than all that the rank did before: their end is a wrong record, which
+    would be taken for a drift.
+
+    Example: a rank begins all-reduces at 0, 50 and 100 ms that last 2 ms, and the first is said to end at 3 s.
+    """
+    kind = ["rank", "group", "op"]
+    length, two = pl.col("end_ns") - pl.col("start_ns"), pl.col("length").top_k(2)
+    rows = collectives.with_columns(length=length)
+    odd = rows.group_by(kind).agg(longest=two.max(), usual=two.min(), number=pl.len()).filter(
+        pl.col("number") > 1, pl.col("longest") > LONG * pl.max_horizontal("usual", OVERLAP_NS)
+    )  # fmt: skip
+    if odd.is_empty():
+        return collectives
+    begun = rows.group_by("rank").agg(begun=pl.col("start_ns").min())
+    rows = rows.join(odd, on=kind, how="left").join(begun, on="rank").sort("start_ns")
+    following = pl.col("start_ns").shift(-1).over(kind)
+    past = pl.col("end_ns") - following > OVERLAP_NS
+    last = following.is_null() & (pl.col("length") > pl.col("start_ns") - pl.col("begun"))
+    wrong = (pl.col("length") == pl.col("longest")) & (past | last)
+    return rows.filter(~wrong.fill_null(False)).select(collectives.columns)
