@@ -20,11 +20,14 @@ MOST_RUNS = 1000
 def with_runs(profile: Profile) -> Profile:
     """`profile` of one source with the run of each block, where its process was started again with the same number:
     because its steps go back, or are more than were announced for one start."""
-    spans = profile.spans
-    if spans.is_empty() or spans["run"].n_unique() > 1:
+    spans, announced = profile.spans, profile.declared.steps
+    step = spans["step"]  # of the usual source of one rank it is seen at once that nothing is to be done
+    if step.is_sorted() if announced is None else int(step.max() or 0) < announced[1]:  # type: ignore[arg-type]
         return profile
-    if profile.declared.steps is not None:
-        return replace(profile, spans=_at_pauses(spans, *profile.declared.steps))
+    if spans["run"].n_unique() > 1:
+        return profile
+    if announced is not None:
+        return replace(profile, spans=_at_pauses(spans, *announced))
     starts = _where_steps_go_back(spans)
     if starts.is_empty():
         return profile
