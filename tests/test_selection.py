@@ -43,9 +43,9 @@ def test_what_one_set_has_and_another_lacks(numbers: Numbers, other: frozenset[i
 
 def test_a_window_of_time_leaves_no_step_whole_that_it_cuts() -> None:
     blocks = [span(0, "F", 0, 0, 10, step=0), span(0, "B", 0, 20, 30, step=0), span(0, "F", 0, 40, 50, step=1)]
-    steps = conform(pl.DataFrame({"run": [0, 0], "step": [0, 1], "whole": [True, True]}), STEPS)
+    steps = conform(pl.DataFrame({"run": [0, 0], "step": [0, 1], "whole": [True, True], "counts": [True, True]}), STEPS)
     chosen = select(profile(blocks, {0: 0}, steps=steps), Selection(window=Window(15, 100)))
-    assert chosen.steps.rows() == [(0, 0, False), (0, 1, True)]
+    assert chosen.steps.rows() == [(0, 0, False, False), (0, 1, True, True)]
 
 
 def test_a_window_has_no_block_that_only_touches_it() -> None:

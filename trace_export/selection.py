@@ -216,8 +216,8 @@ def _truncated(profile: Profile, outside: pl.DataFrame) -> Profile:
     """`profile` in which the steps that lose the spans `outside` are no longer whole."""
     cut = outside.filter(pl.col("kind").is_in(WORK_KINDS)).select(*STEP_KEY, truncated=True).unique()
     steps = profile.steps.join(cut, on=STEP_KEY, how="left", nulls_equal=True, maintain_order="left")
-    whole = pl.col("whole") & pl.col("truncated").is_null()
-    return replace(profile, steps=steps.with_columns(whole).drop("truncated"))
+    kept = pl.col("whole", "counts") & pl.col("truncated").is_null()
+    return replace(profile, steps=steps.with_columns(kept).drop("truncated"))
 
 
 def extent(profile: Profile) -> str:

@@ -130,6 +130,16 @@ def test_the_command_fails_with_code_4(run_cli: Cli, tmp_path: Path) -> None:
     assert "--fail-above: a.parquet and c.parquet are not comparable (stages: 4 and 2" in refused.stderr
 
 
+def test_too_few_step_times_are_told(run_cli: Cli, tmp_path: Path) -> None:
+    """Of three steps two have a step time, and three a pipeline time: 11 pairs of 3 and of 3.3 ms each."""
+    a, b = run_of(tmp_path / "a.parquet", 1e6, steps=3), run_of(tmp_path / "b.parquet", 1.1e6, steps=3)
+    failed = run_cli("compare", a, b, "--fail-above", "3%")
+    said = failed.stderr.replace("\n", " ")
+    assert failed.returncode == 4
+    assert "The pipeline time of b.parquet is 10% more than of a.parquet" in said
+    assert "(3 and 3 steps; too few of them have a step time)" in said
+
+
 def test_a_baseline_stands_for_its_run(run_cli: Cli, tmp_path: Path) -> None:
     a, b = run_of(tmp_path / "a.parquet", 1e6), run_of(tmp_path / "b.parquet", 1.1e6)
     kept = tmp_path / "main.json"

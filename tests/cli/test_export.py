@@ -85,6 +85,15 @@ def test_what_was_asked_for_and_is_not_there_is_named(
         assert [(note["level"], note["text"]) for note in actual] == [(level, text)]
 
 
+def test_a_part_of_the_stages_is_a_part_of_all(run_cli: Cli, samples: Path, tmp_path: Path) -> None:
+    done = run_cli(samples / "paddle" / "single", "--stages", "1", "--format", "chrome", "--out", tmp_path)
+    assert "1 of 4 (inferred)" in done.stdout
+    (trace,) = tmp_path.glob("*.json")
+    events = orjson.loads(trace.read_bytes())["traceEvents"]
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert "PP chart · 1F1B · PP=4" in names
+
+
 @pytest.mark.parametrize("option", ["--ranks", "--devices"])
 def test_a_table_has_no_sources_to_choose_from(run_cli: Cli, samples: Path, tmp_path: Path, option: str) -> None:
     table = tmp_path / "spans.parquet"

@@ -147,6 +147,25 @@ def test_a_cause_that_is_gone(kept: str, before: Path, tmp_path: Path) -> None:
     assert facts["predicted"] == pytest.approx(change, rel=0.1)
 
 
+@pytest.mark.parametrize("left", [{}, {5: 1.3}])
+def test_causes_that_hide_one_another_predict_what_all_of_them_gain(left: dict[int, float], tmp_path: Path) -> None:
+    """Two ranks of different replicas. Each has a row in the table, whatever it gains alone."""
+    sound = replace(BEFORE, replicas=2)
+    slow, after = replace(sound, slow_ranks={2: 1.3, 5: 1.3}), replace(sound, slow_ranks=left)
+    for name, job in (("slow", slow), ("after", after)):
+        WRITERS["table"](tmp_path / name, job)
+    causes = json.loads(command("report", tmp_path / "slow", "--json").stdout)["causes"]
+    assert sorted(tuple(row["ranks"]) for row in causes) == [(2,), (2, 5), (5,)]
+    if left:  # as long as the other is slow, nothing is gained
+        done = command("compare", tmp_path / "slow", tmp_path / "after", "--json")
+        assert "prediction" not in {said["code"] for said in json.loads(done.stdout)["verdict"]}
+        return
+    facts = prediction(tmp_path / "slow", tmp_path / "after")["facts"]
+    change = simulate(sound).step_ns / simulate(slow).step_ns - 1
+    assert facts["predicted"] == pytest.approx(change, rel=0.1)
+    assert facts["within"]
+
+
 def test_nothing_is_predicted_of_other_jobs(before: Path, tmp_path: Path) -> None:
     WRITERS["table"](tmp_path / "b", replace(BEFORE, microbatches=12))
     done = command("compare", before / "before.json", tmp_path / "b", "--json")

@@ -305,6 +305,6 @@ _NEXT: dict[str, Callable[[Row], str]] = {
         "profile what runs between the steps on the CPU: load data ahead, write checkpoints and logs in the background"
     ),
     "long-optimizer": lambda row: "shard the optimizer over the data-parallel ranks, or use a fused one",
-    "hidden-causes": lambda row: "fix all of them; trace-export overview DIR lists how slow each is",
+    "hidden-causes": lambda row: "fix all of them; trace-export report DIR --full lists each",
 }  # fmt: skip
 """What to do next, by code."""

@@ -92,7 +92,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         rows = _rows(graph, shown)
         replay.windows, apart = every.of(rows), np.isin(graph.step, rows).astype(np.int8)
     if not len(replay.windows):
-        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], [], {}, exact=False)
+        path, nothing = CriticalPath(graph, replay.windows), _causes([], [], 0.0, {}, [], [], [], exact=False)
         return Explanation(
             graph, replay.windows, path, 0.0, nothing, _levels([]), Trust(1.0, 0.0, 0.0), 0.0, typical.overhead
         )
@@ -124,7 +124,7 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
     }
     if graph.recorded.partial:
         long = {}  # ranks that are not here may work in the pause, and optimizers wait for them
-    behind: dict[int, float] = {}
+    parts: list[int] = []
     exact = sure.gains and not graph.recorded.incomplete
     if (
         exact
@@ -132,11 +132,10 @@ def explain(graph: Graph, shown: pl.DataFrame | None = None) -> Explanation:
         is not None
     ):
         joint, gain, parts = shared
-        behind = {len(candidates): max(gains[n][0] for n in parts)}
         candidates, gains = [*candidates, joint], [*gains, (gain, None)]
     seen = [_seen(typical, replay.windows, each) for each in candidates]
     unsure = [_unsure(typical, each) for each in candidates]
-    causes = _causes(candidates, gains, measured, long, seen, unsure, behind, exact=exact)
+    causes = _causes(candidates, gains, measured, long, seen, unsure, parts, exact=exact)
     whole = Explanation(
         graph, replay.windows, path, measured, causes, levels, sure, typical.correlation, typical.overhead
     )
@@ -253,16 +252,17 @@ def _causes(
     long: Mapping[str, tuple[float, float, bool, float, tuple[int | None, int | None]]],
     seen: Sequence[tuple[int | None, int | None]],
     unsure: Sequence[float],
-    behind: Mapping[int, float],
+    parts: Sequence[int],
     *,
     exact: bool,
 ) -> pl.DataFrame:
     """The table `CAUSES` of the causes that gain enough, and of `long`, the operations of all ranks: how long each
     takes, the share of a step from which on it is a cause, whether a step could do without it, its sort key (for
     others minus the gain), and the run and step that it costs most. `seen`: the run and step that each costs most.
-    `behind`: of causes that hide one another the gain of the one that alone gains most; if that gets a row, it comes
-    before them. `exact`: gains can be given."""
+    `parts`: those of the last cause, if that is several which hide one another. Each gets a row, whatever it gains
+    alone, and if one gets a sentence, the one that gains most comes before the whole. `exact`: gains can be given."""
     rows: list[dict[str, object]] = []
+    joint, most = len(candidates) - 1 if parts else None, max((gains[n][0] for n in parts), default=0.0)
     for code, (lasts, least, spare, order, (run, step)) in long.items():
         if lasts > least * measured:
             gain = lasts if spare and exact else None
@@ -274,10 +274,11 @@ def _causes(
                 }
             )  # fmt: skip
     for n, (each, (gain, even), (run, step)) in enumerate(zip(candidates, gains, seen, strict=True)):
-        if gain < WORTH * measured if exact else each.code not in PLAIN_CODES or each.excess < PLAIN:
+        little = gain < WORTH * measured and n not in parts
+        if little if exact else each.code not in PLAIN_CODES or each.excess < PLAIN:
             continue
-        before, band = behind.get(n, 0.0), max(BAND, 2 / each.sigmas if each.sigmas else BAND, unsure[n])
-        order = 1 - before if before >= SAID * measured else -gain
+        band = max(BAND, 2 / each.sigmas if each.sigmas else BAND, unsure[n])
+        order = 1 - most if n == joint and most >= SAID * measured else -gain
         rows.append(
             {
                 **{name: each.place.get(name) for name in CAUSES if name in each.place}, "code": each.code,

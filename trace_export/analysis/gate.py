@@ -30,9 +30,9 @@ Samples = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Gate:
-    """The result: `on` is what was compared (step, bubble, slowdown, stage:N), `limit` the change that is allowed.
-    `change` is that of the mean over the steps, B / A - 1, of a bubble B - A; `at_least`: with 99 % confidence the
-    change exceeds this; `steps`: the number of steps of A and B; `failed`: whether `at_least` exceeds the limit.
+    """The result: `on` is what was compared (step, pipeline, bubble, slowdown, stage:N), `limit` the change that is
+    allowed. `change` is that of the mean over the steps, B / A - 1, of a bubble B - A; `at_least`: with 99 % confidence
+    the change exceeds this; `steps`: the number of steps of A and B; `failed`: whether `at_least` exceeds the limit.
     """
 
     on: str
@@ -54,6 +54,8 @@ class Gate:
         more = "more" if self.change >= 0 else "less"
         what = f"{_words(self.on)} of {b} is {change} {more} than of {a}"
         basis = f"{self.steps[0]} and {self.steps[1]} steps"
+        if self.on == "pipeline":
+            basis += "; too few of them have a step time"
         if self.failed:
             return f"{what}, with 99% confidence at least {sure}: above the limit of {limit} ({basis})."
         if self.change > self.limit:
@@ -62,7 +64,12 @@ class Gate:
 
 
 def _words(on: str) -> str:
-    names = {"step": "The step time", "bubble": "The bubble", "slowdown": "The slowdown by stragglers"}
+    names = {
+        "step": "The step time",
+        "pipeline": "The pipeline time",
+        "bubble": "The bubble",
+        "slowdown": "The slowdown by stragglers",
+    }
     return names.get(on) or f"The busy time of stage {on.partition(':')[2]}"
 
 
@@ -82,7 +89,8 @@ def judge(a: RunFigures, b: RunFigures, limit: float, on: str = "step", names: t
         raise UsageError(what, "compare runs of one configuration", parameter="fail_above")
     first, second = (_values(run, on) for run in (a, b))
     if on == "step" and min(len(first), len(second)) < LEAST_STEPS:  # too few steps follow each other
-        first, second = (_values(run, "pipeline") for run in (a, b))
+        on = "pipeline"
+        first, second = (_values(run, on) for run in (a, b))
     for values, name in zip((first, second), names, strict=True):
         if len(values) < LEAST_STEPS:
             what = f"{name} has {len(values)} whole steps with this figure ({on}), too few to know how much they vary"

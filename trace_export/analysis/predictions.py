@@ -25,8 +25,9 @@ def of_changes(changes: pl.DataFrame) -> pl.DataFrame:
 def came_true(
     a: RunFigures, b: RunFigures, names: tuple[str, str], causes: pl.DataFrame, levels: pl.DataFrame
 ) -> Sentence | None:
-    """Whether B is as A's report predicted: where B has another schedule that A's what-if list has, or lacks the only
-    cause that A names and B does not. `causes`, `levels`: as those of `Comparison`. None where A predicted nothing."""
+    """Whether B is as A's report predicted: where B has another schedule that A's what-if list has, or lacks a cause of
+    A, and of others only the parts of that. `causes`, `levels`: as those of `Comparison`. None where A predicted
+    nothing."""
     if any(a.traits[trait] != b.traits[trait] for trait in ALIKE):
         return None
     if any(a.traits[trait] != b.traits[trait] for trait in ("schedule", "chunks")):
@@ -37,10 +38,15 @@ def came_true(
             return None
         _, saved, band = predicted.row(0)
         return _held(a, b, names, f"with {change}", (saved, band, "pipeline time"), levels, [])
-    gone = causes.filter(pl.col("a_gain").is_not_null() & ~pl.col("in_b"))
-    if len(gone) != 1 or gone["a_gain"][0] is None:
+    gone = causes.filter(pl.col("a_gain").is_not_null() & ~pl.col("in_b")).sort("a_gain", descending=True)
+    if gone.is_empty():
         return None
     row = gone.row(0, named=True)
+    ranks = set(row["ranks"])
+    some_left = any(there and ranks.issuperset(there) for there in causes.filter("in_b")["ranks"].to_list())
+    others = any(not there or not ranks.issuperset(there) for there in gone["ranks"][1:].to_list())
+    if some_left or others:
+        return None
     what = f"without the {cause_words.name(row)} ({cause_words.where(row)})"
     stages = [row["stage"]] if row["stage"] is not None else []
     return _held(a, b, names, what, (row["a_gain"], row["a_band"] * row["a_gain"], "step time"), levels, stages)

@@ -179,6 +179,8 @@ def _causes(report: Report) -> ReportTable:
     causes, trust = report.causes, report.explanation.trust
     if causes.is_empty():
         text = f"Nothing that is slow or late costs {WORTH:.1%} of a step."
+        if not trust.gains or report.explanation.incomplete:
+            text = "cannot be given: what slow or late parts cost is not known"
         return ReportTable("Causes", pl.DataFrame(), text)
     frame = causes.select(
         pl.Series("cause", [cause_words.title(row) for row in causes.iter_rows(named=True)]),

@@ -62,7 +62,7 @@ def summarise(measured: Bubbles, notes: tuple[Note, ...], failures: Sequence[Tra
         kinds=drawn["kind"].unique().sort().to_list(),
         ranks=drawn.height,
         stages=(stages := drawn["stage"].n_unique()),
-        all_stages=max(stages, absent(profile).stage_count),
+        all_stages=max(stages, absent(measured.whole).stage_count),
         stage_origin=", ".join(drawn["stage_origin"].drop_nulls().unique().sort()) or "unknown",
         schedule=None if recognition.named is None else TITLES[recognition.named.name],
         schedule_certainty=recognition.certainty,

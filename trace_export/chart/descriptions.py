@@ -23,10 +23,17 @@ def title(profile: Profile, runs: tuple[str, str] | None = None, other: Profile 
     numbers of stages where those of the `other` differ."""
     drawn = [each for each in (profile, other) if each is not None]
     schedules = dict.fromkeys(readable(each.declared.schedule) for each in drawn)
-    stages = dict.fromkeys(each.declared.pp or each.ranks["stage"].drop_nulls().n_unique() for each in drawn)
+    stages = dict.fromkeys(map(_stages, drawn))
     sizes = " and ".join(str(count) for count in stages if count)
     words = [" and ".join(runs or ()), " and ".join(filter(None, schedules)), f"PP={sizes}" if sizes else ""]
     return " · ".join(filter(None, ["PP chart", *words]))
+
+
+def _stages(profile: Profile) -> int:
+    """The stages of the pipeline, of which a part may be drawn."""
+    named = profile.interpretation and profile.interpretation.recognition.named
+    recognised = named.stages if named else profile.ranks["stage"].drop_nulls().n_unique()
+    return profile.declared.pp or recognised
 
 
 def root_text(profile: Profile, origin_ns: int, clocks: Mapping[str, str]) -> str:
