@@ -166,6 +166,21 @@ def test_causes_that_hide_one_another_predict_what_all_of_them_gain(left: dict[i
     assert facts["within"]
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_of_causes_that_hide_one_another_it_is_said_which_one_run_has_alone(turned: bool, tmp_path: Path) -> None:
+    """A rank that is slow in one run alone costs nothing: two others hold the step as long. Nothing was predicted."""
+    both = replace(BEFORE, replicas=3, slow={(0, 1): 1.3}, held={(1, 2): 2 * MS})
+    for name, job in (("one", replace(both, slow={(0, 1): 1.3, (2, 2): 1.3})), ("other", both)):
+        WRITERS["kineto"](tmp_path / name, job)
+    names = ("other", "one") if turned else ("one", "other")
+    document = json.loads(command("compare", *(tmp_path / name for name in names), "--json").stdout)
+    assert "prediction" not in {said["code"] for said in document["verdict"]}
+    (row,) = [row for row in document["causes"] if row["code"] == "hidden-causes"]
+    assert (row["in_a"], row["in_b"], row["ranks"]) == (True, True, [3, 7, 8])
+    assert row["parts"] == ["rank 3", "rank 7", "rank 8 only in one"]
+    assert any("(rank 3, rank 7, rank 8 only in one)" in said["text"] for said in document["verdict"])
+
+
 def test_nothing_is_predicted_of_other_jobs(before: Path, tmp_path: Path) -> None:
     WRITERS["table"](tmp_path / "b", replace(BEFORE, microbatches=12))
     done = command("compare", before / "before.json", tmp_path / "b", "--json")

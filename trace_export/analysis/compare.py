@@ -44,6 +44,8 @@ LEVELS_TITLE = "What the difference is made of"
 PAUSE = "long-pause"
 CHANGED = "cause-changed"
 """The code of the sentences on causes."""
+ONLY = " only in "
+"""Comes after a part of causes that hide one another in both runs, before the name of the one that has it."""
 PLACE = ("code", "stage", "replica", "ranks", "hosts", "device", "src_rank", "dst_rank", "direction", "group", "parts")
 VALUES = ("ratio", "late_ns", "gain_ns", "gain", "even_ns", "band")
 CAUSE_DIFFERENCES: Schema = {
@@ -224,7 +226,7 @@ def compare(
         .with_columns(difference=difference, change=change)
         .filter((pl.col("a") != 0) | (pl.col("b") != 0))
     )
-    levels, causes = _levels(a, b), _causes(a, b)
+    levels, causes = _levels(a, b), _causes(a, b, names)
     return Comparison(
         names,
         tuple(differences(a, b)),
@@ -258,19 +260,21 @@ def _levels(a: RunFigures, b: RunFigures) -> pl.DataFrame:
     return levels.with_columns(difference=pl.col("b_ns") - pl.col("a_ns"))
 
 
-def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
-    """The causes of both runs, in one row if they are at the same place. Every run has some pause between steps: if one
-    names it, both have that of their levels. Every run has some optimizer: levels and blocks have the difference.
-    """
+def _causes(a: RunFigures, b: RunFigures, names: tuple[str, str]) -> pl.DataFrame:
+    """The causes of both runs, in one row if they are at the same place; those that hide one another, if some are.
+    Every run has some pause between steps: if one names it, both have that of their levels. Every run has some
+    optimizer: levels and blocks have the difference."""
     apart, rows = _unlike(a, b, OTHER_PLACES), dict[tuple[object, ...], dict[str, Any]]()
     for side, run in (("a", a), ("b", b)):
         for cause in run.causes.filter(pl.col("code") != "long-optimizer").iter_rows(named=True):
             named = ("device", "parts") if cause["code"].endswith("-host") else ("device", "parts", "hosts")
-            where = [name for name in PLACE if name not in named]
+            where = ["code"] if cause["parts"] else [name for name in PLACE if name not in named]
             key = (side if apart and cause["code"] != PAUSE else "", *(str(cause[name]) for name in where))
             row = rows.setdefault(key, {name: cause[name] for name in PLACE} | {"in_a": False, "in_b": False})
             row["hosts"] = cause["hosts"] if row["hosts"] == cause["hosts"] else []
             row["device"] = cause["device"] if row["device"] == cause["device"] else None
+            if cause["parts"]:
+                row |= _together(row, cause, names)
             row |= {f"in_{side}": True} | {f"{side}_{name}": cause[name] for name in VALUES}
     for row in rows.values():
         if row["code"] == PAUSE:
@@ -280,6 +284,15 @@ def _causes(a: RunFigures, b: RunFigures) -> pl.DataFrame:
         row["difference"] = gains[1] - gains[0] if a.gains and b.gains else None
     ordered = sorted(rows.items(), key=lambda item: (-abs(item[1]["difference"] or 0.0), item[0][1:]))
     return pl.DataFrame([row for _, row in ordered], schema=CAUSE_DIFFERENCES)
+
+
+def _together(one: dict[str, Any], other: dict[str, Any], names: tuple[str, str]) -> dict[str, Any]:
+    """The place of causes that hide one another in two runs: the parts that both have, and what only one has."""
+    same = {name: one[name] if one[name] == other[name] else None for name in PLACE if name not in ("ranks", "hosts")}
+    parts = [part for part in one["parts"] if part in other["parts"]]
+    for (here, there), name in zip(((one, other), (other, one)), names, strict=True):
+        parts += [f"{part}{ONLY}{name}" for part in here["parts"] if part not in there["parts"]]
+    return same | {"ranks": sorted({*one["ranks"], *other["ranks"]}), "parts": parts}
 
 
 def _pause(side: str, levels: pl.DataFrame) -> dict[str, object]:
@@ -393,7 +406,9 @@ def _cause_sentences(comparison: Comparison, step: float) -> Iterator[Sentence]:
         text = "What causes cost cannot be said of both runs (report says why), so their causes are not compared."
         yield Sentence("causes-unknown", {}, text)
         return
-    changed = comparison.causes.filter(pl.col("difference").abs() >= SAID * step)
+    other_parts = pl.col("parts").list.eval(pl.element().str.contains(ONLY, literal=True)).list.any()
+    more = pl.col("difference").abs() >= SAID * step
+    changed = comparison.causes.filter(more | other_parts.fill_null(value=False))
     if changed.is_empty():
         yield Sentence("no-cause-changed", {}, f"No cause differs by {SAID:.0%} of a step or more.")
     for row in changed.iter_rows(named=True):

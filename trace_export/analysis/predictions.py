@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from trace_export.analysis import cause_words
+from trace_export.analysis.explanation import SAID
 from trace_export.analysis.run_figures import PREDICTIONS, RunFigures
 from trace_export.analysis.theory import HALVES
 from trace_export.analysis.verdict import LEVELS
@@ -25,9 +26,9 @@ def of_changes(changes: pl.DataFrame) -> pl.DataFrame:
 def came_true(
     a: RunFigures, b: RunFigures, names: tuple[str, str], causes: pl.DataFrame, levels: pl.DataFrame
 ) -> Sentence | None:
-    """Whether B is as A's report predicted: where B has another schedule that A's what-if list has, or lacks a cause of
-    A, and of others only the parts of that. `causes`, `levels`: as those of `Comparison`. None where A predicted
-    nothing."""
+    """Whether B is as A's report predicted: where B has another schedule that A's what-if list has, or lacks a cause
+    that A names, and of others only the parts of that. `causes`, `levels`: as those of `Comparison`. None where A
+    predicted nothing."""
     if any(a.traits[trait] != b.traits[trait] for trait in ALIKE):
         return None
     if any(a.traits[trait] != b.traits[trait] for trait in ("schedule", "chunks")):
@@ -38,7 +39,7 @@ def came_true(
             return None
         _, saved, band = predicted.row(0)
         return _held(a, b, names, f"with {change}", (saved, band, "pipeline time"), levels, [])
-    gone = causes.filter(pl.col("a_gain").is_not_null() & ~pl.col("in_b")).sort("a_gain", descending=True)
+    gone = causes.filter(pl.col("a_gain") >= SAID, ~pl.col("in_b")).sort("a_gain", descending=True)
     if gone.is_empty():
         return None
     row = gone.row(0, named=True)
