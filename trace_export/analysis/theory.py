@@ -216,7 +216,7 @@ def _changes(
         return
     off = abs(now / pipeline_ns - 1) if pipeline_ns else 0.0
     band = SURE + (2 * off if off > NEAR else 0.0)
-    yield "as it is", now, 0.0, bubble, in_flight(s), 0.0
+    yield "as it is, in the model", now, 0.0, bubble, in_flight(s), 0.0
     for name, row in CATALOGUE.items():
         no_change = name == s.name or name in twins or row.variant
         other = None if no_change else _fitting(name, s.stages, s.microbatches)

@@ -17,7 +17,7 @@ from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnec
 from trace_export.analysis.counted_steps import UNEVEN, counted, far_longer
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
-from trace_export.analysis.theory import Theory, why_unknown
+from trace_export.analysis.theory import HALVES, Theory, why_unknown
 from trace_export.answer import Sentence
 from trace_export.model import STEP_KEY, WORK_KINDS, Profile
 from trace_export.pipeline.missing_ranks import Absent, absent
@@ -265,13 +265,13 @@ def _nothing(explanation: Explanation, theory: Theory, profile: Profile) -> Sent
         return Sentence("nothing-stands-out", {}, text, none + _look(explanation))
     best = faster.sort("saved", descending=True)
     facts = best.select("change", "saved", "in_flight", "band").row(0, named=True)
-    what = f"if this is too slow, change the schedule: in the model, {facts['change']} would save"
-    return Sentence(
-        "nothing-stands-out",
-        facts,
-        text,
-        f"{what} {facts['saved']:.1%} of the pipeline time, ± {100 * facts['band']:.1f} points",
+    change, halves, _ = facts["change"].partition(HALVES)
+    split = ", if weight gradients are half of a backward" if halves else ""
+    then = (
+        f"if this is too slow, change the schedule: in the model, {change} would save {facts['saved']:.1%} of the"
+        f" pipeline time, ± {100 * facts['band']:.1f} points{split}; trace-export report DIR --full lists others"
     )
+    return Sentence("nothing-stands-out", facts, text, then)
 
 
 def _look(explanation: Explanation) -> str:
