@@ -174,6 +174,9 @@ no step). `messages` and `collectives` count the
 observations. `steps`: the corrections that hold from later times on (`from_ns`, as the clock shows it), each until the
 next one; null where the clock was not set."""
 
+BY_BLOCKS = (pl.col("status") == "fitted") & (pl.col("evidence") == "blocks")
+"""Whether the order of blocks alone tells the correction of a clock, of a row of `CLOCKS`."""
+
 STEPS: Schema = {"run": INT, "step": INT, "whole": pl.Boolean(), "counts": pl.Boolean()}
 """A step of the training run that has blocks. `whole`: every rank has all its blocks of it (`pipeline.completeness`).
 `counts`: means are taken over it, for it is whole and no warm-up (`pipeline.warm_ups`). Empty where that was not

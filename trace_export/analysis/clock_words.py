@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from trace_export.model import Profile
+from trace_export.model import BY_BLOCKS, Profile
 from trace_export.units import duration, moment
 
 
@@ -114,7 +114,7 @@ def clock_texts(profile: Profile) -> dict[str, str]:
 def of_blocks_ns(clocks: pl.DataFrame) -> float | None:
     """How far two clocks may be apart that are aligned by the order of blocks alone: each by its hard bound. None
     without such clocks, or without a bound."""
-    worst = clocks.filter(pl.col("status") == "fitted", pl.col("evidence") == "blocks")["bound_ns"].max()
+    worst = clocks.filter(BY_BLOCKS)["bound_ns"].max()
     return 2 * worst if isinstance(worst, float) else None
 
 

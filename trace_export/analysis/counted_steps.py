@@ -12,6 +12,9 @@ from trace_export.model import STEP_KEY, Profile
 UNEVEN = 1.5
 """Steps are not alike if one takes this many times as long as another."""
 
+WARM_UP = pl.col("whole") & ~pl.col("counts")
+"""Whether a step is left out of means although it is whole."""
+
 
 def of_counted_steps(profile: Profile) -> Profile:
     """`profile` with the blocks of the steps that count; as it is where all do, or none."""

@@ -230,6 +230,8 @@ def _seen(typical: Typical, windows: Windows, cause: Candidate) -> tuple[int | N
 def _unsure(typical: Typical, cause: Candidate) -> float:
     """How far the clocks may be off in the operations of a cause, by what these cost."""
     wrong = sum(float(typical.clock_error[change.rows].sum()) for change in cause.changes)
+    if not wrong:
+        return 0.0
     costs = sum(float(change.costs(typical.usual).sum()) for change in cause.changes)
     return wrong / max(costs, 1.0)
 

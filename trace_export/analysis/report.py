@@ -105,7 +105,7 @@ class Report:
     @cached_property
     def explained(self) -> int:
         """The row of `steps` in which the first cause is seen best; without one, that nearest to the mean step."""
-        steps = self.steps.with_row_index("row").filter(pl.col("counts") | ~pl.col("counts").any())
+        steps = counted(self.steps.with_row_index("row"))
         for cause in self.causes.filter("sentence").drop_nulls("step").select(STEP_KEY).head(1).iter_rows(named=True):
             key = pl.DataFrame([cause], schema={name: steps.schema[name] for name in STEP_KEY})
             step = steps.join(key, on=STEP_KEY, how="semi", nulls_equal=True)

@@ -9,7 +9,7 @@ import polars as pl
 
 from trace_export.analysis import cause_words
 from trace_export.analysis.causes import WORTH
-from trace_export.analysis.counted_steps import counted, far_longer
+from trace_export.analysis.counted_steps import WARM_UP, counted, far_longer
 from trace_export.analysis.explanation import SAID
 from trace_export.analysis.theory import HALVES, why_unknown
 from trace_export.analysis.verdict import LEVELS
@@ -73,7 +73,7 @@ def few(steps: pl.DataFrame, explained: int, called: str) -> dict[int, list[str]
     ):  # fmt: skip
         if row is not None:
             why.setdefault(row, []).append(words)
-    for row in why.keys() & set((steps["whole"] & ~steps["counts"]).arg_true()):
+    for row in why.keys() & set(steps.select(WARM_UP.arg_true()).to_series()):
         why[row].append("warm-up")
     return dict(sorted(why.items()))
 

@@ -14,7 +14,7 @@ import polars as pl
 from trace_export.analysis import cause_words
 from trace_export.analysis.bubbles import Bubbles
 from trace_export.analysis.clock_words import conditions, of_blocks_ns, unconnected
-from trace_export.analysis.counted_steps import UNEVEN, counted, far_longer
+from trace_export.analysis.counted_steps import UNEVEN, WARM_UP, counted, far_longer
 from trace_export.analysis.explanation import Explanation
 from trace_export.analysis.summary import OF_HOST, host_share, outside_share
 from trace_export.analysis.theory import HALVES, Theory, why_unknown
@@ -148,7 +148,7 @@ def step_sentence(
 def warm_up(steps: pl.DataFrame) -> list[Sentence]:
     """Says which of `steps` (step, step_ns, pipeline_ns, whole, counts) are left out as a warm-up, if others are
     shown."""
-    left_out, others = steps.filter(pl.col("whole") & ~pl.col("counts")), steps.filter("counts")
+    left_out, others = steps.filter(WARM_UP), steps.filter("counts")
     if left_out.is_empty() or others.is_empty():
         return []
     known = all(some["step_ns"].drop_nulls().len() for some in (left_out, others))

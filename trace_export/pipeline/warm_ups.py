@@ -42,7 +42,7 @@ def _notes(left_out: pl.DataFrame) -> list[Note]:
         return []
     take, them = ("take", "them") if numbers.count() > 1 else ("takes", "it")
     text = (
-        f"{numbers.named('step')} {take} more than twice as long as any step after {them}, perhaps to warm up: left out"
+        f"{numbers.named('step')} {take} at least twice as long as any step after {them}, perhaps to warm up: left out"
         " of bubble, step time, causes and theory"
     )
     return [Note("warm-up", "note", text)]

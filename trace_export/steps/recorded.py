@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from trace_export.model import INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
+from trace_export.model import BY_BLOCKS, INT, RANK_STEP_KEY, SEGMENT, STEP_KEY, WORK_KINDS, Profile
 from trace_export.ordering import only, ordered, packed, repeated, stretches
 from trace_export.pipeline.evaluations import uninterrupted
 from trace_export.pipeline.replicas import data_parallel
@@ -113,8 +113,7 @@ def _nowhere_whole(profile: Profile, ranks: pl.DataFrame) -> bool:
 
 def _ranks(profile: Profile) -> pl.DataFrame:
     """rank, stage, replica, host, device, outside, clock_ns."""
-    of_blocks = pl.when(pl.col("status") == "fitted", pl.col("evidence") == "blocks").then("bound_ns").fill_null(0.0)
-    clocks = profile.clocks.select("host", clock_ns=of_blocks)
+    clocks = profile.clocks.filter(BY_BLOCKS).select("host", clock_ns="bound_ns")
     hosts = profile.hosts.select("host", label=pl.coalesce("label", "host"))
     return (
         profile.ranks.sort("rank")
