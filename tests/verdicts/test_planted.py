@@ -38,7 +38,7 @@ WRONG = {
         "receives posted early, two chunks: most transfers are over before their block could start",
     ),
     "held host, blocks alone": (
-        (3, 7, 10, 12, 13),
+        (3, 7, 12, 13),
         ITS_CLOCK,
     ),
     "pause, loaders vary": ((15,), "in the few steps one loader takes far longer than the others, by chance"),
